@@ -1,0 +1,55 @@
+"""Names round-trip; unknown ones are answered with the known ones."""
+
+import pytest
+
+from unpose.groups import parse, parse_continuous
+
+NAMES = [
+    "translation",
+    "se2",
+    "similarity",
+    "affine",
+    "perspective",
+    "se2+mirror",
+    "perspective+mirror",
+    "c1",
+    "c12",
+    "d1",
+    "d7",
+    "p4",
+    "p4m",
+    "dilations(3)",
+    "dilations(4, 1.25)",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_repr_round_trips(name):
+    group = parse(name)
+    assert parse(repr(group)) == group
+    assert parse(group) is group
+    assert parse(name.upper()) == group
+
+
+def test_aliases():
+    assert parse("p4") == parse("c4")
+    assert parse("p4m") == parse("d4")
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "se3", "se2+", "se2+flip", "c0", "d0", "c", "c-4", "c100000", "dilations", "+mirror"]
+)
+def test_unknown_names_list_the_known_ones(bad):
+    with pytest.raises(ValueError, match=r"unknown group .*translation, se2, similarity, affine, perspective"):
+        parse(bad)
+
+
+def test_something_else_than_a_name():
+    with pytest.raises(ValueError, match="by its name"):
+        parse(4)
+
+
+def test_a_continuous_group_is_asked_for():
+    assert parse_continuous("se2").dim == 3
+    with pytest.raises(ValueError, match="continuous group is needed"):
+        parse_continuous("c4")
