@@ -81,7 +81,7 @@ class _Sheet:
     def stroke(
         self, points: Sequence[Point], colour: Colour, width: float, *, tip: float = 1.0, closed: bool = False
     ) -> None:
-        """Draw a round-ended pen stroke through ``points``, its width going from ``width`` to ``width * tip``."""
+        """Draw a round-ended stroke through ``points``, ``width`` wide at first, ``width * tip`` at last."""
         curve = _smooth(points, closed)
         reach = np.hypot(*np.diff(curve, axis=0).T)
         along = np.concatenate([[0.0], np.cumsum(reach)])
@@ -203,7 +203,8 @@ def creature(size: int = 64) -> NDArray[np.float32]:
     """
     sheet = _Sheet(size)
     tail: list[Point] = [
-        (0.10, 0.16), (0.20, 0.175), (0.275, 0.115), (0.275, 0.03), (0.215, 0.01), (0.20, 0.06), (0.235, 0.075),
+        (0.10, 0.16), (0.20, 0.175), (0.275, 0.115), (0.275, 0.03), (0.215, 0.01), (0.20, 0.06),
+        (0.235, 0.075),
     ]  # fmt: skip
     sheet.stroke(tail, _YELLOW, 0.046, tip=0.65)
     long_ear: list[Point] = [

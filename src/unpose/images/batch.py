@@ -1,0 +1,66 @@
+"""The public door for pixels: whatever people hold becomes a checked ``(n, c, h, w)`` tensor, and back."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+_FULL_SCALE = {torch.uint8: 255.0, torch.uint16: 65535.0, torch.bool: 1.0}
+
+
+def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dtype | None = None) -> Tensor:
+    """Images from the public door, checked: (n, h, w) or (n, h, w, c) -> (n, c, h, w) float tensor.
+
+    Floating images keep their values (float64 stays float64, anything else becomes float32); ``uint8``, ``uint16``
+    and ``bool`` are divided by their full scale. Raises ``ValueError`` that names the image for pixels that are not
+    finite, sizes that differ, images without pixels, and integer types without a full scale.
+    """
+    tensor = images if isinstance(images, Tensor) else _from_arrays(images)
+    if tensor.ndim not in (3, 4):
+        raise ValueError(
+            f"images must be (n, h, w) or (n, h, w, channels), got shape {tuple(tensor.shape)}"
+            + ("; one image is images[None]" if tensor.ndim == 2 else "")
+        )
+    if len(tensor) == 0:
+        raise ValueError("no images: at least one is needed")
+    if tensor.numel() == 0:
+        raise ValueError(f"images have no pixels: shape {tuple(tensor.shape)}")
+    if tensor.dtype in _FULL_SCALE:
+        tensor = tensor.to(torch.float32) / _FULL_SCALE[tensor.dtype]
+    elif not tensor.dtype.is_floating_point:
+        raise ValueError(
+            f"images of type {tensor.dtype} have no known full scale; give floats in [0, 1], uint8 or uint16"
+        )
+    elif tensor.dtype != torch.float64:
+        tensor = tensor.to(torch.float32)
+    if dtype is not None:
+        tensor = tensor.to(dtype)
+    finite = torch.isfinite(tensor).flatten(1).all(1)
+    if not finite.all():
+        bad = (~finite).nonzero().flatten().tolist()
+        raise ValueError(f"image {bad[0]} has pixels that are NaN or infinite ({len(bad)} such images in all)")
+    return tensor[:, None] if tensor.ndim == 3 else tensor.movedim(-1, 1)
+
+
+def from_batch(batch: Tensor, *, channels: bool) -> NDArray:
+    """The way back: (..., c, h, w) -> array (..., h, w, c), or (..., h, w) where there was no channel axis."""
+    array = batch.detach().cpu().movedim(-3, -1)
+    return (array if channels else array[..., 0]).numpy()
+
+
+def _from_arrays(images: ArrayLike | Sequence[NDArray]) -> Tensor:
+    if isinstance(images, list | tuple):
+        shapes = [np.shape(image) for image in images]
+        for i, shape in enumerate(shapes):
+            if shape != shapes[0]:
+                raise ValueError(f"images must have one size: image 0 is {shapes[0]}, image {i} is {shape}")
+    array = np.asarray(images)
+    if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+        raise ValueError(f"images must be numbers, got an array of type {array.dtype}")
+    if np.iscomplexobj(array):
+        raise ValueError("images must be real numbers, got complex ones")
+    if array.dtype == np.float16 or array.dtype.byteorder not in ("=", "|"):
+        array = array.astype(array.dtype.newbyteorder("=") if array.dtype != np.float16 else np.float32)
+    return torch.from_numpy(np.ascontiguousarray(array))
