@@ -57,9 +57,7 @@ def ncc(a: NDArray, b: NDArray) -> float:
     return float(np.vdot(a, b)) / norms if norms > 0 else 0.0
 
 
-def success(
-    moving: Image, fixed: Image, pose: Pose, true_pose: Pose, warp: Callable[[Image, Pose], Image]
-) -> bool:
+def success(moving: Image, fixed: Image, pose: Pose, true_pose: Pose, warp: Callable[[Image, Pose], Image]) -> bool:
     """Whether `pose` explains `fixed` at least 95 % as well as the true pose does, by NCC of the images.
 
     It is judged on images, not on poses, because a symmetric object has several right poses.
@@ -211,9 +209,7 @@ def sitk(moving: Image, fixed: Image, n_starts: int = 1) -> Pose:
         if method.GetMetricValue() < best_value:
             best_value, best = method.GetMetricValue(), transform
     # The transform takes fixed points to moving points; three points give its matrix.
-    origin, along_x, along_y = (
-        np.array(best.TransformPoint(point)) for point in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
-    )
+    origin, along_x, along_y = (np.array(best.TransformPoint(point)) for point in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)))
     fixed_to_moving = np.eye(3)
     fixed_to_moving[:2] = np.stack([along_x - origin, along_y - origin, origin], axis=1)
     return np.linalg.inv(fixed_to_moving)

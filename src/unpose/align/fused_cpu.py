@@ -42,7 +42,7 @@ def _vector_code(emit: Callable[..., None]) -> Any:
     @wraps(emit)  # numba counts the arguments by the signature, where its own context stands for the builder
     def define(typing: Any, *kinds: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            emit(builder, *(address(context, builder, kind, arg) for kind, arg in zip(kinds, args, strict=True)))
+            emit(builder, *(address(context, builder, t, arg) for t, arg in zip(kinds, args, strict=True)))
             return context.get_dummy_value()
 
         return types.void(*kinds), codegen
@@ -176,6 +176,7 @@ def _keep_larger(
     masks, some = [], ir.IntType(_LANES)(0)
     for c, place in enumerate(tops):
         top, old, last = builder.load(place), _load(builder, best, 0, c), _load(builder, chosen, 0, c, _INT)
+        # Equal views keep the first.  A bias of -inf makes the sums -inf or NaN: never larger, so never kept.
         masks.append(builder.fcmp_ordered(">", top, old))
         some = builder.or_(some, builder.bitcast(masks[c], some.type))
         _store(builder, builder.select(masks[c], top, old), best, 0, c)
@@ -220,7 +221,7 @@ def _resolve(builder: Any, sums: Any, table: Any, steps: Any, groups: Any, n_ang
 
 @numba.njit(nogil=True, cache=True)
 def _all_pairs(
-    moving: Any, gain: Any, bias: Any, tiles: Any, bounds: Any, table: Any, scratch: Any, n_angles: int, out: Any
+    moving: Any, gain: Any, bias: Any, tiles: Any, bounds: Any, table: Any, turns: int, scratch: Any, out: Any
 ) -> None:
     """Loop over moving images, tiles of fixed images and blocks of views."""
     (views, sums, best, chosen, angle), (score, pose) = scratch, out
@@ -235,6 +236,7 @@ def _all_pairs(
                 views[block, c, 1, w] = value.imag * gain[i, v]
         for t in range(tiles.shape[0]):
             best[:], chosen[:] = -np.inf, 0
+            sums[:, 2 * _BLOCK :] = 0.0  # where no view is allowed, the pose is 0
             for block in range(views.shape[0]):
                 for k in range(len(bounds) - 1):
                     views_at = (block * n_coefficients + bounds[k]) * 2 * _BLOCK
@@ -243,10 +245,10 @@ def _all_pairs(
                     _cross(views, views_at, tiles, tile_at, count, sums, k * _ROWS * _WIDTH)
                 for v in range(block * _BLOCK, min((block + 1) * _BLOCK, n_views)):
                     _keep_larger(sums, table, steps, groups, v, best, chosen)
-            _resolve(sums, table, steps, groups, n_angles, angle)
+            _resolve(sums, table, steps, groups, turns, angle)
             for lane in range(min(_WIDTH, score.shape[1] - t * _WIDTH)):
                 score[i, t * _WIDTH + lane] = best[lane]
-                pose[i, t * _WIDTH + lane] = chosen[lane] * n_angles + angle[lane]
+                pose[i, t * _WIDTH + lane] = chosen[lane] * turns + angle[lane]
 
 
 def _aligned(*shape: int, dtype: Any = np.float32) -> Any:
@@ -316,7 +318,7 @@ def best_poses(
     gain : (V,) or (n, V) float32, optional
         Factor of the score of a view, of either sign; 1 by default.
     bias : (V,) float32, optional
-        Added to the score of a view after the factor; 0 by default.
+        Added to the score of a view after the factor; 0 by default, -inf to leave a view out.
 
     Returns
     -------
@@ -339,5 +341,5 @@ def best_poses(
     sums = _aligned(4 * table.shape[1], _ROWS, _WIDTH)  # frequencies above K - 1 stay 0
     state = _aligned(_WIDTH), _aligned(_WIDTH, dtype=np.int32), _aligned(_WIDTH, dtype=np.int32)
     score, pose = np.empty((n, m), np.float32), np.empty((n, m), np.int32)
-    _all_pairs(moving, gain, bias, tiles, bounds, table, (views, sums, *state), n_angles, (score, pose))
+    _all_pairs(moving, gain, bias, tiles, bounds, table, n_angles, (views, sums, *state), (score, pose))
     return score, pose

@@ -95,8 +95,8 @@ class LieGroup:
     def log(self, elements: Tensor) -> Tensor:
         """The coordinates whose ``exp`` is this element: (..., 3, 3) -> (..., dim).
 
-        Half a turn comes back as plus or minus pi. Raises ``ValueError`` where no real logarithm exists: for mirrored elements,
-        and for affine or perspective ones that reverse two axes by different amounts.
+        Half a turn comes back as plus or minus pi. Raises ``ValueError`` where no real logarithm exists: for mirrored
+        elements, and for affine or perspective ones that reverse two axes by different amounts.
         """
         self._check_elements(elements)
         if (poses.area_change(elements) <= 0).any():

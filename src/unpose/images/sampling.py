@@ -7,11 +7,15 @@ Images are ``(n, c, h, w)`` tensors (``(n, h, w)`` and ``(h, w)`` are taken as i
 ``y = i - (h - 1) / 2``. Outside the image everything is zero.
 """
 
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
 
 from unpose.groups import inverse
-from unpose.images import keys_cpu
 
 _Tap = tuple[Tensor, Tensor, Tensor]
 """Index, weight, slope of the weight."""
@@ -49,8 +53,8 @@ def sample(images: Tensor, points: Tensor) -> Tensor:
     Cost: 16 reads per value. Points within rounding of a pixel centre are taken to lie on it, so that quarter turns,
     mirrors and whole-pixel shifts move values without changing them; gradients are untouched.
     """
-    if _is_plain(images, points):
-        return keys_cpu.sample(images, points.flatten(1, -2), gradient=False)[0].unflatten(-1, points.shape[1:-1])
+    if (compiled := _compiled(images, points)) is not None:
+        return compiled(images, points.flatten(1, -2), gradient=False)[0].unflatten(-1, points.shape[1:-1])
     flat, rows, columns = _prepare(images, points)
     total = torch.zeros((), dtype=images.dtype, device=images.device)
     for row, row_weight, _ in rows:
@@ -66,8 +70,8 @@ def sample_with_gradient(images: Tensor, points: Tensor) -> tuple[Tensor, Tensor
     One pass over the same 16 reads, for solvers that bring their own chain rule.
     """
     shape = points.shape[1:-1]
-    if _is_plain(images, points):
-        value, slope = keys_cpu.sample(images, points.flatten(1, -2), gradient=True)
+    if (compiled := _compiled(images, points)) is not None:
+        value, slope = compiled(images, points.flatten(1, -2), gradient=True)
         return value.unflatten(-1, shape), slope.unflatten(-2, shape)
     flat, rows, columns = _prepare(images, points)
     value = along_x = along_y = torch.zeros((), dtype=images.dtype, device=images.device)
@@ -150,16 +154,32 @@ def mirror(images: Tensor) -> Tensor:
     return images.flip(-1)
 
 
-def _is_plain(images: Tensor, points: Tensor) -> bool:
-    """Check the shapes; say whether this is a plain sum on the CPU, for which there is a compiled loop."""
+def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """Check the shapes; where no gradient is asked for there is a compiled loop for the CPU and one for CUDA."""
     if images.ndim != 4 or points.shape[-1] != 2 or points.ndim < 2:
         raise ValueError(
             f"images must be (n, c, h, w) and points (n, ..., 2), got {tuple(images.shape)} and {tuple(points.shape)}"
         )
     if not (len(images) == len(points) or 1 in (len(images), len(points))):
         raise ValueError(f"{len(images)} images and {len(points)} sets of points do not go together")
-    on_cpu = images.device.type == points.device.type == "cpu" and images.dtype == points.dtype
-    return on_cpu and images.dtype in (torch.float32, torch.float64) and not _needs_gradient(images, points)
+    if images.dtype != points.dtype or images.device != points.device:
+        raise ValueError(
+            f"images and points must agree in type and device, got {images.dtype} on {images.device} "
+            f"and {points.dtype} on {points.device}"
+        )
+    if images.dtype not in (torch.float32, torch.float64) or _needs_gradient(images, points):
+        return None
+    return _compiled_for(images.device.type)
+
+
+@cache
+def _compiled_for(device: str) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The compiled loop for a kind of device, imported when it is first used: compilers are slow to import, a CPU build
+    of torch has no Triton, and without either the plain version does the work."""
+    compiler, module = {"cpu": ("numba", "keys_cpu"), "cuda": ("triton", "keys_cuda")}.get(device, ("", ""))
+    if not compiler or find_spec(compiler) is None:
+        return None
+    return import_module(f"unpose.images.{module}").sample
 
 
 def _prepare(images: Tensor, points: Tensor) -> tuple[Tensor, list[_Tap], list[_Tap]]:

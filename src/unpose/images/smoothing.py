@@ -9,24 +9,27 @@ from torch import Tensor
 def smooth(images: Tensor, sigma: float) -> Tensor:
     """Convolve (..., h, w) images with a Gaussian of standard deviation ``sigma`` pixels, zero outside the frame.
 
-    Separable, cut off at four standard deviations or at the image size (the paper's "kernel of the same size"),
-    whichever is smaller. With zeros outside the operator is symmetric, so it is its own adjoint. ``sigma = 0``
-    returns the images.
+    Separable, cut off at four standard deviations. With zeros outside the operator is symmetric, so it is its own
+    adjoint. ``sigma = 0`` returns the images.
+
+    Notes
+    -----
+    Each axis is one product with a banded matrix: for frames of a few hundred pixels a matrix product is several times
+    faster than a convolution, on every device, and its sums do not depend on the batch.
     """
     if not sigma >= 0 or math.isinf(sigma):
         raise ValueError(f"sigma must be a finite number of pixels, zero or more, got {sigma}")
-    if sigma == 0 or images.numel() == 0:
+    if sigma == 0:
         return images
     height, width = images.shape[-2:]
-    flat = images.reshape(-1, 1, height, width)
-    flat = torch.nn.functional.conv2d(flat, _kernel(sigma, height, flat)[None, None, :, None], padding="same")
-    flat = torch.nn.functional.conv2d(flat, _kernel(sigma, width, flat)[None, None, None, :], padding="same")
-    return flat.reshape(images.shape)
+    return _gaussian_matrix(height, sigma, images) @ images @ _gaussian_matrix(width, sigma, images)
 
 
-def _kernel(sigma: float, size: int, like: Tensor) -> Tensor:
-    """The weights of a sampled Gaussian, summing to one: (2 radius + 1,)."""
-    radius = min(math.ceil(4 * sigma), size - 1) if size > 1 else 0
+def _gaussian_matrix(size: int, sigma: float, like: Tensor) -> Tensor:
+    """The symmetric banded matrix that smooths a line of this many pixels, (size, size)."""
+    radius = math.ceil(4 * sigma)
     offsets = torch.arange(-radius, radius + 1, dtype=like.dtype, device=like.device)
-    weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
-    return weights / weights.sum()
+    total = torch.exp(-0.5 * (offsets / sigma) ** 2).sum()
+    places = torch.arange(size, dtype=like.dtype, device=like.device)
+    gaps = (places[:, None] - places).abs()
+    return torch.where(gaps <= radius, torch.exp(-0.5 * (gaps / sigma) ** 2) / total, 0.0)

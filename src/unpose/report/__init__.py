@@ -1,1 +1,1 @@
-
+"""Results made visible: plain arrays in, pictures out."""
