@@ -173,7 +173,7 @@ def sitk(moving: Image, fixed: Image, n_starts: int = 1) -> Pose:
     The initialiser matches the centres of mass and leaves the angle at 0. With ``n_starts > 1`` the
     registration is repeated from that many equally spaced angles and the best metric value is kept.
     """
-    import SimpleITK as itk  # noqa: N813
+    import SimpleITK as itk
 
     itk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
     # A start that leaves the image warns once per step; it simply loses.

@@ -1,6 +1,7 @@
 """Posed copies of images, with the true poses: the ground truth of tests, benchmarks and demonstrations."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ def posed(
     copies: int = 1,
     shape: tuple[int, int] | None = None,
     random_state: int | torch.Generator = 0,
-    **bounds: float,
+    **bounds: Any,
 ) -> Posed:
     """Copies of images at random poses, each resampled once from its original.
 

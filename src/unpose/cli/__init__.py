@@ -1,0 +1,40 @@
+"""The command line: one file per command; the only room that prints.
+
+Nothing heavy is imported here or at the top of a command's file, so that ``unpose --help`` answers at once.
+"""
+
+from importlib import import_module
+
+import click
+
+import unpose
+
+_COMMANDS = {"reproduce": "Make the pictures of the paper behind `find`."}
+
+
+class _Lazy(click.Group):
+    """Commands are imported when they are run; their one-line help is known without."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"unpose.cli.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(unpose.__version__, "-V", "--version", message="unpose %(version)s")
+def main() -> None:
+    """Learning that does not depend on pose: how a thing is turned, shifted, scaled or mirrored in its picture.
+
+    \b
+    Start here:
+      unpose reproduce experiment1 --out demo    cluster 18 turned drawings as the paper does; ends with a picture
+    """

@@ -1,0 +1,123 @@
+"""The house: which room may import which, no cycle anywhere, and who may print, assert or touch the disk."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import unpose
+
+SOURCE = Path(unpose.__file__).parent
+
+# The arrows of the design; a room may use what its arrows lead to, near or far, and nothing else.
+ARROWS = {
+    "cli": {"report", "train", "audit", "adapt", "cluster", "data"},
+    "report": set(),
+    "train": {"nn", "data"},
+    "data": {"images", "groups"},
+    "cluster": {"align"},
+    "align": {"images"},
+    "images": {"groups"},
+    "adapt": {"align", "nn"},
+    "audit": {"images", "groups"},
+    "nn": {"groups"},
+    "groups": set(),
+}
+
+
+def reachable(room, arrows=ARROWS):
+    seen, todo = set(), list(arrows[room])
+    while todo:
+        if (there := todo.pop()) not in seen:
+            seen.add(there)
+            todo += arrows[there]
+    return seen
+
+
+def modules():
+    """Module name -> syntax tree, for every file of the package."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = ("unpose", *path.relative_to(SOURCE).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = ast.parse(path.read_text())
+    return found
+
+
+def imports(name, tree, known):
+    """The package's modules that a module imports, wherever in the file the import stands."""
+    package = name if (SOURCE.parent / name.replace(".", "/")).is_dir() else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                up = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*up, base] if base else up)
+            targets = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "import_module":
+            # Imported by name: a literal, or an f-string whose constant beginning says which room.
+            argument = node.args[0]
+            parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
+            targets = [parts[0].value.rstrip(".")] if isinstance(parts[0], ast.Constant) else []
+        else:
+            continue
+        yield from (target for target in targets if target in known and target != name)
+
+
+def room_of(module):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+MODULES = modules()
+EDGES = {name: set(imports(name, tree, MODULES)) for name, tree in MODULES.items()}
+
+
+def test_the_arrows_themselves_have_no_cycle():
+    assert not [room for room in ARROWS if room in reachable(room)]
+
+
+def test_every_room_is_in_the_plan():
+    assert {room_of(name) for name in MODULES} - {""} <= set(ARROWS)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_arrows_point_one_way(module):
+    room = room_of(module)
+    if not room:
+        pytest.skip("the package's own door")
+    for target in EDGES[module]:
+        there = room_of(target)
+        assert there in {room} | reachable(room), f"{module} ({room}) may not import {target} ({there})"
+
+
+def test_no_module_imports_itself_through_others():
+    # A package's __init__ re-exports its modules; the cycle that matters is among the modules themselves.
+    def visit(module, path):
+        assert module not in path, f"cycle: {' -> '.join([*path, module])}"
+        for target in sorted(EDGES[module]):
+            if target.count(".") != 1:
+                visit(target, [*path, module])
+
+    for module in MODULES:
+        visit(module, [])
+
+
+def test_a_wrong_arrow_would_be_seen():
+    tree = ast.parse("def late():\n    from unpose.cluster import published\n")
+    assert "unpose.cluster.published" in set(imports("unpose.groups.lie", tree, MODULES))
+    assert "cluster" not in reachable("groups")
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_only_the_command_line_prints_and_nobody_asserts(module):
+    for node in ast.walk(MODULES[module]):
+        assert not isinstance(node, ast.Assert), f"{module}:{node.lineno}: raise an error that speaks to the caller"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
+            assert room_of(module) == "cli", f"{module}:{node.lineno} prints"
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "misc", "common"])
+def test_no_drawer_for_everything(name):
+    assert not [module for module in MODULES if module.endswith(f".{name}")]
