@@ -108,7 +108,7 @@ class TestInvariantWeights:
             for j in range(4):
                 expected = copies.poses[j] @ np.linalg.inv(copies.poses[i])
                 np.testing.assert_allclose(found.poses[i, j], expected, atol=0.3)
-        assert found.distances.max() < 0.15 * np.linalg.norm(glyph())
+        assert found.distances.max() < 0.25 * np.linalg.norm(glyph())
 
     def test_invariant_to_exact_turns_where_descent_reaches(self):
         """A quarter turn of all images permutes pixels only: the same distances must come back."""

@@ -120,9 +120,10 @@ def _experiment1(seed: int, max_angle: float) -> Result:
                         found.weights[1], title="Invariant weights W, round 2", size=230, labels=data.labels
                     ),
                     row(plain[2], "Plain kernel attention, round 2: nothing moves"),
-                    row(
-                        np.stack([data.points[data.labels == k].mean(0) for k in range(3)]).repeat(2, axis=0) * 2,
-                        "Plain means of the classes",
+                    figures.montage(
+                        np.stack([data.points[data.labels == k].mean(0) for k in range(3)]) * brightness * 2,
+                        columns=3,
+                        title="Plain means of the classes, twice as bright",
                     ),
                 ]
             ),

@@ -66,7 +66,8 @@ def area_change(poses: Tensor) -> Tensor:
     For a homography this is the Jacobian determinant at the centre, ``det(H) / h33^3``; for an affine pose it is the
     determinant of the linear part everywhere.
     """
-    return torch.linalg.det(poses) / poses[..., 2, 2] ** 3
+    determinant = (poses[..., 0, :] * torch.linalg.cross(poses[..., 1, :], poses[..., 2, :])).sum(-1)
+    return determinant / poses[..., 2, 2] ** 3
 
 
 def _rows(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:

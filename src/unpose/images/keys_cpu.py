@@ -4,6 +4,7 @@ Gathers in torch read every tap of every pixel through memory; here weights stay
 by one thread in a fixed order, so results do not depend on the number of threads.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
@@ -11,42 +12,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_MARGIN = 3
+MARGIN = 3
 """Zeros around an image so that every tap of a point that reaches the image can be read."""
 
 
 def sample(images: Tensor, points: Tensor, *, gradient: bool) -> tuple[Tensor, Tensor]:
     """images (n or 1, c, h, w), points (n or 1, k, 2) -> values (n, c, k) and slopes (n, c, k, 2), or none of them."""
     n = max(len(images), len(points))
-    pixels = torch.nn.functional.pad(images.detach(), [_MARGIN] * 4).contiguous().numpy()
+    pixels = padded(images)
     places = points.detach().contiguous().numpy()
     values = np.empty((n, images.shape[1], points.shape[1]), pixels.dtype)
     slopes = np.empty((*values.shape, 2) if gradient else (0, 0, 0, 2), pixels.dtype)
-    workers = max(1, min(torch.get_num_threads(), n))
-    bounds = np.linspace(0, n, workers + 1).astype(int)
 
-    def run(worker: int) -> None:
-        part = (bounds[worker], bounds[worker + 1])
+    def run(start: int, stop: int) -> None:
         if gradient:
-            _values_and_slopes(pixels, places, *part, values, slopes)
+            _values_and_slopes(pixels, places, start, stop, values, slopes)
         else:
-            _values(pixels, places, *part, values)
+            _values(pixels, places, start, stop, values)
 
-    if workers == 1:
-        run(0)
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(run, range(workers)))
+    in_threads(run, n)
     return torch.from_numpy(values), torch.from_numpy(slopes)
 
 
-_inlined = numba.njit(nogil=True, cache=True, inline="always")
+def padded(images: Tensor) -> np.ndarray:
+    """Images with the margin that the compiled loops read into."""
+    return torch.nn.functional.pad(images.detach(), [MARGIN] * 4).contiguous().numpy()
+
+
+def in_threads(run: Callable[[int, int], None], n: int) -> None:
+    """Call ``run(start, stop)`` on as many pieces of ``range(n)`` as torch uses threads."""
+    workers = max(1, min(torch.get_num_threads(), n))
+    if workers == 1:
+        run(0, n)
+        return
+    bounds = np.linspace(0, n, workers + 1).astype(int)
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, bounds[:-1], bounds[1:]))
+
+
+inlined = numba.njit(nogil=True, cache=True, inline="always")
 # "contract" lets the compiler fuse multiply and add; nothing may reorder sums.
-_compiled = numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+compiled = numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
 
 
-@_inlined
-def _split(position, size, one, tolerance):  # type: ignore[no-untyped-def]
+@inlined
+def split(position, size, one, tolerance):  # type: ignore[no-untyped-def]
     """The padded index of the first tap and the fraction beyond the pixel; -1 where no tap reaches the image."""
     if not (position > -2 and position < size + 1):
         return -1, one
@@ -57,11 +67,11 @@ def _split(position, size, one, tolerance):  # type: ignore[no-untyped-def]
     elif one - t <= tolerance:
         t -= t
         base += one
-    return np.int64(base) + (_MARGIN - 1), t
+    return np.int64(base) + (MARGIN - 1), t
 
 
-@_inlined
-def _weights(t, one):  # type: ignore[no-untyped-def]
+@inlined
+def weights(t, one):  # type: ignore[no-untyped-def]
     """The four Keys weights; ``one`` carries the precision, since bare constants would widen everything to double."""
     two = one + one
     half = one / two
@@ -69,7 +79,7 @@ def _weights(t, one):  # type: ignore[no-untyped-def]
     return h * t * (two - t) - h, (c - two - half) * u + one, (two - c) * u + h, h * t * (t - one)
 
 
-@_inlined
+@inlined
 def _slopes(t, one):  # type: ignore[no-untyped-def]
     two = one + one
     half, three = one / two, two + one
@@ -77,8 +87,8 @@ def _slopes(t, one):  # type: ignore[no-untyped-def]
     return (two - c) * t - half, (three * c - two * two - one) * t, (two * two - three * c) * t + half, (c - one) * t
 
 
-@_inlined
-def _dot(flat, at, weights):  # type: ignore[no-untyped-def]
+@inlined
+def dot(flat, at, weights):  # type: ignore[no-untyped-def]
     step = np.uintp(1)  # unsigned: an index that may be negative costs a test per read
     return (
         flat[at] * weights[0]
@@ -88,57 +98,57 @@ def _dot(flat, at, weights):  # type: ignore[no-untyped-def]
     )
 
 
-@_compiled
+@compiled
 def _values(images, points, start, stop, values):  # type: ignore[no-untyped-def]
     _, channels, rows, columns = images.shape
-    height, width = rows - 2 * _MARGIN, columns - 2 * _MARGIN
+    height, width = rows - 2 * MARGIN, columns - 2 * MARGIN
     flat, one, line = images.ravel(), images.dtype.type(1), np.uintp(columns)
     half_width, half_height = images.dtype.type((width - 1) / 2), images.dtype.type((height - 1) / 2)
     near_x, near_y = images.dtype.type(2 * width * np.spacing(one)), images.dtype.type(2 * height * np.spacing(one))
     for i in range(start, stop):
         image, place = (i if images.shape[0] > 1 else 0), (i if points.shape[0] > 1 else 0)
         for k in range(points.shape[1]):
-            x, tx = _split(points[place, k, 0] + half_width, width, one, near_x)
-            y, ty = _split(points[place, k, 1] + half_height, height, one, near_y)
+            x, tx = split(points[place, k, 0] + half_width, width, one, near_x)
+            y, ty = split(points[place, k, 1] + half_height, height, one, near_y)
             if x < 0 or y < 0:
                 for c in range(channels):
                     values[i, c, k] = 0
                 continue
-            u, v = _weights(tx, one), _weights(ty, one)
+            u, v = weights(tx, one), weights(ty, one)
             for c in range(channels):
                 at = np.uintp(((image * channels + c) * rows + y) * columns + x)
                 values[i, c, k] = (
-                    _dot(flat, at, u) * v[0]
-                    + _dot(flat, at + line, u) * v[1]
-                    + _dot(flat, at + line + line, u) * v[2]
-                    + _dot(flat, at + line + line + line, u) * v[3]
+                    dot(flat, at, u) * v[0]
+                    + dot(flat, at + line, u) * v[1]
+                    + dot(flat, at + line + line, u) * v[2]
+                    + dot(flat, at + line + line + line, u) * v[3]
                 )
 
 
-@_compiled
+@compiled
 def _values_and_slopes(images, points, start, stop, values, slopes):  # type: ignore[no-untyped-def]
     _, channels, rows, columns = images.shape
-    height, width = rows - 2 * _MARGIN, columns - 2 * _MARGIN
+    height, width = rows - 2 * MARGIN, columns - 2 * MARGIN
     flat, one, line = images.ravel(), images.dtype.type(1), np.uintp(columns)
     half_width, half_height = images.dtype.type((width - 1) / 2), images.dtype.type((height - 1) / 2)
     near_x, near_y = images.dtype.type(2 * width * np.spacing(one)), images.dtype.type(2 * height * np.spacing(one))
     for i in range(start, stop):
         image, place = (i if images.shape[0] > 1 else 0), (i if points.shape[0] > 1 else 0)
         for k in range(points.shape[1]):
-            x, tx = _split(points[place, k, 0] + half_width, width, one, near_x)
-            y, ty = _split(points[place, k, 1] + half_height, height, one, near_y)
+            x, tx = split(points[place, k, 0] + half_width, width, one, near_x)
+            y, ty = split(points[place, k, 1] + half_height, height, one, near_y)
             if x < 0 or y < 0:
                 for c in range(channels):
                     values[i, c, k] = slopes[i, c, k, 0] = slopes[i, c, k, 1] = 0
                 continue
-            u, v = _weights(tx, one), _weights(ty, one)
+            u, v = weights(tx, one), weights(ty, one)
             du, dv = _slopes(tx, one), _slopes(ty, one)
             for c in range(channels):
                 at = np.uintp(((image * channels + c) * rows + y) * columns + x)
-                a, da = _dot(flat, at, u), _dot(flat, at, du)
-                b, db = _dot(flat, at + line, u), _dot(flat, at + line, du)
-                d, dd = _dot(flat, at + line + line, u), _dot(flat, at + line + line, du)
-                e, de = _dot(flat, at + line + line + line, u), _dot(flat, at + line + line + line, du)
+                a, da = dot(flat, at, u), dot(flat, at, du)
+                b, db = dot(flat, at + line, u), dot(flat, at + line, du)
+                d, dd = dot(flat, at + line + line, u), dot(flat, at + line + line, du)
+                e, de = dot(flat, at + line + line + line, u), dot(flat, at + line + line + line, du)
                 values[i, c, k] = a * v[0] + b * v[1] + d * v[2] + e * v[3]
                 slopes[i, c, k, 0] = da * v[0] + db * v[1] + dd * v[2] + de * v[3]
                 slopes[i, c, k, 1] = a * dv[0] + b * dv[1] + d * dv[2] + e * dv[3]

@@ -1,0 +1,464 @@
+"""How often the engine finds the pose, how fast, in how much memory, and how steady its neighbours are.
+
+    UNPOSE_DATA=/path/to/arrays python benchmarks/align.py [--only find,speed,memory,invariance,prune] [--quick]
+                                                           [--out align.json]
+
+find        success and accuracy of ``align`` on images at known random poses
+speed       pairs a second on one core, beside the published descent and other people's registration methods
+memory      peak memory and time of ``nearest`` on many images, in a process of its own
+invariance  how much of every image's neighbourhood stays when all images are posed afresh
+prune       recall and savings of the rotation-only stage (``candidates``) against the exhaustive search
+
+Success: with the moving image warped by the pose found, its NCC with the fixed image is at least 0.95 times that at the
+true pose. Times are wall clock after a warm-up; methods that are compared take turns, and the median round counts.
+Claims are ratios within one run. Peers that are not installed, or fail, are listed with the reason.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numba
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+import peers
+from unpose.align import align, nearest
+from unpose.align.coarse import plan
+from unpose.align.descent import Bounds, descend
+from unpose.align.fused_cpu import best_poses
+from unpose.data.posed import posed
+from unpose.groups import parse
+from unpose.images import as_batch, from_batch, warp
+
+ROUNDS = 3
+UPRIGHT_MATTERS = (2, 3, 4, 5, 7)
+"""Digits that look like themselves at one angle only: an angle error means something for these."""
+VIEWS, ANGLES = 49, 64
+"""Size of the kernel's problem: shifts on a grid of 7 x 7, and turns."""
+
+# ------------------------------------------------------------------------------------------------------ data
+
+
+def load(name, *keys):
+    folder = os.environ.get("UNPOSE_DATA")
+    if not folder or not (Path(folder) / name).exists():
+        raise FileNotFoundError(f"{name} is not in the folder that the environment variable UNPOSE_DATA names")
+    with np.load(Path(folder) / name) as arrays:
+        return [arrays[key] for key in keys]
+
+
+def on_canvas(images, size):
+    """Images as float32 in [0, 1], (n, h, w[, c]) -> (n, size, size[, c]); the centre stays the centre."""
+    rows, columns = ((size - side) // 2 for side in images.shape[1:3])
+    spread = [(0, 0), (rows, rows), (columns, columns), (0, 0)][: images.ndim]
+    return np.pad(images.astype(np.float32) / 255, spread)
+
+
+def digits(count, seed=0):
+    """Digits on a canvas of 40 pixels, drawn from the test images without repetition while they last, and labels."""
+    images, labels = load("mnist.npz", "x_test", "y_test")
+    order = np.random.default_rng(seed).permutation(len(images))
+    if count > len(images):  # more than there are: the training images follow
+        more, names = load("mnist.npz", "x_train", "y_train")
+        extra = np.random.default_rng(seed).permutation(len(more))[: count - len(images)]
+        images, labels = np.concatenate([images, more[extra]]), np.concatenate([labels, names[extra]])
+        order = np.concatenate([order, np.arange(len(order), len(images))])
+    return on_canvas(images[order[:count]], 40), labels[order[:count]].astype(int)
+
+
+def photographs(count):
+    """Colour photographs in a disc with a soft edge, so that turning loses nothing, on a canvas of 40 pixels."""
+    (images,) = load("cifar10_test.npz", "x_test")
+    radius = np.hypot(*(np.mgrid[:32, :32] - 15.5))
+    disc = np.clip((15.5 - radius) / 3, 0, 1)
+    return on_canvas(images[:count] * disc[..., None], 40)
+
+
+def cluttered(count):
+    """Digits among fragments of digits, 40 pixels on a canvas of 56."""
+    (images,) = load("mnist_cluttered_translated.npz", "x_test")
+    return on_canvas(images[:count], 56)
+
+
+def reach(shift):
+    """Length of the longest shift of up to `shift` pixels along each axis."""
+    return math.ceil(10 * shift * math.sqrt(2)) / 10
+
+
+def between(shift):
+    """The same between two images that are both shifted."""
+    return reach(2 * shift)
+
+
+# ---------------------------------------------------------------------------------------------------- shared
+
+
+def seen(image, pose):
+    """One image (h, w[, c]) as seen in destination coordinates."""
+    warped = warp(as_batch(image[None]), torch.as_tensor(np.asarray(pose))[None])
+    return from_batch(warped, channels=image.ndim == 3)[0]
+
+
+def successes(moving, fixed, poses, true_poses):
+    return np.array([peers.success(*pair, seen) for pair in zip(moving, fixed, poses, true_poses, strict=True)])
+
+
+def claim(what, value, least=None, most=None):
+    """A claim with its bar: met, or not."""
+    met = (least is None or value >= least) and (most is None or value <= most)
+    bar = f">= {least:g}" if least is not None else f"<= {most:g}"
+    return {"claim": what, "value": float(value), "bar": bar, "met": bool(met)}
+
+
+def show(title, rows, claims):
+    """One table; columns in the order in which rows first name them."""
+    print(f"\n{title}")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names] + [[_cell(row.get(name, "")) for name in names] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    for line in cells:
+        print("  " + "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+    for entry in claims:
+        verdict = "met" if entry["met"] else "MISSED"
+        print(f"  {verdict:6s}  {entry['claim']}: {_cell(entry['value'])} (bar {entry['bar']})")
+
+
+def _cell(value):
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+    return str(value)
+
+
+@contextlib.contextmanager
+def one_core():
+    """Everything on one thread: torch, BLAS and OpenMP, numba."""
+    before = torch.get_num_threads(), numba.get_num_threads()
+    torch.set_num_threads(1)
+    numba.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before[0])
+        numba.set_num_threads(before[1])
+
+
+def take_turns(methods, rounds=ROUNDS):
+    """Time methods in turns: {name: call} -> {name: (result, seconds of each round, CPU seconds per second)}.
+
+    The first call of each is its warm-up. A method that fails yields its exception as the result.
+    """
+    taken = {name: (None, [], 0.0) for name in methods}
+    for turn in range(rounds + 1):
+        for name, call in methods.items():
+            if isinstance(taken[name][0], Exception):
+                continue
+            start, cpu = time.perf_counter(), time.process_time()
+            try:
+                result = call()
+            except Exception as error:  # reported in the table
+                traceback.print_exc()
+                taken[name] = (error, [], 0.0)
+                continue
+            seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+            taken[name] = (result, taken[name][1] + [seconds] * (turn > 0), cpu / seconds)
+    return taken
+
+
+# ------------------------------------------------------------------------------------------------------ find
+
+
+def find(options):
+    n, few = (200, 100) if options.quick else (2000, 1000)
+    scene, labels = digits(n)
+    rows, claims = [], []
+
+    def task(name, images, group, shift, least, **scale):
+        copies = posed(images, group, random_state=1, max_shift=shift, **scale)
+        start = time.perf_counter()
+        found = align(images, copies.images, group=group, max_shift=reach(shift), **scale)
+        seconds = time.perf_counter() - start
+        good = successes(images, copies.images, found.poses, copies.poses)
+        row = {"task": name, "pairs": len(images), "success %": 100 * good.mean()}
+        side = np.sign(np.linalg.det(found.poses)) == np.sign(np.linalg.det(copies.poses))
+        if "mirror" in group:
+            row |= {"right side too %": 100 * (good & side).mean()}
+        claims.append(claim(f"{name}: success %", 100 * (good & side).mean(), least=least))
+        row |= {"converged %": 100 * np.mean(found.converged), "pairs/s": len(images) / seconds}
+        rows.append(row)
+        return found.poses, copies.poses
+
+    found, true = task("digits, se2", scene, "se2", 6.0, 99.0)
+    clear = np.isin(labels, UPRIGHT_MATTERS)
+    pairs = zip(found[clear], true[clear], strict=True)
+    angle, shift = np.array([peers.pose_error(*pair) for pair in pairs]).T
+    rows[-1] |= {
+        "angle error, median": np.median(angle),
+        "95th percentile": np.percentile(angle, 95),
+        "shift error, median": np.median(shift),
+    }
+    which = "digits " + ", ".join(map(str, UPRIGHT_MATTERS))
+    claims += [
+        claim(f"{which}: median angle error, degrees", np.median(angle), most=0.5),
+        claim(f"{which}: median shift error, pixels", np.median(shift), most=0.1),
+        claim(f"{which}: 95th percentile of the angle error, degrees", np.percentile(angle, 95), most=2.0),
+    ]
+    task("digits, similarity", scene, "similarity", 6.0, 97.0, max_scale=1 / 0.7)
+    task("digits, se2+mirror", scene, "se2+mirror", 6.0, 98.0)
+    task("photographs, colour", photographs(few), "se2", 3.0, 99.0)
+    task("cluttered digits", cluttered(few), "se2", 6.0, 90.0)
+    return rows, claims
+
+
+# ----------------------------------------------------------------------------------------------------- speed
+
+
+def kernel_problem(n, m):
+    """Random coefficients for the all-pairs kernel: as many of each angular frequency as the engine keeps of digits."""
+    starts = np.cumsum([0, 7, 8, 8, 8, 7, 6, 6, 5, 5, 4, 3, 3, 2, 2, 1])
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        parts = rng.standard_normal((2, *shape, int(starts[-1])), dtype=np.float32)
+        return (parts[0] + 1j * parts[1]).astype(np.complex64)
+
+    return draw(n, VIEWS), draw(m), starts, ANGLES
+
+
+def publish(moving, fixed):
+    """The published descent from the identity, all pairs side by side: (n, h, w) twice -> poses (n, 3, 3)."""
+    n = len(moving)
+    done = descend(
+        torch.from_numpy(moving)[:, None],
+        torch.arange(n),
+        torch.ones(n),
+        parse("se2"),
+        targets=torch.from_numpy(fixed)[:, None],
+        n_steps=30,
+        bounds=Bounds(15.0),
+    )
+    return done.poses.numpy()
+
+
+def speed(options):
+    n, given, few = (300, 100, 20) if options.quick else (1000, 500, 200)
+    shift = 6.0
+    scene, _ = digits(n)
+    copies = posed(scene, "se2", random_state=1, max_shift=shift)
+    fixed, true = copies.images, copies.poses
+    common = {"group": "se2", "max_shift": reach(shift), "n_jobs": 1}
+
+    def all_pairs(refine):
+        return nearest(fixed, 1, others=scene, refine=refine, **common)
+
+    def peer(function):
+        pairs = zip(scene[:few], fixed[:few], strict=True)
+        return np.stack([function(*pair) for pair in pairs])
+
+    kernel = kernel_problem(*((128, 256) if options.quick else (256, 512)))
+    methods = {
+        "ours, all pairs": lambda: all_pairs(refine=False),
+        "ours, all pairs, refined": lambda: all_pairs(refine=True),
+        "ours, given pairs": lambda: align(scene[:given], fixed[:given], **common).poses,
+        "published descent": lambda: publish(scene[:few], fixed[:few]),
+    }
+    pairs = dict(zip(methods, (n * n, n * n, given, few), strict=True))
+    rows, claims, rates = [], [], {}
+    for name, function in peers.available().items():
+        if callable(function):
+            methods[name], pairs[name] = (lambda function=function: peer(function)), few
+        else:
+            rows.append({"method": name, "note": f"not run: {function}"})
+    kernels = {"kernel alone": lambda: best_poses(*kernel), "kernel in numpy": lambda: peers.numpy_best_poses(*kernel)}
+    pairs |= dict.fromkeys(kernels, len(kernel[0]) * len(kernel[1]))
+    with one_core():
+        taken = take_turns(methods) | take_turns(kernels)
+    for name, (result, seconds, cores) in taken.items():
+        if isinstance(result, Exception):
+            rows.append({"method": name, "note": f"failed: {type(result).__name__}: {result}"})
+            continue
+        rates[name] = pairs[name] / np.median(seconds)
+        row = {"method": name, "pairs": pairs[name], "pairs/s": rates[name]}
+        row |= {"slowest": pairs[name] / max(seconds), "fastest": pairs[name] / min(seconds), "cores": cores}
+        if name in kernels:
+            row["note"] = f"{VIEWS} views x {ANGLES} angles, random coefficients"
+        elif name.startswith("ours, all"):
+            own = result.indices[:, 0] == np.arange(n)
+            good = successes(scene[result.indices[:, 0]], fixed, result.poses[:, 0], true)
+            row |= {"success %": 100 * (own & good).mean(), "note": f"own original first {100 * own.mean():.1f} %"}
+        else:
+            count = len(result)
+            row["success %"] = 100 * successes(scene[:count], fixed[:count], result, true[:count]).mean()
+        rows.append(row)
+    for name in ("ours, all pairs", "ours, all pairs, refined"):
+        if name in rates and "imreg" in rates:
+            claims.append(claim(f"{name}, against imreg_dft: times as fast", rates[name] / rates["imreg"], least=1000))
+    if "kernel alone" in rates and "kernel in numpy" in rates:
+        ratio = rates["kernel alone"] / rates["kernel in numpy"]
+        claims.append(claim("kernel against numpy: times as fast", ratio, least=3))
+        same = best_poses(*kernel)[0], peers.numpy_best_poses(*kernel)[0]
+        error = float(np.abs(same[0] - same[1]).max() / np.abs(same[1]).max())
+        claims.append(claim("kernel against numpy: largest difference of scores, relative", error, most=1e-4))
+    return rows, claims
+
+
+# ---------------------------------------------------------------------------------------------------- memory
+
+
+def peak_memory():
+    """Largest resident size so far in bytes."""
+    # ru_maxrss of a child starts at its parent's; the kernel's own mark of this process does not.
+    status = Path("/proc/self/status")
+    if status.exists():
+        return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def memory_child(count):
+    """What the process of its own does: prints one line of JSON."""
+    images = posed(digits(count)[0], "se2", random_state=1, max_shift=4.0).images
+    nearest(images[:64], 1, n_jobs=1)  # compiles
+    before, start = peak_memory(), time.perf_counter()
+    found = nearest(images, 50, max_shift=between(4.0), memory="2GB")
+    seconds = time.perf_counter() - start
+    finite = bool(np.isfinite(found.distances).all())
+    print(json.dumps({"before": before, "peak": peak_memory(), "seconds": seconds, "finite": finite}))
+
+
+def memory(options):
+    count = 2000 if options.quick else 20000
+    command = [sys.executable, __file__, "--memory-child", str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    row = {
+        "images": count,
+        "neighbours": 50,
+        "budget GB": 2.0,
+        "before GB": said["before"] / 1e9,
+        "peak GB": said["peak"] / 1e9,
+        "seconds": said["seconds"],
+        "pairs/s": count**2 / said["seconds"],
+        "finite": said["finite"],
+    }
+    return [row], [claim("peak memory, GB", said["peak"] / 1e9, most=2.0)]
+
+
+# ------------------------------------------------------------------------------------------------ neighbours
+
+
+def overlap(first, second):
+    """Mean share of the first neighbours that are among the second: (n, k), (n, k') index arrays."""
+    return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(first.tolist(), second.tolist(), strict=True)]))
+
+
+def invariance(options):
+    n, k, shift = (300 if options.quick else 1000), 10, 4.0
+    scene, labels = digits(n)
+    sets, rows = {}, []
+    for what, seed in (("before", 1), ("posed afresh", 2), ("upright", None)):
+        images = scene if seed is None else posed(scene, "se2", random_state=seed, max_shift=shift).images
+        start = time.perf_counter()
+        found = nearest(images, k, max_shift=between(shift))
+        row = {"images": what, "n": n, "seconds": time.perf_counter() - start}
+        sets[what] = found.indices
+        row["neighbours shared with before %"] = 100 * overlap(sets["before"], sets[what])
+        rows.append(row | {"nearest is the same digit %": 100 * np.mean(labels[found.indices[:, 0]] == labels)})
+    share = rows[1]["neighbours shared with before %"]
+    return rows, [claim(f"neighbours of {k} that stay, %", share, least=95.0)]
+
+
+def prune(options):
+    n, count, k, shift = (3000 if options.quick else 20000), 200, 10, 4.0
+    images = posed(digits(n)[0], "se2", random_state=1, max_shift=shift).images
+    queries = np.random.default_rng(0).choice(n, count, replace=False)
+
+    def search(candidates):
+        start = time.perf_counter()
+        # The query is among the images and its own first neighbour: one more, less itself.
+        found = nearest(images[queries], k + 1, others=images, max_shift=between(shift), candidates=candidates)
+        seconds = time.perf_counter() - start
+        kept = [[j for j in row if j != i][:k] for i, row in zip(queries, found.indices.tolist(), strict=True)]
+        return np.array(kept), seconds
+
+    nearest(images[:64], 1)  # compiles
+    grid = plan(images.shape[1:], parse("se2"), max_angle=math.pi, max_shift=between(shift), max_scale=1.0)
+    n_views = len(grid.views)
+    truth, whole = search(None)
+    rows = [{"candidates": "all", "recall %": 100.0, "seconds": whole, "pairs x views": n * n_views * count}]
+    for share in (100, 40, 20, 14, 10, 5):
+        candidates = max(k + 1, n // share)
+        found, seconds = search(candidates)
+        # One view of every image, then all views of those kept.
+        row = {"candidates": candidates, "recall %": 100 * overlap(truth, found), "seconds": seconds}
+        row |= {"pairs x views": (n + candidates * n_views) * count, "times faster": whole / seconds}
+        rows.append(row | {"times fewer pairs x views": n * n_views / (n + candidates * n_views)})
+    claims = []
+    for saving in ("times faster", "times fewer pairs x views"):
+        best = max((row["recall %"] for row in rows[1:] if row[saving] >= 10), default=0.0)
+        claims.append(claim(f"recall where at least 10 {saving}, %", best, least=95.0))
+    return rows, claims
+
+
+# ------------------------------------------------------------------------------------------------------ main
+
+SECTIONS = {"find": find, "speed": speed, "memory": memory, "invariance": invariance, "prune": prune}
+
+
+def processor():
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text().splitlines() if about.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="fewer images")
+    parser.add_argument("--out", default="align.json")
+    parser.add_argument("--memory-child", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory_child:
+        memory_child(options.memory_child)
+        return
+    chosen = [name.strip() for name in options.only.split(",")]
+    if unknown := set(chosen) - set(SECTIONS):
+        parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    report = {
+        "machine": f"{processor()}, {os.cpu_count()} cores, {platform.system()}",
+        "threads": torch.get_num_threads(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "quick": options.quick,
+        "method": __doc__.strip().split("\n\n")[-1].replace("\n", " "),
+        "sections": {},
+    }
+    print(f"Alignment on {report['machine']}, {report['threads']} threads (speed: one), torch {torch.__version__}")
+    failed = False
+    for name in chosen:
+        try:
+            rows, claims = SECTIONS[name](options)
+        except Exception:  # the other sections still count
+            traceback.print_exc()
+            report["sections"][name], failed = {"error": traceback.format_exc(limit=1)}, True
+            continue
+        show(name, rows, claims)
+        report["sections"][name] = {"rows": rows, "claims": claims}
+        Path(options.out).write_text(json.dumps(report, indent=1, default=float))
+    Path(options.out).write_text(json.dumps(report, indent=1, default=float))
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A small steerable basis: turning an image about its centre multiplies its coefficients by phases.
+
+Images are projected onto Fourier-Bessel functions ``J_k(l r / R) exp(i k theta)`` on a disc and compressed, frequency
+by frequency, to the combinations that hold most of the energy of the images at hand (steerable principal components).
+The functions are known between the pixels, so coefficients of a shifted, scaled or mirrored image are taken by moving
+the functions instead of resampling the image.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.special
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unpose.groups import area_change, mirror, scaling, transform, translation
+from unpose.images import pixel_grid
+
+_BAND = 0.62
+"""Radial frequencies up to this fraction of Nyquist enter: above it lie pixels, not shapes."""
+_FINENESS = 24
+"""Radii tabulated per pixel."""
+_TRAINING = 512
+"""Images the compression is learned from."""
+_TILE = 64
+"""Images projected at once; fixed, because matrix products round differently with their shape."""
+
+
+@dataclass(frozen=True)
+class SteerableBasis:
+    """Functions ``sum_q mix_k[q] J_k(l_kq r / R) exp(i k theta)`` for images of one shape."""
+
+    radius: float
+    zeros: tuple[NDArray, ...]  # zeros of J_k below the band limit, one array for each frequency
+    mixing: tuple[NDArray, ...]  # (count_k, kept_k) combinations kept
+    shape: tuple[int, int]
+    channels: int
+
+    @property
+    def starts(self) -> NDArray:
+        """Where the coefficients of each frequency begin, channels one after the other within it."""
+        kept = [mix.shape[1] * self.channels for mix in self.mixing]
+        return np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
+
+    @property
+    def n_frequencies(self) -> int:
+        return len(self.mixing)
+
+
+def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
+    """A basis of about ``size`` complex functions for these (n, c, h, w) images seen in these (V, 3, 3) views."""
+    height, width = images.shape[-2:]
+    radius = float(np.hypot(height, width)) / 2
+    zeros = _bessel_zeros(_BAND * np.pi * radius)
+    full = SteerableBasis(radius, zeros, tuple(np.eye(len(z)) for z in zeros), (height, width), images.shape[1])
+    chosen = torch.linspace(0, len(images) - 1, min(len(images), _TRAINING)).round().long()
+    some_views = views[torch.linspace(0, len(views) - 1, min(len(views), 9)).round().long()]
+    coefficients = project(full, images[chosen], some_views).flatten(0, 1)  # (m, C)
+    candidates = []  # energy, frequency, direction
+    vectors = []
+    starts = full.starts
+    for k in range(len(zeros)):
+        block = coefficients[:, starts[k] : starts[k + 1]].reshape(-1, len(zeros[k])).to(torch.complex128)
+        covariance = (block.mH @ block).real.cpu().numpy()
+        energies, directions = np.linalg.eigh(covariance)
+        vectors.append(directions[:, ::-1])
+        candidates += [(energy, k, q) for q, energy in enumerate(energies[::-1])]
+    candidates.sort(key=lambda item: -item[0])
+    kept = candidates[: max(1, size // images.shape[1])]
+    counts = np.bincount([k for _, k, _ in kept], minlength=len(zeros))
+    last = int(np.flatnonzero(counts).max()) + 1
+    # Every frequency below the last keeps at least one function, so that blocks are never empty.
+    mixing = tuple(vectors[k][:, : max(1, counts[k])] for k in range(last))
+    return SteerableBasis(radius, zeros[:last], mixing, (height, width), images.shape[1])
+
+
+def project(basis: SteerableBasis, images: Tensor, views: Tensor) -> Tensor:
+    """Coefficients of images as seen in each view: (n, c, h, w), (V, 3, 3) -> (n, V, C) complex.
+
+    Turning the view by ``phi`` (counter-clockwise) multiplies block k by ``exp(-i k phi)``; the real part of the inner
+    product of two coefficient vectors is the inner product of the two images.
+    """
+    return project_with(basis, images, analysis_matrix(basis, views).to(images.device))
+
+
+def project_with(basis: SteerableBasis, images: Tensor, analysis: Tensor) -> Tensor:
+    """:func:`project` with the matrix of :func:`analysis_matrix` at hand."""
+    n, channels = images.shape[:2]
+    flat = images.reshape(n * channels, -1).to(analysis.dtype)
+    tile = _TILE * channels
+    pieces = []
+    for start in range(0, len(flat), tile):
+        piece = flat[start : start + tile]
+        padded = torch.nn.functional.pad(piece, (0, 0, 0, tile - len(piece)))
+        pieces.append((padded @ analysis)[: len(piece)])
+    single = torch.view_as_complex(
+        torch.cat(pieces).reshape(n, channels, -1, sum(m.shape[1] for m in basis.mixing), 2)
+    )  # (n, c, V, C1)
+    if channels == 1:
+        return single[:, 0]
+    kept = [mix.shape[1] for mix in basis.mixing]
+    blocks = single.split(kept, dim=-1)  # per frequency (n, c, V, kept_k)
+    return torch.cat([block.permute(0, 2, 1, 3).flatten(2) for block in blocks], dim=-1)
+
+
+def analysis_matrix(basis: SteerableBasis, views: Tensor) -> Tensor:
+    """The functions moved to each view, sampled at the pixels: (h * w, V * C1 * 2) float32, real beside imaginary."""
+    grid = pixel_grid(basis.shape, torch.float64).flatten(0, 1)  # (p, 2)
+    table, columns = _radial_table(basis), []
+    for view in views.double().cpu():
+        # <I o view, psi> = integral of I(q) psi(view q) |area|: the function moves, the image stays.
+        place = transform(view, grid)
+        columns.append(_functions(basis, table, place.numpy()) * float(area_change(view).abs()))
+    stacked = np.stack(columns, axis=1)  # (p, V, C1) complex
+    return torch.view_as_real(torch.from_numpy(stacked.conj().astype(np.complex64))).flatten(1)
+
+
+def _functions(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArray:
+    """Values of the basis functions at points (p, 2): (p, C1) complex, orthonormal on the disc."""
+    place = np.minimum(np.hypot(points[:, 0], points[:, 1]) * _FINENESS, len(table) - 2)  # the table ends in zeros
+    below = place.astype(np.int64)
+    radial = table[below] + (place - below)[:, None] * (table[below + 1] - table[below])
+    angle = np.arctan2(-points[:, 1], points[:, 0])  # counter-clockwise on screen
+    phases = np.exp(1j * angle[:, None] * np.arange(basis.n_frequencies))
+    return radial * phases[:, np.repeat(np.arange(basis.n_frequencies), [mix.shape[1] for mix in basis.mixing])]
+
+
+def _radial_table(basis: SteerableBasis) -> NDArray:
+    """The radial parts on a fine grid of radii, zero beyond the disc: (radii, C1).
+
+    Bessel functions are slow to evaluate; between entries this close a straight line is as good.
+    """
+    r = np.arange(int(basis.radius * _FINENESS) + 3) / _FINENESS
+    columns = []
+    for k, (zeros, mix) in enumerate(zip(basis.zeros, basis.mixing, strict=True)):
+        radial = scipy.special.jv(k, np.outer(r / basis.radius, zeros))
+        # Unit norm on the disc; a real image has its energy at k and -k alike, so k > 0 counts twice.
+        norm = np.sqrt(np.pi) * basis.radius * np.abs(scipy.special.jv(k + 1, zeros)) / np.sqrt(1 if k == 0 else 2)
+        columns.append((radial / norm * (r < basis.radius)[:, None]) @ mix)
+    return np.concatenate(columns, axis=1)
+
+
+def _bessel_zeros(limit: float) -> tuple[NDArray, ...]:
+    """The zeros of J_0, J_1, ... below a limit, up to the last order that has any."""
+    found: list[NDArray] = []
+    k = 0
+    while True:
+        zeros = scipy.special.jn_zeros(k, max(1, int(limit / np.pi) + 2))
+        zeros = zeros[zeros <= limit]
+        if not len(zeros):
+            return tuple(found)
+        found.append(zeros)
+        k += 1
+
+
+def view_grid(shifts: Tensor, scales: Tensor, mirrored: bool) -> Tensor:
+    """All combinations as poses, by mirror, then scale, then shift: (M * Z * S, 3, 3) in float64."""
+    flips = torch.stack([torch.eye(3, dtype=torch.float64), mirror(torch.float64)])[: 2 if mirrored else 1]
+    moved = translation(shifts.double())[None, None] @ scaling(scales.double())[None, :, None] @ flips[:, None, None]
+    return moved.flatten(0, 2)

@@ -1,0 +1,273 @@
+"""The orbit engine's door: nearest neighbours, alignments and distances over a whole group.
+
+Two stages behind it: an exhaustive search of a grid of poses (:mod:`unpose.align.coarse`), then Gauss-Newton from the
+best of them (:mod:`unpose.align.refine`). Whatever is returned was measured at the returned pose, at full size, with
+Keys sampling.
+"""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from unpose.align import coarse
+from unpose.align.pairs import Job, Progress, align_pairs, finish
+from unpose.groups import Group, inverse, translation
+from unpose.images import pixel_grid, warp
+
+_STARTS = 6
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The k nearest images of each of n images under the orbit distance, nearest first."""
+
+    indices: NDArray  # (n, k)
+    distances: NDArray  # (n, k)
+    poses: NDArray  # (n, k, 3, 3): brings the neighbour onto the image
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Poses that bring images onto references; shapes are (n,) for pairs and (n, K) for every reference."""
+
+    poses: NDArray  # (..., 3, 3)
+    distances: NDArray  # (...)
+    margins: NDArray  # (...) how much larger the distance of the best different pose is; inf where none was found
+    alternatives: list  # of arrays (a, 3, 3), one for each entry in order: other poses that fit as well
+    converged: NDArray  # (...) bool; False also where there was nothing to align
+
+
+def nearest(
+    images: ArrayLike | Tensor,
+    k: int,
+    *,
+    group: str | Group = "se2",
+    others: ArrayLike | Tensor | None = None,
+    max_angle: float = math.pi,
+    max_shift: float | None = None,
+    max_scale: float = 1.5,
+    contrast: str = "none",
+    mask: str | ArrayLike | None = None,
+    candidates: int | None = None,
+    refine: bool = True,
+    device: str | torch.device = "cpu",
+    n_jobs: int | None = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+) -> Neighbours:
+    """Each image's k nearest under the orbit distance, over all pairs and all poses.
+
+    Parameters
+    ----------
+    images : (n, h, w) or (n, h, w, c)
+    k : neighbours wanted.
+    group : translation, se2, similarity, affine or perspective, each also with ``+mirror``. Affine and perspective are
+        refined from the best similarity.
+    others : images to look among; without them the images themselves, each but itself.
+    max_angle, max_shift, max_scale : bounds of the search in radians, pixels (a quarter of the larger side by default)
+        and as a factor.
+    contrast : {"none", "offset", "gain", "affine"}
+        What light may change without counting; see :mod:`unpose.align.photometry`.
+    mask : None, "disc" or an (h, w) array
+        Where to look; the background outside does not count.
+    candidates : keep this many candidates per image by a rotation-only comparison of centred images before the whole
+        search; None searches everything.
+    refine : False stops after the coarse stage: poses of the grid, distances still measured at them.
+    n_jobs : threads of the coarse stage; torch's own number by default.
+    memory : budget such as ``"2GB"``; an error says so beforehand where it cannot be kept.
+    progress : called with the stage, how much is done and of how much.
+
+    Notes
+    -----
+    About ``n m V (4 C + 7 K A / 8)`` multiplications for V shifts (and scales), A = 72 angles, C = 64 functions in K
+    frequencies; then ``2 k n`` refinements. Memory grows with the images, not with the pairs.
+    """
+    job = Job(images, others, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress)
+    n, m = len(job.fixed), len(job.moving)
+    limit = m - 1 if others is None else m
+    if not 1 <= k <= limit:
+        raise ValueError(f"k must be between 1 and {limit} (the images to look among), got {k}")
+    if candidates is not None and candidates < k:
+        raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
+    # Coarse distances rank well but not finally: refinement reorders, so more are kept than asked for.
+    keep = min(limit, 2 * k + 4) if refine else k
+    if candidates is None:
+        moving, poses = _search_all(job, keep, itself=others is None)
+    else:
+        keep = min(keep, candidates)
+        moving, poses = _search_candidates(job, keep, min(candidates, limit), itself=others is None)
+    fixed = torch.arange(n).repeat_interleave(keep)
+    poses, distances, _ = finish(job, moving.flatten(), fixed, poses.flatten(0, 1), refine=refine)
+    distances, poses = distances.reshape(n, keep), poses.reshape(n, keep, 3, 3)
+    order = torch.argsort(distances, dim=1, stable=True)[:, :k]
+    rows = torch.arange(n)[:, None]
+    return Neighbours(
+        indices=moving[rows, order].numpy(),
+        distances=distances[rows, order].numpy(),
+        poses=poses[rows, order].numpy(),
+    )
+
+
+def align(
+    images: ArrayLike | Tensor,
+    references: ArrayLike | Tensor,
+    *,
+    every: bool = False,
+    group: str | Group = "se2",
+    max_angle: float = math.pi,
+    max_shift: float | None = None,
+    max_scale: float = 1.5,
+    contrast: str = "none",
+    mask: str | ArrayLike | None = None,
+    device: str | torch.device = "cpu",
+    n_jobs: int | None = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+) -> Alignment:
+    """The poses that bring images onto references, over the whole group.
+
+    Pair by pair (one reference serves all images), or with ``every=True`` each image onto each reference. Bounds,
+    contrast, mask and the rest as for :func:`nearest`.
+
+    Examples
+    --------
+    >>> upright = np.zeros((2, 16, 16), np.float32)
+    >>> upright[:, 4:12, 6:9] = upright[:, 10:12, 6:12] = 1.0  # two Ls
+    >>> turned = np.rot90(upright, axes=(1, 2)).copy()
+    >>> found = align(upright, turned)
+    >>> np.degrees(np.arctan2(found.poses[:, 0, 1], found.poses[:, 0, 0])).round(3)
+    array([90., 90.])
+    """
+    job = Job(
+        references, images, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress
+    )
+    n, m = len(job.moving), len(job.fixed)
+    if every:
+        moving, fixed = (grid.flatten() for grid in torch.meshgrid(torch.arange(n), torch.arange(m), indexing="ij"))
+        shape: tuple[int, ...] = (n, m)
+    else:
+        if m not in (1, n):
+            raise ValueError(f"{n} images and {m} references do not pair up; use every=True for all combinations")
+        moving, fixed, shape = torch.arange(n), torch.arange(n) % m, (n,)
+    found = align_pairs(job, moving, fixed, _STARTS)
+    return Alignment(
+        poses=found.poses.reshape(*shape, 3, 3).numpy(),
+        distances=found.distances.reshape(shape).numpy(),
+        margins=found.margins.reshape(shape).numpy(),
+        alternatives=found.alternatives,
+        converged=found.converged.reshape(shape).numpy(),
+    )
+
+
+def orbit_distances(
+    images: ArrayLike | Tensor,
+    others: ArrayLike | Tensor | None = None,
+    *,
+    group: str | Group = "se2",
+    max_angle: float = math.pi,
+    max_shift: float | None = None,
+    max_scale: float = 1.5,
+    contrast: str = "none",
+    mask: str | ArrayLike | None = None,
+    device: str | torch.device = "cpu",
+    n_jobs: int | None = None,
+    memory: int | str | None = None,
+    progress: Progress | None = None,
+) -> tuple[NDArray, NDArray]:
+    """The dense matrix of orbit distances (3.2) and the poses behind it: (n, m) and (n, m, 3, 3).
+
+    ``poses[i, j]`` brings image i onto other j. Without others the matrix is of the images among themselves: symmetric,
+    zero on the diagonal; where a group changes area, the better of both directions. For small sets: every pair is
+    refined from several starts.
+    """
+    job = Job(
+        images if others is None else others, images, group, max_angle, max_shift, max_scale, contrast, mask, device,
+        n_jobs, memory, progress,
+    )  # fmt: skip
+    n, m = len(job.moving), len(job.fixed)
+    distances = torch.zeros(n, m, dtype=torch.float64)
+    poses = torch.eye(3, dtype=torch.float64).repeat(n, m, 1, 1)
+    if others is None:
+        moving, fixed = torch.triu_indices(n, n, offset=1)
+        if not job.plan.group.is_isometric:
+            moving, fixed = torch.cat([moving, fixed]), torch.cat([fixed, moving])
+    else:
+        moving, fixed = (grid.flatten() for grid in torch.meshgrid(torch.arange(n), torch.arange(m), indexing="ij"))
+    found = align_pairs(job, moving, fixed, starts=3)
+    distances[moving, fixed], poses[moving, fixed] = found.distances, found.poses
+    if others is None:
+        known = torch.full((n, n), torch.inf, dtype=torch.float64)
+        known[moving, fixed] = found.distances
+        turn = known > known.T
+        distances = torch.where(turn, distances.T, distances)
+        poses = torch.where(turn[..., None, None], inverse(poses).transpose(0, 1), poses)
+    return distances.numpy(), poses.numpy()
+
+
+def _search_all(job: Job, keep: int, *, itself: bool) -> tuple[Tensor, Tensor]:
+    """The ``keep`` nearest of every fixed image by coarse distance: moving indices (n, keep), poses (n, keep, 3, 3)."""
+    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
+    who, grid = _ranked(job, index, job.coarse_moving, job.coarse_fixed, keep, itself=itself, stage="search")
+    return who, job.plan.poses(grid)
+
+
+def _search_candidates(job: Job, keep: int, candidates: int, *, itself: bool) -> tuple[Tensor, Tensor]:
+    """The same in two steps: rotation only between centred images, then the whole search among the best of those."""
+    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
+    centred_fixed = _centred(job.coarse_fixed)
+    centred_moving = centred_fixed if job.coarse_moving is job.coarse_fixed else _centred(job.coarse_moving)
+    listed, _ = _ranked(
+        job, coarse.rotation_only(index), centred_moving, centred_fixed, candidates, itself=itself, stage="candidates"
+    )
+    # Each fixed image, in all its views, against its own candidates: the pose found is the inverse of the one wanted.
+    moving = index.at_rest(job.coarse_moving)
+    norms = moving.abs().square().sum(-1)
+
+    def among(i: int) -> tuple[Tensor, Tensor]:
+        row = listed[i].to(moving.device)
+        score, grid = coarse.best_poses(index.views_of(job.coarse_fixed[i : i + 1]), moving[row], index.basis, job.plan)
+        order = torch.argsort(norms[row] - 2 * score[0], stable=True)[:keep]
+        return row[order].cpu(), grid[0, order].cpu()
+
+    found = []
+    with ThreadPoolExecutor(job.workers if job.device.type == "cpu" else 1) as pool:
+        for i, result in enumerate(pool.map(among, range(len(listed)))):
+            found.append(result)
+            job.report("search", i + 1, len(listed))
+    who, grid = torch.stack([a for a, _ in found]), torch.stack([b for _, b in found])
+    return who, inverse(job.plan.poses(grid))
+
+
+def _ranked(
+    job: Job, index: coarse.Index, moving: Tensor, fixed: Tensor, keep: int, *, itself: bool, stage: str
+) -> tuple[Tensor, Tensor]:
+    """A running list of the nearest over tiles of the moving side: moving indices and grid points, (n, keep) each."""
+    at_rest = index.at_rest(fixed)
+    norms = (at_rest if moving is fixed else index.at_rest(moving)).abs().square().sum(-1)  # (m,)
+    n = len(fixed)
+    best = torch.full((n, keep), torch.inf, device=job.device)
+    who = torch.zeros(n, keep, dtype=torch.long, device=job.device)
+    grid = torch.zeros(n, keep, dtype=torch.int32, device=job.device)
+    for start, score, pose in coarse.search(
+        index, moving, at_rest, workers=job.workers, progress=lambda done, total: job.report(stage, done, total)
+    ):
+        numbers = torch.arange(start, start + len(score), device=job.device)
+        squared = norms[numbers, None] - 2 * score  # (t, n); the fixed image's own norm ranks nothing
+        if itself:
+            squared[numbers - start, numbers] = torch.inf
+        best, place = torch.cat([best, squared.T], dim=1).topk(keep, dim=1, largest=False)
+        who = torch.cat([who, numbers.expand(n, -1)], dim=1).gather(1, place)
+        grid = torch.cat([grid, pose.T], dim=1).gather(1, place)
+    return who.cpu(), grid.cpu()
+
+
+def _centred(images: Tensor) -> Tensor:
+    """Images moved so that the centroid of their energy is the image centre."""
+    energy = images.square().sum(1)  # (n, h, w)
+    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)
+    centroid = torch.einsum("nhw,hwi->ni", energy, grid) / energy.sum((1, 2)).clamp(min=1e-20)[:, None]
+    return warp(images, translation(-centroid))

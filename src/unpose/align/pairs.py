@@ -1,0 +1,297 @@
+"""Pairs of images through both stages: what a call works on, refinement over levels, several starts for each pair."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from unpose.align import coarse, photometry
+from unpose.align.refine import refine as gauss_newton
+from unpose.groups import Group, parse_continuous, transform
+from unpose.images import as_batch, pixel_grid
+
+Progress = Callable[[str, int, int], None]
+
+_CHUNK = {"cpu": 256, "cuda": 8192}
+"""Pairs worked on at once; fixed for each kind of device, so that the same bytes come back at any budget."""
+_DIFFERENT = 0.09
+"""Poses are different where they part typical points of the image by more than this fraction of its larger side."""
+_EQUIVALENT = 0.1
+"""A different pose fits as well where its distance is larger by less than this fraction of the image's norm."""
+
+
+class Job:
+    """Checked input of a call, on its device: both sides at full and at coarse size, mask, plan, workers."""
+
+    def __init__(
+        self,
+        fixed: ArrayLike | Tensor,
+        moving: ArrayLike | Tensor | None,
+        group: str | Group,
+        max_angle: float,
+        max_shift: float | None,
+        max_scale: float,
+        contrast: str,
+        mask: str | ArrayLike | None,
+        device: str | torch.device,
+        n_jobs: int | None,
+        memory: int | str | None,
+        progress: Progress | None,
+    ) -> None:
+        if contrast not in photometry.CONTRASTS:
+            raise ValueError(f"contrast must be one of {', '.join(photometry.CONTRASTS)}, got {contrast!r}")
+        if n_jobs is not None and n_jobs < 1:
+            raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
+        self.workers = torch.get_num_threads() if n_jobs is None else n_jobs
+        self.contrast, self.progress = contrast, progress
+        self.device = torch.device(device)
+        one = as_batch(fixed, dtype=torch.float32)
+        two = one if moving is None else as_batch(moving, dtype=torch.float32)
+        if one.shape[1:] != two.shape[1:]:
+            raise ValueError(
+                "both sets must have images of one size and number of channels, got "
+                f"{tuple(one.shape[2:])} with {one.shape[1]} and {tuple(two.shape[2:])} with {two.shape[1]}"
+            )
+        shape = (one.shape[2], one.shape[3])
+        self.plan = coarse.plan(
+            shape, parse_continuous(group), max_angle=max_angle, max_shift=max_shift, max_scale=max_scale
+        )
+        self.mask = _mask(mask, shape).to(self.device)
+        self._check_memory(one, two, memory)
+        self.fixed, self.coarse_fixed, self.fixed_empty = self._side(one)
+        if moving is None:
+            self.moving, self.coarse_moving, self.moving_empty = self.fixed, self.coarse_fixed, self.fixed_empty
+        else:
+            self.moving, self.coarse_moving, self.moving_empty = self._side(two)
+
+    @cached_property
+    def levels(self) -> list[tuple[float, Tensor, Tensor, Tensor]]:
+        """Factor, moving, fixed and mask from coarse to full size; one level where images are small."""
+        factors = [1.0]
+        while factors[0] * 2 <= self.plan.factor * 1.01:
+            factors.insert(0, factors[0] * 2)
+        levels = []
+        for factor in factors:
+            fixed = coarse.reduce(self.fixed, factor)
+            moving = fixed if self.moving is self.fixed else coarse.reduce(self.moving, factor)
+            mask = (coarse.reduce(self.mask[None, None], factor)[0, 0] > 0.5).to(fixed.dtype)
+            levels.append((factor, moving, fixed, mask))
+        return levels
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(stage, done, total)
+
+    def _side(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Full-size images, coarse images, and which have nothing to align."""
+        images = images.to(self.device).contiguous()
+        if not photometry.uses_overlap(self.contrast):
+            images = images * self.mask
+        small = coarse.reduce(photometry.coarse_images(images, self.contrast, self.mask), self.plan.factor)
+        flat = images[:, :, self.mask > 0].flatten(1)
+        empty = flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)
+        return images, small, empty.cpu()
+
+    def _check_memory(self, one: Tensor, two: Tensor, memory: int | str | None) -> None:
+        """Estimate the peak beforehand; all work beyond the images is done in pieces of fixed size."""
+        if memory is None:
+            return
+        budget = _bytes(memory)
+        sides = one.numel() + (0 if two is one else two.numel())
+        views, pixels = len(self.plan.views), self.plan.shape[0] * self.plan.shape[1]
+        held = 4 * sides * (2 + 2 / self.plan.factor**2)
+        pieces = 512 * pixels * views + self.workers * 128 * (512 * views + 8 * len(one))
+        pairs = _CHUNK["cpu"] * one[0].numel() * 4 * 30
+        need = held + pieces + pairs + 500 * 2**20  # the last: the interpreter with torch and its compilers
+        if need > budget:
+            raise ValueError(
+                f"about {need / 1e9:.1f} GB are needed for {len(one)} images of {one.shape[2]} x {one.shape[3]}, more "
+                f"than the budget of {budget / 1e9:.1f} GB; give fewer or smaller images, or a larger budget"
+            )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best pose of each pair, what else was found, and how sure it is."""
+
+    poses: Tensor  # (p, 3, 3) float64
+    distances: Tensor  # (p,) float64
+    margins: Tensor  # (p,) float64
+    alternatives: list[np.ndarray]  # (a, 3, 3) each
+    converged: Tensor  # (p,) bool
+
+
+def finish(
+    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, *, refine: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Refine poses of pairs (given by indices) level by level and measure them: poses, distances, converged.
+
+    Where refinement does not bring a pair closer, the pose it started from is kept.
+    """
+    chunk = _CHUNK.get(job.device.type, _CHUNK["cpu"])
+    results = []
+    for start in range(0, len(moving), chunk):
+        count = min(chunk, len(moving) - start)
+        # The last chunk is filled up: sums must not depend on how many pairs there happen to be.
+        rows = torch.arange(start, start + chunk).clamp(max=len(moving) - 1)
+        results.append([part[:count] for part in _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refine)])
+        job.report("refine", start + count, len(moving))
+    if not results:
+        return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
+    refined, distances, converged = (torch.cat(parts) for parts in zip(*results, strict=True))
+    return refined, distances, converged
+
+
+def _finish_chunk(
+    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, refine: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    plan = job.plan
+    moving, fixed = moving.to(job.device), fixed.to(job.device)
+    start = poses.to(job.device, torch.float32)
+
+    def measure(poses: Tensor) -> Tensor:
+        return photometry.distances(job.moving[moving], job.fixed[fixed], poses, job.contrast, job.mask)
+
+    distances = measure(start)
+    best, converged = start, torch.zeros(len(start), dtype=torch.bool, device=job.device)
+    if refine:
+        current = start
+        for factor, movings, fixeds, mask in job.levels:
+            current, converged = gauss_newton(
+                movings[moving], fixeds[fixed], _rescaled(current, 1 / factor), plan.group, contrast=job.contrast,
+                mask=mask, max_shift=plan.max_shift / factor, max_scale=plan.max_scale,
+            )  # fmt: skip
+            current = _rescaled(current, factor)
+        refined = measure(current)
+        better = refined <= distances
+        best = torch.where(better[:, None, None], current, start)
+        distances = torch.where(better, refined, distances)
+        converged = converged & better
+    return best.double().cpu(), distances.double().cpu(), converged.cpu()
+
+
+def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
+    """Search the whole grid for each pair, refine the best local maxima, and compare what they lead to."""
+    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
+    at_rest = index.at_rest(job.coarse_fixed)
+    chunk = max(1, _CHUNK.get(job.device.type, _CHUNK["cpu"]) // 8)
+    pieces = []
+    for start in range(0, len(moving), chunk):
+        rows = torch.arange(start, start + chunk).clamp(max=len(moving) - 1)
+        unique, where = torch.unique(moving[rows], return_inverse=True)
+        unique = torch.nn.functional.pad(unique, (0, chunk - len(unique)))
+        views = index.views_of(job.coarse_moving[unique.to(job.device)])[where.to(job.device)]
+        scores = coarse.all_scores(views, at_rest[fixed[rows].to(job.device)], index.basis, job.plan)
+        pieces.append(_local_maxima(scores, job.plan, starts).cpu()[: len(moving) - start])
+        job.report("search", min(start + chunk, len(moving)), len(moving))
+    if not pieces:
+        empty = torch.zeros(0, dtype=torch.float64)
+        return Found(torch.zeros(0, 3, 3, dtype=torch.float64), empty, empty, [], torch.zeros(0, dtype=torch.bool))
+    grid = torch.cat(pieces)  # (p, starts)
+    begin = job.plan.poses(grid)
+    poses, distances, converged = finish(
+        job, moving.repeat_interleave(starts), fixed.repeat_interleave(starts), begin.flatten(0, 1)
+    )
+    shape = (len(moving), starts)
+    found = _compare(job, fixed, poses.reshape(*shape, 3, 3), distances.reshape(shape), converged.reshape(shape))
+    return _nothing_to_align(job, moving, fixed, found)
+
+
+def _local_maxima(scores: Tensor, plan: coarse.Plan, count: int) -> Tensor:
+    """Grid points of the highest local maxima along the angle, each with its best shift: (p, V, A) -> (p, count)."""
+    pairs, n_views, n_angles = scores.shape
+    by_scale = scores.reshape(pairs, n_views // plan.n_shifts, plan.n_shifts, n_angles)
+    curve, shift = by_scale.max(2)  # (p, scales, A)
+    if plan.full_circle:
+        before, after = curve.roll(1, -1), curve.roll(-1, -1)
+    else:
+        edge = torch.full_like(curve[..., :1], -torch.inf)
+        before, after = torch.cat([edge, curve[..., :-1]], -1), torch.cat([curve[..., 1:], edge], -1)
+    peaks = torch.where((curve >= before) & (curve >= after), curve, -torch.inf).flatten(1)
+    count_here = min(count, peaks.shape[1])
+    height, place = peaks.topk(count_here, dim=1)
+    place = torch.where(torch.isinf(height), place[:, :1], place)  # fewer peaks than asked for: the best one again
+    place = torch.nn.functional.pad(place, (0, count - count_here), value=0) if count_here < count else place
+    scale, angle = place // n_angles, place % n_angles
+    view = scale * plan.n_shifts + shift.flatten(1).gather(1, place)
+    return view * n_angles + angle
+
+
+def _compare(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, converged: Tensor) -> Found:
+    """Choose among the starts; say how much worse the best different pose is and which fit as well."""
+    distances, order = distances.sort(dim=1, stable=True)
+    rows = torch.arange(len(poses))[:, None]
+    poses, converged = poses[rows, order], converged[rows, order]
+    height, width = job.fixed.shape[-2:]
+    reach = 0.35 * max(height, width)
+    corners = reach * torch.tensor([[1.0, 0.0], [-0.5, 0.75], [-0.5, -0.75]], dtype=torch.float64)
+    places = transform(poses, corners)  # (p, starts, 3, 2)
+    gap = (places[:, :, None] - places[:, None]).norm(dim=-1).mean(-1)  # (p, starts, starts)
+    apart = gap > _DIFFERENT * max(height, width)
+    second = torch.where(apart[:, 0], distances, torch.inf).amin(1)
+    if job.contrast in ("none", "offset"):
+        size = job.fixed.square().sum((1, 2, 3)).sqrt().double().cpu()[fixed]
+    else:
+        size = torch.ones(len(poses), dtype=torch.float64)
+    fits = apart[:, 0] & (distances <= distances[:, :1] + _EQUIVALENT * size[:, None])
+    alternatives = []
+    for pair in range(len(poses)):
+        chosen = [0]
+        for start in fits[pair].nonzero().flatten().tolist():
+            if apart[pair, start, chosen].all():
+                chosen.append(start)
+        alternatives.append(poses[pair, chosen[1:]].numpy())
+    return Found(poses[:, 0], distances[:, 0], second - distances[:, 0], alternatives, converged[:, 0])
+
+
+def _nothing_to_align(job: Job, moving: Tensor, fixed: Tensor, found: Found) -> Found:
+    """Constant images fit in every pose alike: identity, a zero margin, and not converged."""
+    flat = job.moving_empty[moving] | job.fixed_empty[fixed]
+    if not flat.any():
+        return found
+    rows = flat.nonzero().flatten()
+    identity = torch.eye(3, dtype=torch.float64).repeat(len(rows), 1, 1)
+    _, distances, _ = finish(job, moving[rows], fixed[rows], identity, refine=False)
+    return Found(
+        found.poses.index_put((rows,), identity),
+        found.distances.index_put((rows,), distances),
+        torch.where(flat, 0.0, found.margins),
+        [found.alternatives[i][:0] if flat[i] else found.alternatives[i] for i in range(len(flat))],
+        found.converged & ~flat,
+    )
+
+
+def _rescaled(poses: Tensor, factor: float) -> Tensor:
+    """The same poses with coordinates multiplied by a factor."""
+    if factor == 1:
+        return poses
+    scale = torch.tensor([factor, factor, 1.0], dtype=poses.dtype, device=poses.device)
+    return poses * scale[:, None] / scale
+
+
+def _mask(mask: str | ArrayLike | None, shape: tuple[int, int]) -> Tensor:
+    if mask is None:
+        return torch.ones(shape)
+    if isinstance(mask, str):
+        if mask != "disc":
+            raise ValueError(f"mask must be 'disc', an array of shape {shape} or None, got {mask!r}")
+        return (pixel_grid(shape).norm(dim=-1) <= min(shape) / 2).float()
+    array = torch.as_tensor(np.asarray(mask, dtype=np.float32))
+    if array.shape != shape or not torch.isfinite(array).all() or not (array > 0).any():
+        raise ValueError(f"mask must be an array of shape {shape} with some positive entries, got {tuple(array.shape)}")
+    return (array > 0).float()
+
+
+def _bytes(memory: int | str) -> float:
+    """2000000000, "2GB", "512 MB" -> bytes."""
+    units = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(memory).lower())
+    if not match or not (size := float(match[1]) * units[match[2]]) > 0 or math.isinf(size):
+        raise ValueError(f"memory must be a size such as '2GB' or a number of bytes, got {memory!r}")
+    return size

@@ -1,0 +1,129 @@
+"""How far apart two images are at a pose, and what light may change without counting.
+
+| contrast | blind to | over | distance |
+|---|---|---|---|
+| ``none`` | nothing | the plane; images are zero outside their frame | ``||m - f||`` |
+| ``gain`` | a positive factor | the plane | ``sqrt(2 - 2 r)``, r the normalised correlation |
+| ``offset`` | an added constant | the overlap of both masks | ``||m - f||`` less its mean, for the whole mask |
+| ``affine`` | both | the overlap of both masks | ``sqrt(2 - 2 r)``, r the correlation coefficient |
+
+m is the moving image as seen in the fixed one's frame. Where a pose changes area, squared distances of ``none`` and
+``offset`` are divided by the root of that change: the same whether one side grows or the other shrinks.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from unpose.groups import area_change, transform
+from unpose.images import pixel_grid, sample, source_points
+
+CONTRASTS = ("none", "offset", "gain", "affine")
+_LEAST_OVERLAP = 0.4
+"""Fraction of the mask that must overlap before images blind to offset are compared at all."""
+
+
+def uses_overlap(contrast: str) -> bool:
+    """Whether the comparison is confined to where both images are known."""
+    return contrast in ("offset", "affine")
+
+
+def distances(moving: Tensor, fixed: Tensor, poses: Tensor, contrast: str, mask: Tensor) -> Tensor:
+    """Distance of each pair at its pose, with Keys sampling at full size: (p, c, h, w) twice, (p, 3, 3) -> (p,).
+
+    What a pose pushes out of the frame still counts: leaving the canvas must not bring two images closer.
+    """
+    w, m, f, mm, mf, ff = _moments(moving, fixed, poses, contrast, mask).unbind(-1)  # (p, c) each
+    area = area_change(poses).abs().double()
+    if uses_overlap(contrast):
+        share = w[:, 0] / mask.sum().double()
+        total = w.clamp(min=1e-12)
+        mm, mf, ff = mm - m * m / total, mf - m * f / total, ff - f * f / total
+        if contrast == "offset":
+            squared = (mm - 2 * mf + ff).sum(1) / share.clamp(min=_LEAST_OVERLAP) / area.sqrt()
+        else:
+            squared = 2 - 2 * mf.sum(1) / (mm.sum(1) * ff.sum(1)).clamp(min=1e-40).sqrt()
+        return torch.where(share >= _LEAST_OVERLAP, squared.clamp(min=0).sqrt(), torch.inf)
+    lost = _energy_outside(moving, poses, (fixed.shape[-2], fixed.shape[-1])) * area
+    if contrast == "none":
+        return ((mm - 2 * mf + ff).sum(1) + lost).clamp(min=0).div(area.sqrt()).sqrt()
+    energy = (mm.sum(1) + lost) * ff.sum(1)
+    return (2 - 2 * mf.sum(1) / energy.clamp(min=1e-40).sqrt()).clamp(min=0).sqrt()
+
+
+def _moments(moving: Tensor, fixed: Tensor, poses: Tensor, contrast: str, mask: Tensor) -> Tensor:
+    """Sums of w, w m, w f, w m m, w m f, w f f over the pixels, for each pair and channel: (p, c, 6) float64."""
+    if (loops := _compiled(moving)) is not None:
+        sums: Tensor = loops.moments(moving, fixed, poses, mask, overlap=uses_overlap(contrast))
+        return sums
+    points = source_points(poses, (fixed.shape[-2], fixed.shape[-1]))
+    moved = sample(moving, points)
+    weight = overlap(mask, points) if uses_overlap(contrast) else mask.expand(len(fixed), 1, -1, -1)
+    weight = weight.expand_as(fixed)
+    terms = (weight, weight * moved, weight * fixed, weight * moved * moved, weight * moved * fixed, weight * fixed**2)
+    return torch.stack([term.sum((2, 3), dtype=torch.float64) for term in terms], dim=-1)
+
+
+def overlap(mask: Tensor, points: Tensor) -> Tensor:
+    """Where both masks lie, (h, w) and points (p, h, w, 2) -> (p, 1, h, w) of zeros and ones."""
+    carried = sample(mask[None, None], points)
+    return (carried > 0.5).to(mask.dtype) * mask
+
+
+def matched(moved: Tensor, fixed: Tensor, weight: Tensor, contrast: str) -> Tensor:
+    """The moved image with the light that fits the fixed one best, by least squares: what refinement compares."""
+    if contrast == "none":
+        return moved
+    if uses_overlap(contrast):
+        level = _mean(fixed, weight)
+        moved, fixed = _centred(moved, weight), _centred(fixed, weight)
+    else:
+        level = torch.zeros_like(moved[:, :1, :1, :1])
+    if contrast == "offset":
+        return moved + level
+    product = (weight * moved * fixed).sum((1, 2, 3), keepdim=True)
+    energy = (weight * moved * moved).sum((1, 2, 3), keepdim=True)
+    # A factor must stay positive and sane: a negative print is another image.
+    return moved * (product / energy.clamp(min=1e-20)).clamp(0.05, 20.0) + level
+
+
+def coarse_images(images: Tensor, contrast: str, mask: Tensor) -> Tensor:
+    """What the coarse stage sees: without the constant and the factor that the contrast is blind to."""
+    if uses_overlap(contrast):
+        weight = mask.expand(len(images), 1, -1, -1)
+        images = weight * _centred(images, weight)
+    else:
+        images = images * mask
+    if contrast in ("gain", "affine"):
+        images = images / images.square().sum((1, 2, 3), keepdim=True).sqrt().clamp(min=1e-12)
+    return images
+
+
+def _mean(images: Tensor, weight: Tensor) -> Tensor:
+    """Each channel's mean over the overlap, (p, c, 1, 1)."""
+    return (weight * images).sum((2, 3), keepdim=True) / weight.sum((2, 3), keepdim=True).clamp(min=1e-12)
+
+
+def _centred(images: Tensor, weight: Tensor) -> Tensor:
+    return images - _mean(images, weight)
+
+
+def _energy_outside(images: Tensor, poses: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Energy of the source pixels that a pose carries out of a frame of this shape, (p,) float64."""
+    if (loops := _compiled(images)) is not None:
+        energy: Tensor = loops.energy_outside(images, poses, shape)
+        return energy
+    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device).flatten(0, 1)
+    place = transform(poses, grid).abs()  # (p, h * w, 2)
+    outside = (place[..., 0] > shape[1] / 2) | (place[..., 1] > shape[0] / 2)
+    return (images.square().sum(1).flatten(1) * outside).sum(1, dtype=torch.float64)
+
+
+def _compiled(images: Tensor) -> ModuleType | None:
+    """The compiled loops where they serve these images; their compiler is slow to import, so only then."""
+    if images.device.type == "cpu" and find_spec("numba") is not None:
+        return import_module("unpose.align.pixels_cpu")
+    return None

@@ -1,0 +1,157 @@
+"""The second stage: batched Gauss-Newton in the Lie algebra, inverse compositional, for any group with generators.
+
+The moving image is warped by the pose at hand; the fixed image is linearised once, at rest. A step solves
+``min over xi of sum w (m o tau - f o exp(xi))^2`` and updates ``tau <- tau exp(-xi)``, ``tau = inverse(pose)``. The
+normal matrix depends on the fixed image alone, so a step costs one warp and ``dim`` inner products.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from unpose.align import photometry
+from unpose.groups import LieGroup, area_change
+from unpose.images import pixel_grid, sample, source_points
+
+Evaluator = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+_STEPS = 12
+_SMALL = 0.01
+"""Pixels: a step that moves no pixel of a typical object further has converged."""
+_AT_REST = 1e-5
+"""A step that lowers the error by less than this fraction has converged."""
+_PRIOR = (0.0, 0.0, 0.0, 0.02, 0.05, 0.05, 0.05, 0.05)
+"""Pull of each coordinate back to the start, as a share of the image's stiffness; for affine and perspective only."""
+
+
+def refine(
+    moving: Tensor,
+    fixed: Tensor,
+    poses: Tensor,
+    group: LieGroup,
+    *,
+    contrast: str = "none",
+    mask: Tensor | None = None,
+    max_shift: float = float("inf"),
+    max_scale: float = float("inf"),
+    n_steps: int = _STEPS,
+) -> tuple[Tensor, Tensor]:
+    """Refine the poses of pairs: (p, c, h, w) twice, (p, 3, 3) -> poses (p, 3, 3), converged (p,) bool.
+
+    Affine and perspective coordinates are held near the start by a prior; a step that does not lower the error is
+    halved by damping, and one that leaves the bounds is not taken.
+    """
+    height, width = fixed.shape[-2:]
+    mask = torch.ones(height, width, dtype=fixed.dtype, device=fixed.device) if mask is None else mask
+    grid = pixel_grid((height, width), fixed.dtype, fixed.device)
+    slopes, velocity = _slopes(fixed), _velocity(group, grid)  # (p, c, h, w, 2), (dim, h, w, 2)
+    normal = _normal(slopes, velocity, mask)  # (p, dim, dim)
+    evaluate = _evaluator(moving, fixed, slopes, velocity, contrast, mask)
+    # Units: what one step of each coordinate does to a pixel at a third of the frame, so that damping treats all alike.
+    reach = max(height, width) / 3
+    unit = torch.tensor([1, 1, reach, reach, reach, reach, reach**2, reach**2], dtype=fixed.dtype, device=fixed.device)
+    unit = unit[: group.dim]
+    stiffness = normal.diagonal(dim1=1, dim2=2).mul(unit**-2).amax(1)  # (p,) per squared pixel
+    pull = torch.tensor(_PRIOR[: group.dim], dtype=fixed.dtype, device=fixed.device) * (group.dim > 4)
+    prior = pull * unit**2 * stiffness[:, None]  # (p, dim)
+    poses = poses.to(fixed)
+    drift = torch.zeros(len(fixed), group.dim, dtype=fixed.dtype, device=fixed.device)
+    damping = torch.full_like(stiffness, 1e-3)
+    converged = torch.zeros(len(fixed), dtype=torch.bool, device=fixed.device)
+    active = torch.arange(len(fixed), device=fixed.device)
+    error, gradient = evaluate(poses, active)
+    for _ in range(n_steps):
+        system = normal[active] + torch.diag_embed(
+            prior[active] + (damping[active] * stiffness[active])[:, None] * unit**2 + 1e-12
+        )
+        xi = torch.linalg.solve(system, gradient[active] + prior[active] * drift[active])  # (a, dim)
+        trial = group.exp(xi) @ poses[active]  # tau exp(-xi), seen from the other side
+        trial_drift = drift[active] - xi
+        trial_error, trial_gradient = evaluate(trial, active)
+        trial_error = trial_error + (prior[active] * trial_drift**2).sum(1)
+        inside = (trial[:, :2, 2].norm(dim=1) <= max_shift + 1) & _scale_within(trial, 1.1 * max_scale)
+        better = inside & (trial_error <= error[active])
+        # At rest: a step too small to see, or one that gains next to nothing.
+        small = (xi * unit).abs().amax(1) < _SMALL
+        idle = better & (error[active] - trial_error <= _AT_REST * error[active])
+        taken = active[better]
+        poses[taken], drift[taken] = trial[better], trial_drift[better]
+        gradient[taken], error[taken] = trial_gradient[better], trial_error[better]
+        damping[active] = torch.where(better, damping[active] * 0.3, damping[active] * 10).clamp(1e-6, 1e3)
+        done = small | idle
+        converged[active[done]] = True
+        active = active[~done]
+        if len(active) == 0:
+            break
+    return poses, converged
+
+
+def _evaluator(
+    moving: Tensor, fixed: Tensor, slopes: Tensor, velocity: Tensor, contrast: str, mask: Tensor
+) -> Evaluator:
+    """What refinement lowers: error (q,) and half its gradient (q, dim) at poses (q, 3, 3) of some pairs (q,)."""
+    if fixed.device.type == "cpu" and find_spec("numba") is not None:
+        from unpose.align.pixels_cpu import Linearised  # its compiler is slow to import
+
+        evaluate: Evaluator = Linearised(moving, fixed, slopes, velocity, mask, photometry.CONTRASTS.index(contrast))
+    else:
+
+        def evaluate(poses: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+            return linearise(moving[pairs], fixed[pairs], slopes[pairs], velocity, poses, contrast, mask)
+
+    def normalised(poses: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        error, gradient = evaluate(poses, pairs)
+        return error / area_change(poses).abs().sqrt(), gradient
+
+    return normalised
+
+
+def linearise(
+    moving: Tensor, fixed: Tensor, slopes: Tensor, velocity: Tensor, poses: Tensor, contrast: str, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weighted squared error (p,) at these poses and half its gradient in the coordinates (p, dim)."""
+    points = source_points(poses, (fixed.shape[-2], fixed.shape[-1]))
+    moved = sample(moving, points)
+    confined = photometry.uses_overlap(contrast)
+    weight = photometry.overlap(mask, points) if confined else mask.expand(len(fixed), 1, -1, -1)
+    residual = photometry.matched(moved, fixed, weight, contrast) - fixed
+    weighted = weight * residual
+    error = (weighted * residual).sum((1, 2, 3))
+    if confined:
+        error = error / weight.sum((1, 2, 3)).clamp(min=1.0) * mask.sum()
+    pull = (weighted[..., None] * slopes).sum(1)  # (p, h, w, 2)
+    return error, pull.flatten(1) @ velocity.flatten(1).T
+
+
+def _slopes(fixed: Tensor) -> Tensor:
+    """Derivatives along x and y at the pixels, (p, c, h, w) -> (p, c, h, w, 2)."""
+    slopes = torch.zeros(*fixed.shape, 2, dtype=fixed.dtype, device=fixed.device)
+    # The slope of Keys' kernel on a pixel centre is the central difference.
+    slopes[..., 1:-1, 0] = (fixed[..., 2:] - fixed[..., :-2]) / 2
+    slopes[..., 1:-1, :, 1] = (fixed[..., 2:, :] - fixed[..., :-2, :]) / 2
+    return slopes
+
+
+def _velocity(group: LieGroup, grid: Tensor) -> Tensor:
+    """What each coordinate does to a pixel at rest: (h, w, 2) -> (dim, h, w, 2)."""
+    ones = torch.ones_like(grid[..., :1])
+    moved = torch.einsum("kij,hwj->khwi", group.generators.to(grid), torch.cat([grid, ones], dim=-1))
+    return moved[..., :2] - grid * moved[..., 2:]  # projective: d(X / W) at W = 1 is dX - X dW
+
+
+def _normal(slopes: Tensor, velocity: Tensor, mask: Tensor) -> Tensor:
+    """The normal matrices, (p, dim, dim): one product of the images' structure tensors with pairs of velocities."""
+    x, y = slopes.unbind(-1)
+    tensor = torch.stack([(x * x).sum(1), 2 * (x * y).sum(1), (y * y).sum(1)], dim=1) * mask  # (p, 3, h, w)
+    u, v = velocity.unbind(-1)  # (dim, h, w)
+    cross = (u[:, None] * v + v[:, None] * u) / 2
+    pairs = torch.stack([u[:, None] * u, cross, v[:, None] * v], dim=2)  # (dim, dim, 3, h, w)
+    dim = len(velocity)
+    return (tensor.flatten(1) @ pairs.reshape(dim * dim, -1).T).reshape(-1, dim, dim)
+
+
+def _scale_within(poses: Tensor, bound: float) -> Tensor:
+    scale = area_change(poses).abs().sqrt()
+    return (scale <= bound) & (scale >= 1 / bound)
