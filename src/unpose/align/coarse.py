@@ -23,9 +23,9 @@ _COARSE = 40
 """Larger side of the images of the coarse stage, in pixels; images up to a fifth larger are taken as they are."""
 _ANGLES = 72
 _SHIFT_STEP = 2.0  # coarse pixels: about the width of a stroke, from where refinement finds the rest
-_SCALE_STEP = 1.15
+_SCALE_STEP = 1.2
 _FUNCTIONS = 64
-_TILE = 64
+TILE = 64
 """Moving images searched at once; fixed, so that the same bytes come back for any number of workers."""
 
 
@@ -42,6 +42,19 @@ class Plan:
     views: Tensor  # (V, 3, 3) float64, coarse pixels
     n_shifts: int  # views of one scale and handedness stand together
     angles: Tensor  # (A,) radians
+
+    @property
+    def unmirrored(self) -> Tensor:
+        """The views that are not mirrored; they come first."""
+        return self.views[: len(self.views) // (2 if self.group.mirrored else 1)]
+
+    @property
+    def mirrored_shifts(self) -> Tensor:
+        """For each unmirrored view the one of the same scale whose shift has the opposite x."""
+        views = self.unmirrored
+        wanted = views.clone()
+        wanted[:, 0, 2] *= -1
+        return (wanted[:, None] - views).abs().amax((-1, -2)).argmin(1)
 
     @property
     def full_circle(self) -> bool:
@@ -76,7 +89,7 @@ def plan(
     else:
         offsets = torch.arange(-steps, steps + 1, dtype=torch.float64) * _SHIFT_STEP
     shifts = torch.cartesian_prod(offsets, offsets).reshape(-1, 2)
-    shifts = shifts[shifts.norm(dim=1) <= max_shift / factor * (1 + 1e-9) + 0.5 * _SHIFT_STEP]
+    shifts = shifts[shifts.norm(dim=1) <= max_shift / factor * (1 + 1e-9)]
     turns = group.kind != "translation"
     scaled = group.dim >= 4
     n_scales = 2 * math.ceil(math.log(max_scale) / math.log(_SCALE_STEP)) + 1 if scaled and max_scale > 1 else 1
@@ -121,7 +134,14 @@ class Index:
 
     def views_of(self, moving: Tensor) -> Tensor:
         """Coefficients of coarse moving images in every view: (n, V, C) complex64."""
-        return project_with(self.basis, moving, self.analysis) * self.gain[:, None]
+        views = project_with(self.basis, moving, self.analysis) * self.gain[:, None]
+        if not self.plan.group.mirrored:
+            return views
+        # Mirrored and then shifted is the same as shifted the other way along x and then mirrored, and mirroring turns
+        # block k into (-1)^k times its conjugate.
+        blocks = torch.from_numpy(np.diff(self.basis.starts))
+        sign = torch.repeat_interleave((-1.0) ** torch.arange(self.basis.n_frequencies), blocks).to(views.real)
+        return torch.cat([views, views[:, self.plan.mirrored_shifts.to(views.device)].conj() * sign], dim=1)
 
     def at_rest(self, images: Tensor) -> Tensor:
         """Coefficients of coarse images as they are: (n, C) complex64."""
@@ -131,15 +151,19 @@ class Index:
 def build_index(plan: Plan, moving: Tensor, fixed: Tensor) -> Index:
     """Learn the basis from some coarse images of both sides, and move its functions to every view."""
     both = torch.cat([moving[:: max(1, len(moving) // 256)], fixed[:: max(1, len(fixed) // 256)]])
-    basis = fit_basis(both, plan.views, _FUNCTIONS)
-    scale = torch.linalg.det(plan.views[:, :2, :2]).abs().sqrt()
-    return Index(plan, basis, analysis_matrix(basis, plan.views).to(moving.device), (1 / scale).to(moving))
+    views = plan.unmirrored
+    basis = fit_basis(both, views, _FUNCTIONS)
+    scale = torch.linalg.det(views[:, :2, :2]).sqrt()
+    return Index(plan, basis, analysis_matrix(basis, views).to(moving.device), (1 / scale).to(moving))
 
 
 def rotation_only(index: Index) -> Index:
-    """The same basis with a single view, for images whose centres are known."""
-    plan = replace(index.plan, views=torch.eye(3, dtype=torch.float64)[None], n_shifts=1)
-    return Index(plan, index.basis, analysis_matrix(index.basis, plan.views).to(index.gain.device), index.gain[:1] ** 0)
+    """The same basis with the image as it is (and its mirror image), for images whose centres are known."""
+    group = index.plan.group
+    views = view_grid(torch.zeros(1, 2), torch.ones(1), group.mirrored)
+    plan = replace(index.plan, views=views, n_shifts=1)
+    analysis = analysis_matrix(index.basis, plan.unmirrored).to(index.gain.device)
+    return Index(plan, index.basis, analysis, torch.ones_like(index.gain[:1]))
 
 
 def search(
@@ -156,10 +180,10 @@ def search(
 
     No array over all poses is ever written.
     """
-    starts = range(0, len(moving), _TILE)
+    starts = range(0, len(moving), TILE)
 
     def tile(start: int) -> tuple[int, Tensor, Tensor]:
-        return start, *best_poses(index.views_of(moving[start : start + _TILE]), fixed, index.basis, index.plan)
+        return start, *best_poses(index.views_of(moving[start : start + TILE]), fixed, index.basis, index.plan)
 
     if workers == 1 or moving.device.type != "cpu":
         results: Iterator[tuple[int, Tensor, Tensor]] = map(tile, starts)
@@ -209,7 +233,8 @@ def all_scores(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) 
 
 def _by_products(views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
     """Every pose of the moving side as a row, then one product per moving image."""
-    phases = torch.polar(torch.ones(1, dtype=torch.float64), -torch.outer(angles, frequencies.double())).to(views)
+    turns = torch.outer(angles, frequencies.double())  # (A, C)
+    phases = torch.polar(torch.ones_like(turns), -turns).to(views)
     flat = torch.view_as_real(fixed).flatten(1)  # (m, 2 C)
     scores, index = [], []
     for view in views:

@@ -227,18 +227,22 @@ def _search_candidates(job: Job, keep: int, candidates: int, *, itself: bool) ->
     moving = index.at_rest(job.coarse_moving)
     norms = moving.abs().square().sum(-1)
 
-    def among(i: int) -> tuple[Tensor, Tensor]:
-        row = listed[i].to(moving.device)
-        score, grid = coarse.best_poses(index.views_of(job.coarse_fixed[i : i + 1]), moving[row], index.basis, job.plan)
-        order = torch.argsort(norms[row] - 2 * score[0], stable=True)[:keep]
-        return row[order].cpu(), grid[0, order].cpu()
+    def among(start: int) -> tuple[Tensor, Tensor]:
+        views = index.views_of(job.coarse_fixed[start : start + coarse.TILE])
+        chosen, points = [], []
+        for view, row in zip(views, listed[start : start + coarse.TILE].to(moving.device), strict=True):
+            score, grid = coarse.best_poses(view[None], moving[row], index.basis, job.plan)
+            order = torch.argsort(norms[row] - 2 * score[0], stable=True)[:keep]
+            chosen.append(row[order].cpu())
+            points.append(grid[0, order].cpu())
+        return torch.stack(chosen), torch.stack(points)
 
     found = []
     with ThreadPoolExecutor(job.workers if job.device.type == "cpu" else 1) as pool:
-        for i, result in enumerate(pool.map(among, range(len(listed)))):
+        for result in pool.map(among, range(0, len(listed), coarse.TILE)):
             found.append(result)
-            job.report("search", i + 1, len(listed))
-    who, grid = torch.stack([a for a, _ in found]), torch.stack([b for _, b in found])
+            job.report("search", sum(len(who) for who, _ in found), len(listed))
+    who, grid = torch.cat([who for who, _ in found]), torch.cat([grid for _, grid in found])
     return who, inverse(job.plan.poses(grid))
 
 

@@ -18,8 +18,9 @@ from unpose.images import as_batch, pixel_grid
 
 Progress = Callable[[str, int, int], None]
 
-_CHUNK = {"cpu": 256, "cuda": 8192}
-"""Pairs worked on at once; fixed for each kind of device, so that the same bytes come back at any budget."""
+_CHUNK = {"cpu": 256, "cuda": 65536}
+"""Pairs of 40-pixel images worked on at once; fixed for each kind of device and size, whatever the budget, so that the
+same bytes come back."""
 _DIFFERENT = 0.09
 """Poses are different where they part typical points of the image by more than this fraction of its larger side."""
 _EQUIVALENT = 0.1
@@ -107,7 +108,7 @@ class Job:
         views, pixels = len(self.plan.views), self.plan.shape[0] * self.plan.shape[1]
         held = 4 * sides * (2 + 2 / self.plan.factor**2)
         pieces = 512 * pixels * views + self.workers * 128 * (512 * views + 8 * len(one))
-        pairs = _CHUNK["cpu"] * one[0].numel() * 4 * 30
+        pairs = _CHUNK["cpu"] * 1600 * 4 * 30
         need = held + pieces + pairs + 500 * 2**20  # the last: the interpreter with torch and its compilers
         if need > budget:
             raise ValueError(
@@ -134,7 +135,7 @@ def finish(
 
     Where refinement does not bring a pair closer, the pose it started from is kept.
     """
-    chunk = _CHUNK.get(job.device.type, _CHUNK["cpu"])
+    chunk = _chunk(job)
     results = []
     for start in range(0, len(moving), chunk):
         count = min(chunk, len(moving) - start)
@@ -146,6 +147,10 @@ def finish(
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
     refined, distances, converged = (torch.cat(parts) for parts in zip(*results, strict=True))
     return refined, distances, converged
+
+
+def _chunk(job: Job) -> int:
+    return max(16, int(_CHUNK.get(job.device.type, _CHUNK["cpu"]) * 1600 / job.fixed[0].numel()))
 
 
 def _finish_chunk(
@@ -165,7 +170,7 @@ def _finish_chunk(
         for factor, movings, fixeds, mask in job.levels:
             current, converged = gauss_newton(
                 movings[moving], fixeds[fixed], _rescaled(current, 1 / factor), plan.group, contrast=job.contrast,
-                mask=mask, max_shift=plan.max_shift / factor, max_scale=plan.max_scale,
+                mask=mask, max_angle=plan.max_angle, max_shift=plan.max_shift / factor, max_scale=_scale_bound(plan),
             )  # fmt: skip
             current = _rescaled(current, factor)
         refined = measure(current)
@@ -180,7 +185,7 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
     """Search the whole grid for each pair, refine the best local maxima, and compare what they lead to."""
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
     at_rest = index.at_rest(job.coarse_fixed)
-    chunk = max(1, _CHUNK.get(job.device.type, _CHUNK["cpu"]) // 8)
+    chunk = max(1, _chunk(job) // (8 * max(1, len(job.plan.views) // 64)))
     pieces = []
     for start in range(0, len(moving), chunk):
         rows = torch.arange(start, start + chunk).clamp(max=len(moving) - 1)
@@ -265,6 +270,11 @@ def _nothing_to_align(job: Job, moving: Tensor, fixed: Tensor, found: Found) -> 
         [found.alternatives[i][:0] if flat[i] else found.alternatives[i] for i in range(len(flat))],
         found.converged & ~flat,
     )
+
+
+def _scale_bound(plan: coarse.Plan) -> float:
+    """The bound on area for refinement: affine and perspective poses may breathe a little around their similarity."""
+    return plan.max_scale * 1.2 if plan.group.dim > 4 else plan.max_scale
 
 
 def _rescaled(poses: Tensor, factor: float) -> Tensor:

@@ -5,6 +5,7 @@ The moving image is warped by the pose at hand; the fixed image is linearised on
 normal matrix depends on the fixed image alone, so a step costs one warp and ``dim`` inner products.
 """
 
+import math
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -34,8 +35,9 @@ def refine(
     *,
     contrast: str = "none",
     mask: Tensor | None = None,
-    max_shift: float = float("inf"),
-    max_scale: float = float("inf"),
+    max_angle: float = math.pi,
+    max_shift: float = math.inf,
+    max_scale: float = math.inf,
     n_steps: int = _STEPS,
 ) -> tuple[Tensor, Tensor]:
     """Refine the poses of pairs: (p, c, h, w) twice, (p, 3, 3) -> poses (p, 3, 3), converged (p,) bool.
@@ -71,7 +73,7 @@ def refine(
         trial_drift = drift[active] - xi
         trial_error, trial_gradient = evaluate(trial, active)
         trial_error = trial_error + (prior[active] * trial_drift**2).sum(1)
-        inside = (trial[:, :2, 2].norm(dim=1) <= max_shift + 1) & _scale_within(trial, 1.1 * max_scale)
+        inside = _within(trial, max_angle, max_shift, max_scale)
         better = inside & (trial_error <= error[active])
         # At rest: a step too small to see, or one that gains next to nothing.
         small = (xi * unit).abs().amax(1) < _SMALL
@@ -152,6 +154,16 @@ def _normal(slopes: Tensor, velocity: Tensor, mask: Tensor) -> Tensor:
     return (tensor.flatten(1) @ pairs.reshape(dim * dim, -1).T).reshape(-1, dim, dim)
 
 
-def _scale_within(poses: Tensor, bound: float) -> Tensor:
-    scale = area_change(poses).abs().sqrt()
-    return (scale <= bound) & (scale >= 1 / bound)
+def _within(poses: Tensor, max_angle: float, max_shift: float, max_scale: float) -> Tensor:
+    """Which poses keep the bounds, (p,) bool; the angle of a mirrored pose is that of the turn after the mirror."""
+    area = area_change(poses)
+    scale = area.abs().sqrt()
+    shift = (poses[:, :2, 2] / poses[:, 2:, 2]).norm(dim=1)
+    flip = torch.where(area < 0, -1.0, 1.0)
+    cos = flip * poses[:, 0, 0] + poses[:, 1, 1]
+    sin = poses[:, 0, 1] - flip * poses[:, 1, 0]
+    angle = torch.atan2(sin, cos).abs()
+    slack = 1 + 1e-5
+    return (
+        (angle <= max_angle * slack) & (shift <= max_shift * slack) & (scale.log().abs() <= math.log(max_scale) + 1e-5)
+    )

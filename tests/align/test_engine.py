@@ -1,0 +1,284 @@
+"""The orbit engine: it finds the pose over whole groups, measures honestly, ignores light, and refuses bad input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from unpose.align import align, nearest, orbit_distances
+from unpose.data import posed
+from unpose.data.drawings import CLASSES
+from unpose.groups import parse
+from unpose.images import warp
+
+
+@pytest.fixture(scope="module")
+def glyphs():
+    """Five shapes without symmetry on 40 pixels, strokes of different directions and lengths."""
+    rng = np.random.default_rng(5)
+    images = np.zeros((5, 40, 40), np.float32)
+    yy, xx = np.mgrid[:40, :40]
+    for image in images:
+        for _ in range(4):
+            (x0, y0), (x1, y1) = rng.uniform(10, 30, (2, 2))
+            for t in np.linspace(0, 1, 25):
+                x, y = x0 + t * (x1 - x0), y0 + t * (y1 - y0)
+                image[:] = np.maximum(image, np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / 3))
+    return images
+
+
+def errors(found, true):
+    """Degrees and pixels between poses."""
+    gap = np.linalg.inv(true) @ found
+    return np.abs(np.degrees(np.arctan2(gap[..., 0, 1], gap[..., 0, 0]))), np.hypot(gap[..., 0, 2], gap[..., 1, 2])
+
+
+class TestAlign:
+    @pytest.mark.parametrize("group", ["se2", "se2+mirror", "similarity", "similarity+mirror"])
+    def test_finds_the_pose_over_the_whole_group(self, glyphs, group):
+        copies = posed(glyphs, group, copies=6, random_state=1, max_shift=5.0, max_scale=1.3)
+        found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.4)
+        np.testing.assert_allclose(found.poses, copies.poses, atol=0.05)
+        assert found.converged.all()
+        assert (found.margins > 0).all()
+
+    @pytest.mark.parametrize("group", ["affine", "perspective"])
+    def test_finds_what_is_near_a_similarity(self, glyphs, group):
+        copies = posed(glyphs, group, copies=4, random_state=2, max_shift=4.0, max_scale=1.15, max_stretch=1.15)
+        found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.3)
+        # the prior holds the shape back a little; what counts is that the images meet
+        norm = np.linalg.norm(copies.images, axis=(1, 2))
+        assert np.median(found.distances / norm) < 0.1
+        plain = align(glyphs[copies.sources], copies.images, group="se2")
+        assert (found.distances < plain.distances).mean() > 0.9
+
+    def test_translation_only_shifts(self, glyphs):
+        copies = posed(glyphs, "translation", copies=3, random_state=3, max_shift=6.0)
+        found = align(glyphs[copies.sources], copies.images, group="translation")
+        np.testing.assert_allclose(found.poses, copies.poses, atol=0.05)
+
+    def test_bounds_are_kept(self, glyphs):
+        copies = posed(glyphs, "se2", copies=4, random_state=4, max_angle=math.pi, max_shift=3.0)
+        found = align(glyphs[copies.sources], copies.images, max_angle=0.4, max_shift=2.0)
+        degrees, _ = errors(found.poses, np.eye(3))
+        assert degrees.max() < 45  # the search ends at 23 degrees; refinement may go some way beyond
+        assert np.hypot(*found.poses[:, :2, 2].T).max() <= 3.0
+        near = posed(glyphs, "se2", copies=4, random_state=4, max_angle=0.35, max_shift=2.0)
+        found = align(glyphs[near.sources], near.images, max_angle=0.4, max_shift=4.0)
+        np.testing.assert_allclose(found.poses, near.poses, atol=0.05)
+
+    def test_every_image_onto_every_reference(self, glyphs):
+        copies = posed(glyphs, "se2", random_state=5, max_shift=4.0)
+        found = align(copies.images, glyphs, every=True)
+        assert found.poses.shape == (5, 5, 3, 3)
+        assert found.distances.shape == found.margins.shape == found.converged.shape == (5, 5)
+        assert len(found.alternatives) == 25
+        assert (found.distances.argmin(1) == np.arange(5)).all()
+        pairwise = align(copies.images, glyphs)
+        np.testing.assert_allclose(np.diagonal(found.distances), pairwise.distances, atol=1e-5)
+        onto_one = align(copies.images, glyphs[:1])
+        np.testing.assert_allclose(onto_one.distances, found.distances[:, 0], atol=1e-5)
+
+    def test_the_distance_is_that_of_the_pose_at_full_size(self, glyphs):
+        copies = posed(glyphs, "se2", random_state=6, max_shift=3.0)
+        found = align(glyphs[::-1].copy(), copies.images)  # pairs that do not belong together, too
+        moved = warp(torch.from_numpy(glyphs[::-1].copy()), torch.from_numpy(found.poses).float()).numpy()
+        literal = np.linalg.norm(moved - copies.images, axis=(1, 2))
+        np.testing.assert_allclose(found.distances, literal, rtol=0.02)
+        assert (found.distances >= literal - 1e-4).all()  # what leaves the frame still counts
+
+    def test_symmetric_objects_have_alternatives(self):
+        bar = np.zeros((1, 40, 40), np.float32)
+        bar[0, 10:30, 18:22] = 1.0
+        found = align(bar, bar)
+        (others,) = found.alternatives
+        assert len(others) == 1
+        degrees, _ = errors(others, np.eye(3))
+        np.testing.assert_allclose(degrees, 180, atol=1)
+        assert found.margins[0] < 0.05 * np.linalg.norm(bar)
+        cross = np.maximum(bar, np.rot90(bar, axes=(1, 2)))
+        degrees, _ = errors(align(cross, cross).alternatives[0], np.eye(3))
+        np.testing.assert_allclose(np.sort(degrees), [90, 90, 180], atol=1)
+
+    def test_asymmetric_objects_have_a_margin_and_no_alternatives(self, glyphs):
+        found = align(glyphs, glyphs)
+        assert all(len(others) == 0 for others in found.alternatives)
+        assert (found.margins > 0.1 * np.linalg.norm(glyphs, axis=(1, 2))).all()
+
+    @pytest.mark.parametrize("shape", [(40, 56), (33, 40), (150, 150), (90, 128)])
+    def test_any_size_and_colour(self, shape):
+        side = min(shape)
+        drawings = np.stack([draw(side) for draw in CLASSES.values()])
+        copies = posed(drawings, "se2", copies=2, shape=shape, random_state=7, max_shift=0.08 * side)
+        still = posed(drawings, "se2", copies=2, shape=shape, max_angle=0.0, max_shift=0.0).images
+        found = align(still, copies.images)
+        degrees, pixels = errors(found.poses, copies.poses)
+        assert degrees.max() < 0.5
+        assert pixels.max() < 0.1 * max(1, side / 40)
+
+    @pytest.mark.parametrize(
+        ("contrast", "change"),
+        [
+            ("offset", lambda images: images + 0.3),
+            ("gain", lambda images: 0.4 * images),
+            ("affine", lambda images: 0.5 * images + 0.2),
+        ],
+    )
+    def test_light_does_not_count(self, glyphs, contrast, change):
+        textured = glyphs + 0.1 * np.mgrid[:40, :40][0].astype(np.float32) / 40
+        copies = posed(
+            np.pad(textured, ((0, 0), (12, 12), (12, 12)), mode="edge"),
+            "se2",
+            copies=2,
+            random_state=8,
+            shape=(40, 40),
+            max_angle=0.6,
+            max_shift=3.0,
+        )
+        still = textured[copies.sources]
+        blind = align(still, change(copies.images), contrast=contrast, mask="disc", max_angle=1.0)
+        degrees, pixels = errors(blind.poses, copies.poses)
+        assert np.median(degrees) < 1.0
+        assert np.median(pixels) < 0.3
+        clean = align(still, copies.images, contrast=contrast, mask="disc", max_angle=1.0)
+        np.testing.assert_allclose(np.median(blind.distances), np.median(clean.distances), rtol=0.1, atol=0.05)
+        seeing = align(still, change(copies.images), contrast="none", mask="disc", max_angle=1.0)
+        assert np.median(seeing.distances) > 2 * np.median(blind.distances)
+
+    def test_a_mask_keeps_the_background_out(self, glyphs, rng):
+        copies = posed(glyphs, "se2", random_state=9, max_shift=2.0)
+        mask = np.hypot(*(np.mgrid[:40, :40] - 19.5)) < 17
+        noisy = np.where(mask, copies.images, rng.random(copies.images.shape)).astype(np.float32)
+        found = align(glyphs, noisy, mask=mask)
+        degrees, _ = errors(found.poses, copies.poses)
+        assert np.median(degrees) < 2
+
+    def test_constant_images(self, glyphs):
+        flat = np.stack([np.zeros((40, 40)), np.full((40, 40), 0.7), glyphs[0]]).astype(np.float32)
+        found = align(flat, np.stack([glyphs[0], glyphs[0], np.zeros((40, 40), np.float32)]))
+        np.testing.assert_array_equal(found.poses, np.broadcast_to(np.eye(3), (3, 3, 3)))
+        np.testing.assert_array_equal(found.margins, 0)
+        assert not found.converged.any()
+        assert np.isfinite(found.distances).all()
+
+
+class TestNearest:
+    def test_neighbours_are_copies(self, glyphs):
+        copies = posed(glyphs, "se2", copies=6, random_state=1, max_shift=4.0)
+        found = nearest(copies.images, 5)
+        assert found.indices.shape == found.distances.shape == (30, 5)
+        assert (copies.sources[found.indices] == copies.sources[:, None]).all()
+        assert not (found.indices == np.arange(30)[:, None]).any()
+        assert (np.diff(found.distances, axis=1) >= 0).all()
+        expected = copies.poses[:, None] @ np.linalg.inv(copies.poses[found.indices])
+        degrees, pixels = errors(found.poses, expected)
+        assert np.median(degrees) < 0.5
+        assert np.median(pixels) < 0.1
+
+    def test_others(self, glyphs):
+        copies = posed(glyphs, "se2", copies=3, random_state=2, max_shift=4.0)
+        found = nearest(copies.images, 1, others=glyphs)
+        assert (found.indices[:, 0] == copies.sources).all()
+        np.testing.assert_allclose(found.poses[:, 0], copies.poses, atol=0.05)
+
+    def test_candidates_find_the_same_where_centres_are_plain(self, glyphs):
+        copies = posed(glyphs, "se2", copies=6, random_state=3, max_shift=4.0)
+        everything, some = nearest(copies.images, 5), nearest(copies.images, 5, candidates=12)
+        overlap = [len(set(a) & set(b)) / 5 for a, b in zip(everything.indices, some.indices, strict=True)]
+        assert np.mean(overlap) > 0.95
+
+    def test_the_same_bytes_for_any_number_of_workers_and_any_budget(self, glyphs):
+        copies = posed(glyphs, "se2", copies=15, random_state=4, max_shift=4.0)
+        first, *rest = (
+            nearest(copies.images, 3, **options)
+            for options in ({}, {"n_jobs": 1}, {"n_jobs": 3}, {"memory": "2GB"}, {"memory": 8e9, "n_jobs": 2})
+        )
+        for other in rest:
+            assert np.array_equal(first.indices, other.indices)
+            assert np.array_equal(first.distances, other.distances)
+            assert np.array_equal(first.poses, other.poses)
+
+    def test_without_refinement_the_distances_are_still_honest(self, glyphs):
+        copies = posed(glyphs, "se2", copies=3, random_state=5, max_shift=4.0)
+        rough, fine = nearest(copies.images, 2, refine=False), nearest(copies.images, 2)
+        assert rough.distances.mean() > fine.distances.mean()
+        moved = warp(torch.from_numpy(copies.images[rough.indices[:, 0]]), torch.from_numpy(rough.poses[:, 0]).float())
+        literal = np.linalg.norm(moved.numpy() - copies.images, axis=(1, 2))
+        np.testing.assert_allclose(rough.distances[:, 0], literal, rtol=0.02)
+
+    def test_progress_counts_up_to_the_end(self, glyphs):
+        seen = []
+        nearest(posed(glyphs, copies=2).images, 2, progress=lambda *report: seen.append(report))
+        assert {stage for stage, _, _ in seen} == {"search", "refine"}
+        assert [done == total for stage, done, total in seen if stage == "refine"][-1]
+
+    def test_neighbours_do_not_depend_on_pose(self, real_data):
+        digits = real_data("mnist.npz")["x_test"][:150].astype(np.float32) / 255
+        before, after = (posed(digits, "se2", shape=(40, 40), random_state=s, max_shift=4.0).images for s in (1, 2))
+        a, b = nearest(before, 5).indices, nearest(after, 5).indices
+        assert np.mean([len(set(x) & set(y)) / 5 for x, y in zip(a, b, strict=True)]) > 0.93
+
+
+class TestOrbitDistances:
+    @pytest.mark.parametrize("group", ["se2", "similarity"])
+    def test_a_matrix_of_distances(self, glyphs, group):
+        copies = posed(glyphs[:3], group, copies=2, random_state=1, max_shift=3.0, max_scale=1.2)
+        distances, poses = orbit_distances(copies.images, group=group)
+        np.testing.assert_array_equal(distances, distances.T)
+        np.testing.assert_array_equal(np.diag(distances), 0)
+        np.testing.assert_allclose(
+            poses @ poses.transpose(1, 0, 2, 3), np.broadcast_to(np.eye(3), (6, 6, 3, 3)), atol=1e-4
+        )
+        same = copies.sources[:, None] == copies.sources
+        assert distances[same].max() < 0.5 * distances[~same].min()
+
+    def test_between_two_sets(self, glyphs):
+        distances, poses = orbit_distances(glyphs[:2], glyphs)
+        assert distances.shape == (2, 5)
+        assert poses.shape == (2, 5, 3, 3)
+        np.testing.assert_allclose(distances[[0, 1], [0, 1]], 0, atol=0.05)
+
+    def test_pushing_images_out_of_the_frame_does_not_bring_them_closer(self, glyphs):
+        near, far = (orbit_distances(glyphs[:2], max_shift=shift)[0][0, 1] for shift in (5.0, 60.0))
+        assert far > 0.9 * near
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": np.full((3, 8, 8), np.nan)}, "image 0 has pixels that are NaN"),
+        ({"images": np.zeros((0, 8, 8))}, "no images"),
+        ({"images": np.zeros((3, 0, 8))}, "no pixels"),
+        ({"k": 3}, "k must be between 1 and 2"),
+        ({"k": 0}, "k must be between 1 and 2"),
+        ({"max_shift": -1.0}, "max_shift"),
+        ({"max_angle": -0.1}, "max_angle"),
+        ({"max_scale": 0.5}, "max_scale"),
+        ({"contrast": "sepia"}, "contrast must be one of"),
+        ({"mask": "square"}, "mask must be"),
+        ({"mask": np.zeros((8, 8))}, "mask must be"),
+        ({"mask": np.ones((3, 3))}, "mask must be"),
+        ({"group": "c4"}, "continuous group"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"memory": "much"}, "memory must be"),
+        ({"memory": "1MB"}, "more than the budget"),
+        ({"candidates": 1, "k": 2}, "candidates"),
+        ({"others": np.zeros((2, 9, 9))}, "one size"),
+    ],
+)
+def test_bad_input_is_refused_with_a_reason(change, message):
+    arguments = {"images": np.random.default_rng(0).random((3, 8, 8)), "k": 1} | change
+    with pytest.raises(ValueError, match=message):
+        nearest(**arguments)
+
+
+def test_pairs_that_do_not_pair_up(glyphs):
+    with pytest.raises(ValueError, match="every=True"):
+        align(glyphs[:3], glyphs[:2])
+
+
+def test_the_group_of_the_poses_is_the_one_asked_for(glyphs):
+    for group in ("translation", "se2", "similarity+mirror", "affine"):
+        poses = align(glyphs[:2], glyphs[1:3], group=group).poses
+        assert parse(group).contains(torch.from_numpy(poses), atol=1e-3).all()
