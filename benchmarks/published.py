@@ -1,13 +1,14 @@
-"""How often the published solver clusters experiment 1 perfectly, and how long it takes.
+"""How often the published solver clusters experiment 1 perfectly, how long it takes, and what the orbit engine does.
 
     python benchmarks/published.py [--seeds 20] [--device cpu] [--out published.json]
 
 Three classes of six images each (a crab, a seven, a creature), rotation up to 65 degrees either way as in the paper and
-over the full circle, shift up to 10 pixels, two rounds of invariant attention with beta = 2. Perfect means: the labels
-read off W are exactly the three classes.
+over the full circle, shift up to 10 pixels, two rounds of invariant attention with beta = 2. "descent" is the published
+solver, "search" the orbit engine in its place. Perfect means: the labels read off W are exactly the three classes.
 """
 
 import argparse
+import itertools
 import json
 import math
 import platform
@@ -21,13 +22,14 @@ from unpose.cluster import invariant_attention
 from unpose.data.experiments import three_classes
 
 
-def run(seed, max_angle, device):
+def run(seed, max_angle, solver, device):
     data = three_classes(seed, max_angle=math.radians(max_angle))
     start = time.perf_counter()
-    result = invariant_attention(data.points, "se2", beta=2.0, n_iter=2, device=device)
+    result = invariant_attention(data.points, "se2", beta=2.0, n_iter=2, solver=solver, device=device)
     return {
         "seed": seed,
         "max_angle": max_angle,
+        "solver": solver,
         "seconds": time.perf_counter() - start,
         "clusters": int(result.labels.max()) + 1,
         "agreement": adjusted_rand_score(data.labels, result.labels),
@@ -44,12 +46,12 @@ def main():
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"Invariant Attention as published, experiment 1, {options.seeds} seeds, {where}, torch {torch.__version__}")
     rows = []
-    for max_angle in (65.0, 180.0):
-        part = [run(seed, max_angle, options.device) for seed in range(options.seeds)]
+    for solver, max_angle in itertools.product(("descent", "search"), (65.0, 180.0)):
+        part = [run(seed, max_angle, solver, options.device) for seed in range(options.seeds)]
         perfect = [row["agreement"] == 1 for row in part]
         seconds = [row["seconds"] for row in part]
         print(
-            f"+-{max_angle:3.0f} degrees: perfect {sum(perfect)}/{len(part)}"
+            f"{solver:8} +-{max_angle:3.0f} degrees: perfect {sum(perfect)}/{len(part)}"
             f" (seeds {[row['seed'] for row, ok in zip(part, perfect, strict=True) if ok]}),"
             f" mean agreement (ARI) {np.mean([row['agreement'] for row in part]):.2f},"
             f" clusters {min(r['clusters'] for r in part)} to {max(r['clusters'] for r in part)},"

@@ -1,17 +1,24 @@
 """Invariant Attention as published: its equations, its theorems on small cases, its traps, and bad input."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from unpose.align.descent import Bounds, _gradient, descend
-from unpose.cluster import invariant_attention, invariant_mean, invariant_weights, kernel_attention
+from unpose.cluster import invariant_attention as any_invariant_attention
+from unpose.cluster import invariant_mean, kernel_attention
+from unpose.cluster import invariant_weights as any_invariant_weights
 from unpose.cluster.published import labels_from
 from unpose.data import posed
 from unpose.groups import parse
 from unpose.images import pixel_grid, sample, sample_with_gradient, smooth
+
+# These tests are of the published solver; what the orbit engine does in its place stands at the end.
+invariant_weights = partial(any_invariant_weights, solver="descent")
+invariant_attention = partial(any_invariant_attention, solver="descent")
 
 
 def glyph(size=15):
@@ -288,3 +295,38 @@ def test_problems_side_by_side_do_not_touch_each_other():
     first = descend(images[:2], problem[:2], weights[:2], parse("se2"), **arguments)
     torch.testing.assert_close(together.targets[0], first.targets[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(together.poses[:2], first.poses, atol=1e-5, rtol=1e-5)
+
+
+class TestWithTheOrbitEngine:
+    """The default solver: the same functions over the whole circle."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def circle():
+        copies = posed(np.stack([glyph(), hook()]), "se2", copies=4, shape=(25, 25), max_shift=2.0, random_state=3)
+        return copies.images * (2 / np.sqrt((copies.images**2).sum((1, 2)).mean())), copies
+
+    def test_weights_over_the_whole_circle(self, circle):
+        images, copies = circle
+        found = any_invariant_weights(images, "se2", beta=2.0)
+        same = copies.sources[:, None] == copies.sources
+        assert found.gamma[same].min() > 0.5 > found.gamma[~same].max()
+        expected = copies.poses[None] @ np.linalg.inv(copies.poses)[:, None]
+        np.testing.assert_allclose(found.poses[same], expected[same], atol=0.15)
+        published = invariant_weights(images, "se2", beta=2.0)
+        assert published.gamma[same].min() < 0.1  # descent from the identity does not come round
+
+    def test_attention_clusters_over_the_whole_circle(self, circle):
+        images, copies = circle
+        found = any_invariant_attention(images, "se2", beta=2.0, n_iter=1)
+        assert len(set(zip(found.labels, copies.sources, strict=True))) == 2 == found.labels.max() + 1
+        assert found.radii[-1] <= found.radii[0]
+
+    def test_mirrors_can_be_told_apart_or_not(self):
+        images = np.stack([glyph(), glyph()[:, ::-1]])
+        apart = any_invariant_weights(images, "se2", beta=0.5).distances[0, 1]
+        alike = any_invariant_weights(images, "se2+mirror", beta=0.5).distances[0, 1]
+        assert alike < 0.1 < 0.5 < apart
+
+    def test_one_image(self):
+        assert any_invariant_weights(glyph()[None]).weights.tolist() == [[1.0]]

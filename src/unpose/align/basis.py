@@ -7,6 +7,7 @@ the functions instead of resampling the image.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import scipy.special
@@ -32,8 +33,7 @@ class SteerableBasis:
     """Functions ``sum_q mix_k[q] J_k(l_kq r / R) exp(i k theta)`` for images of one shape."""
 
     radius: float
-    zeros: tuple[NDArray, ...]  # zeros of J_k below the band limit, one array for each frequency
-    mixing: tuple[NDArray, ...]  # (count_k, kept_k) combinations kept
+    mixing: tuple[NDArray, ...]  # (count_k, kept_k) combinations kept, one array for each frequency k
     shape: tuple[int, int]
     channels: int
 
@@ -52,27 +52,27 @@ def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
     """A basis of about ``size`` complex functions for these (n, c, h, w) images seen in these (V, 3, 3) views."""
     height, width = images.shape[-2:]
     radius = float(np.hypot(height, width)) / 2
-    zeros = _bessel_zeros(_BAND * np.pi * radius)
-    full = SteerableBasis(radius, zeros, tuple(np.eye(len(z)) for z in zeros), (height, width), images.shape[1])
+    available = [table.shape[1] for table in _bessel_table(radius)]
+    full = SteerableBasis(radius, tuple(np.eye(count) for count in available), (height, width), images.shape[1])
     chosen = torch.linspace(0, len(images) - 1, min(len(images), _TRAINING)).round().long()
     some_views = views[torch.linspace(0, len(views) - 1, min(len(views), 9)).round().long()]
     coefficients = project(full, images[chosen], some_views).flatten(0, 1)  # (m, C)
     candidates = []  # energy, frequency, direction
     vectors = []
     starts = full.starts
-    for k in range(len(zeros)):
-        block = coefficients[:, starts[k] : starts[k + 1]].reshape(-1, len(zeros[k])).to(torch.complex128)
+    for k, count in enumerate(available):
+        block = coefficients[:, starts[k] : starts[k + 1]].reshape(-1, count).to(torch.complex128)
         covariance = (block.mH @ block).real.cpu().numpy()
         energies, directions = np.linalg.eigh(covariance)
         vectors.append(directions[:, ::-1])
         candidates += [(energy, k, q) for q, energy in enumerate(energies[::-1])]
     candidates.sort(key=lambda item: -item[0])
     kept = candidates[: max(1, size // images.shape[1])]
-    counts = np.bincount([k for _, k, _ in kept], minlength=len(zeros))
+    counts = np.bincount([k for _, k, _ in kept], minlength=len(available))
     last = int(np.flatnonzero(counts).max()) + 1
     # Every frequency below the last keeps at least one function, so that blocks are never empty.
     mixing = tuple(vectors[k][:, : max(1, counts[k])] for k in range(last))
-    return SteerableBasis(radius, zeros[:last], mixing, (height, width), images.shape[1])
+    return SteerableBasis(radius, mixing, (height, width), images.shape[1])
 
 
 def project(basis: SteerableBasis, images: Tensor, views: Tensor) -> Tensor:
@@ -111,47 +111,45 @@ def analysis_matrix(basis: SteerableBasis, views: Tensor) -> Tensor:
     for view in views.double().cpu():
         # <I o view, psi> = integral of I(q) psi(view q) |area|: the function moves, the image stays.
         place = transform(view, grid)
-        columns.append(_functions(basis, table, place.numpy()) * float(area_change(view).abs()))
-    stacked = np.stack(columns, axis=1)  # (p, V, C1) complex
-    return torch.view_as_real(torch.from_numpy(stacked.conj().astype(np.complex64))).flatten(1)
+        columns.append(_functions(basis, table, place.numpy()) * np.float32(area_change(view).abs()))
+    return torch.view_as_real(torch.from_numpy(np.stack(columns, axis=1))).flatten(1)  # from (p, V, C1) complex
 
 
 def _functions(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArray:
-    """Values of the basis functions at points (p, 2): (p, C1) complex, orthonormal on the disc."""
+    """Conjugate values of the basis functions at points (p, 2): (p, C1) complex64, orthonormal on the disc."""
     place = np.minimum(np.hypot(points[:, 0], points[:, 1]) * _FINENESS, len(table) - 2)  # the table ends in zeros
     below = place.astype(np.int64)
-    radial = table[below] + (place - below)[:, None] * (table[below + 1] - table[below])
+    radial = table[below] + (place - below).astype(np.float32)[:, None] * (table[below + 1] - table[below])
     angle = np.arctan2(-points[:, 1], points[:, 0])  # counter-clockwise on screen
-    phases = np.exp(1j * angle[:, None] * np.arange(basis.n_frequencies))
+    phases = np.exp(-1j * angle[:, None] * np.arange(basis.n_frequencies)).astype(np.complex64)
     return radial * phases[:, np.repeat(np.arange(basis.n_frequencies), [mix.shape[1] for mix in basis.mixing])]
 
 
 def _radial_table(basis: SteerableBasis) -> NDArray:
-    """The radial parts on a fine grid of radii, zero beyond the disc: (radii, C1).
+    """The radial parts on a fine grid of radii, zero beyond the disc: (radii, C1) float32."""
+    tables = _bessel_table(basis.radius)
+    return np.concatenate([t @ mix for t, mix in zip(tables, basis.mixing, strict=False)], axis=1).astype(np.float32)
 
-    Bessel functions are slow to evaluate; between entries this close a straight line is as good.
+
+@cache
+def _bessel_table(radius: float) -> tuple[NDArray, ...]:
+    """For each frequency its Bessel functions up to the band limit, (radii, count_k), of unit norm on the disc.
+
+    They are slow to evaluate, so they are tabulated once for each radius; between entries this close a straight line is
+    as good.
     """
-    r = np.arange(int(basis.radius * _FINENESS) + 3) / _FINENESS
-    columns = []
-    for k, (zeros, mix) in enumerate(zip(basis.zeros, basis.mixing, strict=True)):
-        radial = scipy.special.jv(k, np.outer(r / basis.radius, zeros))
-        # Unit norm on the disc; a real image has its energy at k and -k alike, so k > 0 counts twice.
-        norm = np.sqrt(np.pi) * basis.radius * np.abs(scipy.special.jv(k + 1, zeros)) / np.sqrt(1 if k == 0 else 2)
-        columns.append((radial / norm * (r < basis.radius)[:, None]) @ mix)
-    return np.concatenate(columns, axis=1)
-
-
-def _bessel_zeros(limit: float) -> tuple[NDArray, ...]:
-    """The zeros of J_0, J_1, ... below a limit, up to the last order that has any."""
-    found: list[NDArray] = []
-    k = 0
+    r = np.arange(int(radius * _FINENESS) + 3) / _FINENESS
+    tables: list[NDArray] = []
     while True:
+        k, limit = len(tables), _BAND * np.pi * radius
         zeros = scipy.special.jn_zeros(k, max(1, int(limit / np.pi) + 2))
         zeros = zeros[zeros <= limit]
         if not len(zeros):
-            return tuple(found)
-        found.append(zeros)
-        k += 1
+            return tuple(tables) if tables else (np.ones((len(r), 1)),)
+        radial = scipy.special.jv(k, np.outer(r / radius, zeros)) * (r < radius)[:, None]
+        # A real image has its energy at k and -k alike, so k > 0 counts twice.
+        norm = np.sqrt(np.pi) * radius * np.abs(scipy.special.jv(k + 1, zeros)) / np.sqrt(1 if k == 0 else 2)
+        tables.append(radial / norm)
 
 
 def view_grid(shifts: Tensor, scales: Tensor, mirrored: bool) -> Tensor:

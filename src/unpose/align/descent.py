@@ -61,6 +61,7 @@ def descend(
     group: LieGroup,
     *,
     targets: Tensor | None = None,
+    start: Tensor | None = None,
     n_steps: int,
     bounds: Bounds,
     step: float = 1.0,
@@ -75,6 +76,7 @@ def descend(
     problem : (m,) index of the problem each image belongs to, from 0 to p - 1.
     weights : (m,) weight of each image in its problem.
     targets : (p, c, h, w) fixed targets, or None: the target is the weighted mean (2.5) of the images as they stand.
+    start : (m, 3, 3) poses to start from; the identity, as published, by default.
     step : learning rate t. The paper gives step size 1 without units; here one is the step that solves a problem of
         one parameter and small residual: each gradient is divided by the energy of the smoothed image's derivative
         along that parameter, measured once, before the descent.
@@ -88,7 +90,7 @@ def descend(
     the other shrinks, and where the mean is free the mean change of area is held at one: otherwise shrinking
     everything would win.
     """
-    if group.mirrored or group.kind == "perspective":
+    if group.kind == "perspective" or (group.mirrored and start is None):
         raise ValueError(f"the published descent knows translation, se2, similarity and affine, not {group}")
     rows, columns = _margins(images if targets is None else torch.cat([images, targets]), bounds)
     padding = (columns, columns, rows, rows)
@@ -96,7 +98,8 @@ def descend(
     fixed = None if targets is None else torch.nn.functional.pad(targets, padding)
     grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)  # (h, w, 2)
     energies = [_energies(images, sigma, group, grid) for sigma in sigmas]
-    tau = torch.eye(3, dtype=images.dtype, device=images.device).repeat(len(images), 1, 1)
+    identity = torch.eye(3, dtype=images.dtype, device=images.device).repeat(len(images), 1, 1)
+    tau = identity if start is None else inverse(start.to(identity))
     target, errors, objective = _evaluate(images, tau, problem, weights, fixed, grid)
     history = [objective]
     if watch is not None:

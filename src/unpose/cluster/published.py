@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from unpose.align import orbit_distances
 from unpose.align.descent import SMOOTHING_LEVELS, Bounds, descend
 from unpose.groups import Group, LieGroup, inverse, parse_continuous
 from unpose.images import as_batch, from_batch
@@ -96,7 +97,7 @@ def invariant_weights(
     group: str | Group = "se2",
     beta: float = 2.0,
     *,
-    solver: str = "descent",
+    solver: str = "search",
     n_steps: int = 30,
     step: float = 1.0,
     sigmas: Sequence[float] = SMOOTHING_LEVELS,
@@ -108,15 +109,16 @@ def invariant_weights(
 
     Parameters
     ----------
-    solver : {"descent"}
-        ``"descent"`` is the paper's gradient descent from the identity.
-    n_steps, step, sigmas : the descent's steps, learning rate and smoothing levels.
+    solver : {"search", "descent"}
+        ``"search"`` is the orbit engine, over the whole group. ``"descent"`` is the paper's gradient descent from the
+        identity, which finds its way over some tens of degrees.
+    n_steps, step, sigmas : the descent's steps, learning rate and smoothing levels; the search has none of them.
     max_shift : largest shift in pixels; three eighths of the larger side by default.
     max_scale : largest scale factor, for groups that have one.
 
     Notes
     -----
-    One side is held fixed and the search bounded on a canvas that holds every bounded pose: with both sides free,
+    One side is held fixed and poses are bounded, and what leaves the frame still counts: with both sides free,
     pushing both out of the frame, or shrinking both, makes any two images equal. For an isometric group that is the
     paper's maximum over both sides. Where poses change area the squared distance is divided by the square root of the
     change and the better of both directions counts. Cost: n (n - 1) / 2 descents, twice that with area.
@@ -124,8 +126,14 @@ def invariant_weights(
     beta = _checked_beta(beta)
     batch = as_batch(images).to(device)
     lie, bounds = _prepared(batch, group, max_shift, max_scale)
+    if solver == "search":
+        distances, found_poses = orbit_distances(
+            batch.movedim(1, -1), group=lie, max_shift=bounds.max_shift, max_scale=bounds.max_scale, device=device
+        )
+        gamma = np.exp(-beta * distances**2)
+        return InvariantWeights(gamma, _column_normalised(gamma), distances, found_poses)
     if solver != "descent":
-        raise ValueError(f"solver must be 'descent', got {solver!r}")
+        raise ValueError(f"solver must be 'search' or 'descent', got {solver!r}")
     n = len(batch)
     moving, fixed = torch.triu_indices(n, n, offset=1, device=batch.device)
     if not lie.is_isometric:
@@ -213,7 +221,7 @@ def invariant_attention(
     beta: float = 2.0,
     n_iter: int = 2,
     *,
-    solver: str = "descent",
+    solver: str = "search",
     weight_steps: int = 30,
     mean_steps: int = 30,
     step: float = 1.0,
@@ -228,6 +236,8 @@ def invariant_attention(
     Parameters
     ----------
     n_iter : rounds.
+    solver : who finds the weights' poses, as for :func:`invariant_weights`. With ``"descent"`` means start from the
+        identity as published; with ``"search"`` from the poses the search found.
     weight_steps, mean_steps : descent steps of a pair and of a mean.
     progress : called with a stage ("weights" or "means"), the round, and the number of rounds.
 
@@ -257,6 +267,7 @@ def invariant_attention(
         source, problem = source[order], problem[order]
         means = descend(
             stacks[-1][source], problem, weights[source, problem], lie,
+            start=torch.from_numpy(found[-1].poses).to(batch)[source, problem] if solver == "search" else None,
             n_steps=mean_steps, step=step, sigmas=tuple(sigmas), bounds=bounds,
         )  # fmt: skip
         stacks.append(means.targets)
