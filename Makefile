@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: demo test lint format clean
 
 demo: .venv/installed
-	$(BIN)/unpose reproduce experiment1 --out demo
+	$(BIN)/unpose reproduce experiment1 --max-angle 180 --solver search --out demo
 
 test: lint
 	$(BIN)/python -m pytest

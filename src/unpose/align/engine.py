@@ -84,7 +84,7 @@ def nearest(
     Notes
     -----
     About ``n m V (4 C + 7 K A / 8)`` multiplications for V shifts (and scales), A = 72 angles, C = 64 functions in K
-    frequencies; then ``2 k n`` refinements. Memory grows with the images, not with the pairs.
+    frequencies; then ``1.5 k n`` refinements. Memory grows with the images, not with the pairs.
     """
     job = Job(images, others, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress)
     n, m = len(job.fixed), len(job.moving)
@@ -94,7 +94,7 @@ def nearest(
     if candidates is not None and candidates < k:
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
     # Coarse distances rank well but not finally: refinement reorders, so more are kept than asked for.
-    keep = min(limit, 2 * k + 4) if refine else k
+    keep = min(limit, k + k // 2 + 4) if refine else k
     if candidates is None:
         moving, poses = _search_all(job, keep, itself=others is None)
     else:

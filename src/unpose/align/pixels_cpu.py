@@ -4,6 +4,7 @@ The same sums as the plain versions in :mod:`unpose.align.photometry` and :mod:`
 oracle and serve every other device. Each pair is summed by one thread in a fixed order, in double precision.
 """
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from unpose.groups import inverse
 from unpose.images.keys_cpu import MARGIN, compiled, dot, in_threads, inlined, padded, split, weights
 
 N_MOMENTS = 6
+# Sums over one pair's pixels may be taken in any order the vector unit likes, always the same one.
+_summing = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")
 
 
 def moments(moving: Tensor, fixed: Tensor, poses: Tensor, mask: Tensor, *, overlap: bool) -> Tensor:
@@ -33,7 +36,7 @@ def energy_outside(images: Tensor, poses: Tensor, shape: tuple[int, int]) -> Ten
 class Linearised:
     """Squared error and half its gradient at any poses, for pairs whose images stay the same.
 
-    moving, fixed (p, c, h, w); slopes (p, c, h, w, 2) of the fixed images; velocity (dim, h, w, 2) of the coordinates;
+    moving, fixed (p, c, h, w); slopes (p, c, 2, h, w) of the fixed images; velocity (dim, 2, h, w) of the coordinates;
     contrast is 0 none, 1 offset, 2 gain, 3 affine.
     """
 
@@ -71,6 +74,8 @@ def _arrays(moving: Tensor, fixed: Tensor, poses: Tensor, mask: Tensor) -> tuple
 @inlined
 def _place(tau, x, y):  # type: ignore[no-untyped-def]
     """Where a field reads the pixel at (x, y); what lies behind the camera is far away."""
+    if tau[2, 0] == 0.0 and tau[2, 1] == 0.0:
+        return tau[0, 0] * x + tau[0, 1] * y + tau[0, 2], tau[1, 0] * x + tau[1, 1] * y + tau[1, 2]
     depth = tau[2, 0] * x + tau[2, 1] * y + 1.0
     if depth <= 1e-3:
         return 1e6, 1e6
@@ -121,7 +126,7 @@ def _warp(pixels, tau, inside, mask, overlap, i, moved, weight):  # type: ignore
                 weight[k] = 0
 
 
-@compiled
+@_summing
 def _sums(moved, goal, weight, out):  # type: ignore[no-untyped-def]
     """The six sums of each channel into (c, 6)."""
     for c in range(moved.shape[0]):
@@ -137,6 +142,31 @@ def _sums(moved, goal, weight, out):  # type: ignore[no-untyped-def]
         out[c, 0], out[c, 1], out[c, 2], out[c, 3], out[c, 4], out[c, 5] = w, m, f, mm, mf, ff
 
 
+@_summing
+def _residuals(moved, goal, slope, weight, gain, level, offset, pull, first):  # type: ignore[no-untyped-def]
+    """Add one channel's weighted residual times slopes to ``pull`` (2, size); its squared error is returned."""
+    squared = 0.0
+    for k in range(moved.size):
+        residual = gain * (moved[k] - level) + offset - goal[k]
+        weighted = weight[k] * residual
+        squared += np.float64(weighted * residual)
+        if first:
+            pull[0, k] = weighted * slope[0, k]
+            pull[1, k] = weighted * slope[1, k]
+        else:
+            pull[0, k] += weighted * slope[0, k]
+            pull[1, k] += weighted * slope[1, k]
+    return squared
+
+
+@_summing
+def _along(pull, speed):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for k in range(pull.shape[1]):
+        total += np.float64(pull[0, k] * speed[0, k] + pull[1, k] * speed[1, k])
+    return total
+
+
 @compiled
 def _moments(pixels, fixed, tau, inside, mask, overlap, start, stop, out):  # type: ignore[no-untyped-def]
     channels, size = fixed.shape[1], mask.size
@@ -148,46 +178,38 @@ def _moments(pixels, fixed, tau, inside, mask, overlap, start, stop, out):  # ty
 
 @compiled
 def _linearise(pixels, fixed, slopes, velocity, tau, chosen, inside, mask, contrast, start, stop, error, gradient):  # type: ignore[no-untyped-def]
-    channels, size, dim = fixed.shape[1], mask.size, velocity.shape[0]
+    channels, size, dim, real = fixed.shape[1], mask.size, velocity.shape[0], pixels.dtype.type
     moved, weight = np.empty((channels, size), pixels.dtype), np.empty(size, pixels.dtype)
-    sums, shift = np.empty((channels, N_MOMENTS)), np.empty((channels, 2))
-    pull = np.empty((size, 2))
-    speed = velocity.reshape(dim, size, 2)
+    sums, level = np.empty((channels, N_MOMENTS)), np.empty((channels, 2))
+    pull = np.empty((2, size), pixels.dtype)
+    speed = velocity.reshape(dim, 2, size)
     overlap = contrast == 1 or contrast == 3
+    everything = mask.sum()
     for q in range(start, stop):
         i = chosen[q]
         _warp(pixels, tau[q], inside, mask, overlap, i, moved, weight)
-        goal, slope = fixed[i].reshape(channels, size), slopes[i].reshape(channels, size, 2)
+        goal, slope = fixed[i].reshape(channels, size), slopes[i].reshape(channels, 2, size)
         gain = 1.0
-        shift[:] = 0.0
+        level[:] = 0.0
         if contrast != 0:
             _sums(moved, goal, weight, sums)
             product = energy = 0.0
             for c in range(channels):
                 total = max(sums[c, 0], 1e-12)
                 if overlap:
-                    shift[c, 0], shift[c, 1] = sums[c, 1] / total, sums[c, 2] / total
-                product += sums[c, 4] - total * shift[c, 0] * shift[c, 1]
-                energy += sums[c, 3] - total * shift[c, 0] ** 2
+                    level[c, 0], level[c, 1] = sums[c, 1] / total, sums[c, 2] / total
+                product += sums[c, 4] - total * level[c, 0] * level[c, 1]
+                energy += sums[c, 3] - total * level[c, 0] ** 2
             if contrast != 1:
                 gain = min(max(product / max(energy, 1e-20), 0.05), 20.0)
-        squared = covered = 0.0
-        for k in range(size):
-            pull_x = pull_y = 0.0
-            for c in range(channels):
-                residual = gain * (moved[c, k] - shift[c, 0]) + shift[c, 1] - goal[c, k]
-                weighted = weight[k] * residual
-                squared += weighted * residual
-                pull_x += weighted * slope[c, k, 0]
-                pull_y += weighted * slope[c, k, 1]
-            covered += weight[k]
-            pull[k, 0], pull[k, 1] = pull_x, pull_y
-        error[q] = squared / max(covered, 1.0) * mask.sum() if overlap else squared
+        squared = 0.0
+        for c in range(channels):
+            squared += _residuals(
+                moved[c], goal[c], slope[c], weight, real(gain), real(level[c, 0]), real(level[c, 1]), pull, c == 0
+            )
+        error[q] = squared / max(np.sum(weight), 1.0) * everything if overlap else squared
         for d in range(dim):
-            along = 0.0
-            for k in range(size):
-                along += pull[k, 0] * speed[d, k, 0] + pull[k, 1] * speed[d, k, 1]
-            gradient[q, d] = along
+            gradient[q, d] = _along(pull, speed[d])
 
 
 @compiled

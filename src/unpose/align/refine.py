@@ -19,9 +19,9 @@ from unpose.images import pixel_grid, sample, source_points
 Evaluator = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 _STEPS = 12
-_SMALL = 0.01
+_SMALL = 0.02
 """Pixels: a step that moves no pixel of a typical object further has converged."""
-_AT_REST = 1e-5
+_AT_REST = 1e-3
 """A step that lowers the error by less than this fraction has converged."""
 _PRIOR = (0.0, 0.0, 0.0, 0.02, 0.05, 0.05, 0.05, 0.05)
 """Pull of each coordinate back to the start, as a share of the image's stiffness; for affine and perspective only."""
@@ -48,7 +48,7 @@ def refine(
     height, width = fixed.shape[-2:]
     mask = torch.ones(height, width, dtype=fixed.dtype, device=fixed.device) if mask is None else mask
     grid = pixel_grid((height, width), fixed.dtype, fixed.device)
-    slopes, velocity = _slopes(fixed), _velocity(group, grid)  # (p, c, h, w, 2), (dim, h, w, 2)
+    slopes, velocity = _slopes(fixed), _velocity(group, grid)  # (p, c, 2, h, w), (dim, 2, h, w)
     normal = _normal(slopes, velocity, mask)  # (p, dim, dim)
     evaluate = _evaluator(moving, fixed, slopes, velocity, contrast, mask)
     # Units: what one step of each coordinate does to a pixel at a third of the frame, so that damping treats all alike.
@@ -123,31 +123,31 @@ def linearise(
     error = (weighted * residual).sum((1, 2, 3))
     if confined:
         error = error / weight.sum((1, 2, 3)).clamp(min=1.0) * mask.sum()
-    pull = (weighted[..., None] * slopes).sum(1)  # (p, h, w, 2)
+    pull = (weighted[:, :, None] * slopes).sum(1)  # (p, 2, h, w)
     return error, pull.flatten(1) @ velocity.flatten(1).T
 
 
 def _slopes(fixed: Tensor) -> Tensor:
-    """Derivatives along x and y at the pixels, (p, c, h, w) -> (p, c, h, w, 2)."""
-    slopes = torch.zeros(*fixed.shape, 2, dtype=fixed.dtype, device=fixed.device)
+    """Derivatives along x and y at the pixels, (p, c, h, w) -> (p, c, 2, h, w)."""
+    slopes = torch.zeros(*fixed.shape[:2], 2, *fixed.shape[2:], dtype=fixed.dtype, device=fixed.device)
     # The slope of Keys' kernel on a pixel centre is the central difference.
-    slopes[..., 1:-1, 0] = (fixed[..., 2:] - fixed[..., :-2]) / 2
-    slopes[..., 1:-1, :, 1] = (fixed[..., 2:, :] - fixed[..., :-2, :]) / 2
+    slopes[:, :, 0, :, 1:-1] = (fixed[..., 2:] - fixed[..., :-2]) / 2
+    slopes[:, :, 1, 1:-1, :] = (fixed[..., 2:, :] - fixed[..., :-2, :]) / 2
     return slopes
 
 
 def _velocity(group: LieGroup, grid: Tensor) -> Tensor:
-    """What each coordinate does to a pixel at rest: (h, w, 2) -> (dim, h, w, 2)."""
+    """What each coordinate does to a pixel at rest: (h, w, 2) -> (dim, 2, h, w)."""
     ones = torch.ones_like(grid[..., :1])
-    moved = torch.einsum("kij,hwj->khwi", group.generators.to(grid), torch.cat([grid, ones], dim=-1))
-    return moved[..., :2] - grid * moved[..., 2:]  # projective: d(X / W) at W = 1 is dX - X dW
+    moved = torch.einsum("kij,hwj->kihw", group.generators.to(grid), torch.cat([grid, ones], dim=-1))
+    return moved[:, :2] - grid.movedim(-1, 0) * moved[:, 2:]  # projective: d(X / W) at W = 1 is dX - X dW
 
 
 def _normal(slopes: Tensor, velocity: Tensor, mask: Tensor) -> Tensor:
     """The normal matrices, (p, dim, dim): one product of the images' structure tensors with pairs of velocities."""
-    x, y = slopes.unbind(-1)
+    x, y = slopes.unbind(2)
     tensor = torch.stack([(x * x).sum(1), 2 * (x * y).sum(1), (y * y).sum(1)], dim=1) * mask  # (p, 3, h, w)
-    u, v = velocity.unbind(-1)  # (dim, h, w)
+    u, v = velocity.unbind(1)  # (dim, h, w)
     cross = (u[:, None] * v + v[:, None] * u) / 2
     pairs = torch.stack([u[:, None] * u, cross, v[:, None] * v], dim=2)  # (dim, dim, 3, h, w)
     dim = len(velocity)
