@@ -7,7 +7,6 @@ full-size pixels.
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from unpose.align.basis import SteerableBasis, analysis_matrix, fit_basis, project, project_with, view_grid
+from unpose.align.threads import pool
 from unpose.groups import LieGroup, rotation, scaling
 from unpose.images import smooth, warp
 
@@ -185,15 +185,14 @@ def search(
     def tile(start: int) -> tuple[int, Tensor, Tensor]:
         return start, *best_poses(index.views_of(moving[start : start + TILE]), fixed, index.basis, index.plan)
 
-    if workers == 1 or moving.device.type != "cpu":
-        results: Iterator[tuple[int, Tensor, Tensor]] = map(tile, starts)
-        yield from _counted(results, len(moving), progress)
-        return
-    with ThreadPoolExecutor(workers) as pool:
+    workers = workers if moving.device.type == "cpu" else 1
+    with pool(workers) as threads:
         # A few tiles ahead, not all: results are as wide as the fixed side.
         for first in range(0, len(starts), 2 * workers):
-            part = pool.map(tile, starts[first : first + 2 * workers])
-            yield from _counted(part, len(moving), progress)
+            for start, score, pose in threads.map(tile, starts[first : first + 2 * workers]):
+                yield start, score, pose
+                if progress is not None:
+                    progress(start + len(score), len(moving))
 
 
 def best_poses(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) -> tuple[Tensor, Tensor]:
@@ -218,17 +217,32 @@ def best_poses(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) 
 
 
 def all_scores(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) -> Tensor:
-    """The whole grid for given pairs: views (p, V, C), fixed (p, C) -> scores (p, V, A)."""
-    starts = basis.starts
-    cross = torch.stack(
-        [
-            (views[..., a:b] * fixed[:, None, a:b].conj()).sum(-1)
-            for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
-        ],
-        dim=-1,
-    )  # (p, V, K)
+    """The whole grid for given pairs: views (p, V, C), for each of them fixed (p, m, C) -> scores (p, m, V, A)."""
+    blocks = list(zip(basis.starts[:-1].tolist(), basis.starts[1:].tolist(), strict=True))
+    cross = torch.stack([fixed[..., a:b].conj() @ views[..., a:b].mT for a, b in blocks], dim=-1)  # (p, m, V, K)
     phases = torch.outer(torch.arange(basis.n_frequencies, dtype=torch.float64), plan.angles).to(fixed.real)
     return cross.real @ phases.cos() + cross.imag @ phases.sin()
+
+
+def local_maxima(scores: Tensor, plan: Plan, count: int) -> Tensor:
+    """Grid points of the highest local maxima along the angle, each with its best shift: (..., V, A) -> (..., count).
+
+    Where there are fewer maxima than asked for the highest is repeated.
+    """
+    n_views, n_angles = scores.shape[-2:]
+    by_scale = scores.unflatten(-2, (n_views // plan.n_shifts, plan.n_shifts))
+    curve, shift = by_scale.max(-2)  # (..., scales, A)
+    if plan.full_circle:
+        before, after = curve.roll(1, -1), curve.roll(-1, -1)
+    else:
+        edge = torch.full_like(curve[..., :1], -torch.inf)
+        before, after = torch.cat([edge, curve[..., :-1]], -1), torch.cat([curve[..., 1:], edge], -1)
+    peaks = torch.where((curve >= before) & (curve >= after), curve, -torch.inf).flatten(-2)
+    height, place = peaks.topk(min(count, peaks.shape[-1]), dim=-1)
+    place = torch.where(torch.isinf(height), place[..., :1], place)
+    place = torch.cat([place, place[..., :1].expand(*place.shape[:-1], count - place.shape[-1])], dim=-1)
+    scale, angle = place // n_angles, place % n_angles
+    return (scale * plan.n_shifts + shift.flatten(-2).gather(-1, place)) * n_angles + angle
 
 
 def _by_products(views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
@@ -243,12 +257,3 @@ def _by_products(views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tens
         scores.append(best.values)
         index.append(best.indices.int())
     return torch.stack(scores), torch.stack(index)
-
-
-def _counted(
-    results: Iterator[tuple[int, Tensor, Tensor]], total: int, progress: Callable[[int, int], None] | None
-) -> Iterator[tuple[int, Tensor, Tensor]]:
-    for start, score, pose in results:
-        yield start, score, pose
-        if progress is not None:
-            progress(start + len(score), total)

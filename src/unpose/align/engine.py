@@ -6,7 +6,6 @@ Keys sampling.
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import coarse
-from unpose.align.pairs import Job, Progress, align_pairs, finish
+from unpose.align.pairs import Job, Progress, align_pairs, finish, shortlist
+from unpose.align.threads import pool
 from unpose.groups import Group, inverse, translation
 from unpose.images import pixel_grid, warp
 
@@ -84,7 +84,8 @@ def nearest(
     Notes
     -----
     About ``n m V (4 C + 7 K A / 8)`` multiplications for V shifts (and scales), A = 72 angles, C = 64 functions in K
-    frequencies; then ``1.5 k n`` refinements. Memory grows with the images, not with the pairs.
+    frequencies; then ``(2 k + 80) n`` short refinements at half the size and ``1.5 k n`` whole ones. Memory grows with
+    the images, not with the pairs.
     """
     job = Job(images, others, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress)
     n, m = len(job.fixed), len(job.moving)
@@ -93,13 +94,19 @@ def nearest(
         raise ValueError(f"k must be between 1 and {limit} (the images to look among), got {k}")
     if candidates is not None and candidates < k:
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
-    # Coarse distances rank well but not finally: refinement reorders, so more are kept than asked for.
-    keep = min(limit, k + k // 2 + 4) if refine else k
+    itself = others is None
+    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
+    # The grid ranks roughly: many are kept for a second look, some of those refined, k returned.
+    rough = min(limit, 2 * k + 80) if refine else k
     if candidates is None:
-        moving, poses = _search_all(job, keep, itself=others is None)
+        moving, grid = _ranked(job, index, job.coarse_moving, job.coarse_fixed, rough, itself=itself, stage="search")
+        poses = job.plan.poses(grid)
     else:
-        keep = min(keep, candidates)
-        moving, poses = _search_candidates(job, keep, min(candidates, limit), itself=others is None)
+        rough = min(rough, candidates)
+        moving, poses = _search_candidates(job, index, rough, min(candidates, limit), itself=itself)
+    if refine:
+        moving, poses = shortlist(job, index, moving, min(rough, k + k // 2 + 4))
+    keep = moving.shape[1]
     fixed = torch.arange(n).repeat_interleave(keep)
     poses, distances, _ = finish(job, moving.flatten(), fixed, poses.flatten(0, 1), refine=refine)
     distances, poses = distances.reshape(n, keep), poses.reshape(n, keep, 3, 3)
@@ -208,16 +215,10 @@ def orbit_distances(
     return distances.numpy(), poses.numpy()
 
 
-def _search_all(job: Job, keep: int, *, itself: bool) -> tuple[Tensor, Tensor]:
-    """The ``keep`` nearest of every fixed image by coarse distance: moving indices (n, keep), poses (n, keep, 3, 3)."""
-    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-    who, grid = _ranked(job, index, job.coarse_moving, job.coarse_fixed, keep, itself=itself, stage="search")
-    return who, job.plan.poses(grid)
-
-
-def _search_candidates(job: Job, keep: int, candidates: int, *, itself: bool) -> tuple[Tensor, Tensor]:
-    """The same in two steps: rotation only between centred images, then the whole search among the best of those."""
-    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
+def _search_candidates(
+    job: Job, index: coarse.Index, keep: int, candidates: int, *, itself: bool
+) -> tuple[Tensor, Tensor]:
+    """The nearest in two steps: rotation only between centred images, then the whole grid among the best of those."""
     centred_fixed = _centred(job.coarse_fixed)
     centred_moving = centred_fixed if job.coarse_moving is job.coarse_fixed else _centred(job.coarse_moving)
     listed, _ = _ranked(
@@ -238,8 +239,8 @@ def _search_candidates(job: Job, keep: int, candidates: int, *, itself: bool) ->
         return torch.stack(chosen), torch.stack(points)
 
     found = []
-    with ThreadPoolExecutor(job.workers if job.device.type == "cpu" else 1) as pool:
-        for result in pool.map(among, range(0, len(listed), coarse.TILE)):
+    with pool(job.workers if job.device.type == "cpu" else 1) as threads:
+        for result in threads.map(among, range(0, len(listed), coarse.TILE)):
             found.append(result)
             job.report("search", sum(len(who) for who, _ in found), len(listed))
     who, grid = torch.cat([who for who, _ in found]), torch.cat([grid for _, grid in found])

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from unpose.align import coarse, photometry
 from unpose.align.refine import refine as gauss_newton
-from unpose.groups import Group, parse_continuous, transform
+from unpose.align.threads import pool
+from unpose.groups import Group, inverse, parse_continuous, transform
 from unpose.images import as_batch, pixel_grid
 
 Progress = Callable[[str, int, int], None]
@@ -21,6 +22,8 @@ Progress = Callable[[str, int, int], None]
 _CHUNK = {"cpu": 256, "cuda": 65536}
 """Pairs of 40-pixel images worked on at once; fixed for each kind of device and size, whatever the budget, so that the
 same bytes come back."""
+_SECOND_LOOKS = 2
+"""Poses of each candidate that get a second look."""
 _DIFFERENT = 0.09
 """Poses are different where they part typical points of the image by more than this fraction of its larger side."""
 _EQUIVALENT = 0.1
@@ -135,18 +138,80 @@ def finish(
 
     Where refinement does not bring a pair closer, the pose it started from is kept.
     """
-    chunk = _chunk(job)
-    results = []
-    for start in range(0, len(moving), chunk):
-        count = min(chunk, len(moving) - start)
-        # The last chunk is filled up: sums must not depend on how many pairs there happen to be.
-        rows = torch.arange(start, start + chunk).clamp(max=len(moving) - 1)
-        results.append([part[:count] for part in _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refine)])
-        job.report("refine", start + count, len(moving))
-    if not results:
+
+    def work(rows: Tensor) -> tuple[Tensor, ...]:
+        return _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refine)
+
+    if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
-    refined, distances, converged = (torch.cat(parts) for parts in zip(*results, strict=True))
+    refined, distances, converged = _in_chunks(job, work, len(moving), _chunk(job), "refine")
     return refined, distances, converged
+
+
+def shortlist(job: Job, index: coarse.Index, who: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    """The best ``keep`` of each fixed image's candidates who (n, c), with a pose each, by a cheap second look.
+
+    The grid is coarse and gives one pose; a near-symmetric shape may fit better at another. So the best few poses of
+    each candidate get some Gauss-Newton steps on images of half the coarse size, and what is left apart is compared.
+    """
+    n, count = who.shape
+    at_rest = index.at_rest(job.coarse_moving)
+
+    def look(rows: Tensor) -> tuple[Tensor, ...]:
+        # Each fixed image in all its views against its candidates at rest: the inverse of the pose wanted.
+        views = index.views_of(job.coarse_fixed[rows.to(job.device)])
+        scores = coarse.all_scores(views, at_rest[who[rows].to(job.device)], index.basis, job.plan)
+        return (coarse.local_maxima(scores, job.plan, _SECOND_LOOKS).cpu(),)
+
+    wide = 16 if job.device.type == "cuda" else 1
+    (grid,) = _in_chunks(job, look, n, max(1, wide * 100 * 72 // (count * len(job.plan.views) // 100 + 1)), "compare")
+    poses = inverse(job.plan.poses(grid.flatten()))  # (n * c * looks, 3, 3)
+    factor = 2 * job.plan.factor
+    fixeds = coarse.reduce(job.fixed, factor)
+    movings = fixeds if job.moving is job.fixed else coarse.reduce(job.moving, factor)
+    mask = (coarse.reduce(job.mask[None, None], factor)[0, 0] > 0.5).to(fixeds.dtype)
+    fixed = torch.arange(n).repeat_interleave(count * _SECOND_LOOKS)
+    moving = who.flatten().repeat_interleave(_SECOND_LOOKS)
+
+    def compare(rows: Tensor) -> tuple[Tensor, ...]:
+        m, f = movings[moving[rows].to(job.device)], fixeds[fixed[rows].to(job.device)]
+        start = _rescaled(poses[rows].to(job.device, torch.float32), 1 / factor)
+        found, _ = gauss_newton(
+            m, f, start, job.plan.group, contrast=job.contrast, mask=mask, max_angle=job.plan.max_angle,
+            max_shift=job.plan.max_shift / factor, max_scale=_scale_bound(job.plan), n_steps=3,
+        )  # fmt: skip
+        distances = photometry.distances(m, f, found, job.contrast, mask)
+        return _rescaled(found, factor).cpu(), distances.cpu()
+
+    found, distances = _in_chunks(job, compare, len(moving), 4 * _chunk(job), "compare")
+    by_look = distances.reshape(n, count, _SECOND_LOOKS)
+    distance, look_index = by_look.min(2)
+    order = torch.argsort(distance, dim=1, stable=True)[:, :keep]
+    rows = torch.arange(n)[:, None]
+    chosen = found.reshape(n, count, _SECOND_LOOKS, 3, 3)[rows, order, look_index[rows, order]]
+    return who[rows, order], chosen
+
+
+def _in_chunks(
+    job: Job, work: Callable[[Tensor], tuple[Tensor, ...]], total: int, chunk: int, stage: str
+) -> list[Tensor]:
+    """Apply work to pieces of ``range(total)`` and join the results.
+
+    Every piece has the same size (the last is filled up): sums must not depend on how many there happen to be.
+    """
+    starts = range(0, total, chunk)
+
+    def piece(start: int) -> tuple[Tensor, ...]:
+        count = min(chunk, total - start)
+        rows = torch.arange(start, start + chunk).clamp(max=total - 1)
+        return tuple(part[:count] for part in work(rows))
+
+    results = []
+    with pool(job.workers if job.device.type == "cpu" else 1) as threads:
+        for start, result in zip(starts, threads.map(piece, starts), strict=True):
+            results.append(result)
+            job.report(stage, min(start + chunk, total), total)
+    return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
 
 def _chunk(job: Job) -> int:
@@ -192,8 +257,8 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
         unique, where = torch.unique(moving[rows], return_inverse=True)
         unique = torch.nn.functional.pad(unique, (0, chunk - len(unique)))
         views = index.views_of(job.coarse_moving[unique.to(job.device)])[where.to(job.device)]
-        scores = coarse.all_scores(views, at_rest[fixed[rows].to(job.device)], index.basis, job.plan)
-        pieces.append(_local_maxima(scores, job.plan, starts).cpu()[: len(moving) - start])
+        scores = coarse.all_scores(views, at_rest[fixed[rows].to(job.device), None], index.basis, job.plan)[:, 0]
+        pieces.append(coarse.local_maxima(scores, job.plan, starts).cpu()[: len(moving) - start])
         job.report("search", min(start + chunk, len(moving)), len(moving))
     if not pieces:
         empty = torch.zeros(0, dtype=torch.float64)
@@ -206,26 +271,6 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
     shape = (len(moving), starts)
     found = _compare(job, fixed, poses.reshape(*shape, 3, 3), distances.reshape(shape), converged.reshape(shape))
     return _nothing_to_align(job, moving, fixed, found)
-
-
-def _local_maxima(scores: Tensor, plan: coarse.Plan, count: int) -> Tensor:
-    """Grid points of the highest local maxima along the angle, each with its best shift: (p, V, A) -> (p, count)."""
-    pairs, n_views, n_angles = scores.shape
-    by_scale = scores.reshape(pairs, n_views // plan.n_shifts, plan.n_shifts, n_angles)
-    curve, shift = by_scale.max(2)  # (p, scales, A)
-    if plan.full_circle:
-        before, after = curve.roll(1, -1), curve.roll(-1, -1)
-    else:
-        edge = torch.full_like(curve[..., :1], -torch.inf)
-        before, after = torch.cat([edge, curve[..., :-1]], -1), torch.cat([curve[..., 1:], edge], -1)
-    peaks = torch.where((curve >= before) & (curve >= after), curve, -torch.inf).flatten(1)
-    count_here = min(count, peaks.shape[1])
-    height, place = peaks.topk(count_here, dim=1)
-    place = torch.where(torch.isinf(height), place[:, :1], place)  # fewer peaks than asked for: the best one again
-    place = torch.nn.functional.pad(place, (0, count - count_here), value=0) if count_here < count else place
-    scale, angle = place // n_angles, place % n_angles
-    view = scale * plan.n_shifts + shift.flatten(1).gather(1, place)
-    return view * n_angles + angle
 
 
 def _compare(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, converged: Tensor) -> Found:
