@@ -2,8 +2,8 @@
 
     python benchmarks/warp.py [--device cpu] [--out warp.json]
 
-A thousand images of 40 pixels, one thread on the CPU, the median of nine. `grid_sample` uses another kernel (a = -0.75) and
-is here for its speed only.
+A thousand images of 40 pixels, one thread on the CPU, the median of nine. `grid_sample` uses another kernel
+(a = -0.75) and is here for its speed only.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main():
         "differentiable": plain,
     }
     times = {name: [] for name in methods}
-    for name, method in methods.items():
+    for method in methods.values():
         method()
     for _ in range(9):
         for name, method in methods.items():

@@ -22,7 +22,7 @@ from unpose.images import smooth, warp
 _COARSE = 40
 """Larger side of the images of the coarse stage, in pixels; images up to a fifth larger are taken as they are."""
 _ANGLES = 72
-_SHIFT_STEP = 2.0  # coarse pixels: about the width of a stroke, from where refinement finds the rest
+_SHIFT_STEP = 1.5  # coarse pixels: well within a stroke, from where refinement finds the rest
 _SCALE_STEP = 1.2
 _FUNCTIONS = 64
 TILE = 64
@@ -157,13 +157,13 @@ def build_index(plan: Plan, moving: Tensor, fixed: Tensor) -> Index:
     return Index(plan, basis, analysis_matrix(basis, views).to(moving.device), (1 / scale).to(moving))
 
 
-def rotation_only(index: Index) -> Index:
-    """The same basis with the image as it is (and its mirror image), for images whose centres are known."""
-    group = index.plan.group
-    views = view_grid(torch.zeros(1, 2), torch.ones(1), group.mirrored)
-    plan = replace(index.plan, views=views, n_shifts=1)
+def centred_only(index: Index) -> Index:
+    """The same basis with five shifts about the centre instead of all, for images whose centres are nearly known."""
+    step = _SHIFT_STEP
+    near = torch.tensor([[0.0, 0.0], [step, 0.0], [-step, 0.0], [0.0, step], [0.0, -step]])
+    plan = replace(index.plan, views=view_grid(near, torch.ones(1), index.plan.group.mirrored), n_shifts=len(near))
     analysis = analysis_matrix(index.basis, plan.unmirrored).to(index.gain.device)
-    return Index(plan, index.basis, analysis, torch.ones_like(index.gain[:1]))
+    return Index(plan, index.basis, analysis, torch.ones(len(near)).to(index.gain))
 
 
 def search(

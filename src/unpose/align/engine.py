@@ -19,6 +19,8 @@ from unpose.groups import Group, inverse, translation
 from unpose.images import pixel_grid, warp
 
 _STARTS = 6
+_LOOK_AT, _REFINE = 80, 24
+"""Candidates beyond those asked for that get a second look, and that are refined: the grid ranks only roughly."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,8 @@ def nearest(
         What light may change without counting; see :mod:`unpose.align.photometry`.
     mask : None, "disc" or an (h, w) array
         Where to look; the background outside does not count.
-    candidates : keep this many candidates per image by a rotation-only comparison of centred images before the whole
-        search; None searches everything.
+    candidates : keep this many candidates per image by comparing centred images at all turns before the whole search;
+        None searches everything.
     refine : False stops after the coarse stage: poses of the grid, distances still measured at them.
     n_jobs : threads of the coarse stage; torch's own number by default.
     memory : budget such as ``"2GB"``; an error says so beforehand where it cannot be kept.
@@ -96,8 +98,7 @@ def nearest(
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
     itself = others is None
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-    # The grid ranks roughly: many are kept for a second look, some of those refined, k returned.
-    rough = min(limit, 2 * k + 80) if refine else k
+    rough = min(limit, 2 * k + _LOOK_AT) if refine else k
     if candidates is None:
         moving, grid = _ranked(job, index, job.coarse_moving, job.coarse_fixed, rough, itself=itself, stage="search")
         poses = job.plan.poses(grid)
@@ -105,7 +106,7 @@ def nearest(
         rough = min(rough, candidates)
         moving, poses = _search_candidates(job, index, rough, min(candidates, limit), itself=itself)
     if refine:
-        moving, poses = shortlist(job, index, moving, min(rough, k + k // 2 + 4))
+        moving, poses = shortlist(job, index, moving, min(rough, k + k // 2 + _REFINE))
     keep = moving.shape[1]
     fixed = torch.arange(n).repeat_interleave(keep)
     poses, distances, _ = finish(job, moving.flatten(), fixed, poses.flatten(0, 1), refine=refine)
@@ -218,11 +219,11 @@ def orbit_distances(
 def _search_candidates(
     job: Job, index: coarse.Index, keep: int, candidates: int, *, itself: bool
 ) -> tuple[Tensor, Tensor]:
-    """The nearest in two steps: rotation only between centred images, then the whole grid among the best of those."""
+    """The nearest in two steps: all turns of centred images, then the whole grid among the best of those."""
     centred_fixed = _centred(job.coarse_fixed)
     centred_moving = centred_fixed if job.coarse_moving is job.coarse_fixed else _centred(job.coarse_moving)
     listed, _ = _ranked(
-        job, coarse.rotation_only(index), centred_moving, centred_fixed, candidates, itself=itself, stage="candidates"
+        job, coarse.centred_only(index), centred_moving, centred_fixed, candidates, itself=itself, stage="candidates"
     )
     # Each fixed image, in all its views, against its own candidates: the pose found is the inverse of the one wanted.
     moving = index.at_rest(job.coarse_moving)
