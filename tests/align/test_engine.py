@@ -209,7 +209,7 @@ class TestNearest:
     def test_progress_counts_up_to_the_end(self, glyphs):
         seen = []
         nearest(posed(glyphs, copies=2).images, 2, progress=lambda *report: seen.append(report))
-        assert {stage for stage, _, _ in seen} == {"search", "compare", "refine"}
+        assert {stage for stage, _, _ in seen} == {"search", "refine"}
         assert [done == total for stage, done, total in seen if stage == "refine"][-1]
 
     def test_neighbours_do_not_depend_on_pose(self, real_data):

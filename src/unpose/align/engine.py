@@ -21,6 +21,8 @@ from unpose.images import pixel_grid, warp
 _STARTS = 6
 _LOOK_AT, _REFINE = 80, 24
 """Candidates beyond those asked for that get a second look, and that are refined: the grid ranks only roughly."""
+_BLOCK = {"cpu": 256, "cuda": 4096}
+"""Images whose neighbours are refined at once: memory must not grow with the pairs."""
 
 
 @dataclass(frozen=True)
@@ -96,28 +98,30 @@ def nearest(
         raise ValueError(f"k must be between 1 and {limit} (the images to look among), got {k}")
     if candidates is not None and candidates < k:
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
-    itself = others is None
-    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
     rough = min(limit, 2 * k + _LOOK_AT) if refine else k
+    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
     if candidates is None:
-        moving, grid = _ranked(job, index, job.coarse_moving, job.coarse_fixed, rough, itself=itself, stage="search")
-        poses = job.plan.poses(grid)
+        listed, grid = _ranked(
+            job, index, job.coarse_moving, job.coarse_fixed, rough, itself=others is None, stage="search"
+        )
     else:
-        rough = min(rough, candidates)
-        moving, poses = _search_candidates(job, index, rough, min(candidates, limit), itself=itself)
-    if refine:
-        moving, poses = shortlist(job, index, moving, min(rough, k + k // 2 + _REFINE))
-    keep = moving.shape[1]
-    fixed = torch.arange(n).repeat_interleave(keep)
-    poses, distances, _ = finish(job, moving.flatten(), fixed, poses.flatten(0, 1), refine=refine)
-    distances, poses = distances.reshape(n, keep), poses.reshape(n, keep, 3, 3)
-    order = torch.argsort(distances, dim=1, stable=True)[:, :k]
-    rows = torch.arange(n)[:, None]
-    return Neighbours(
-        indices=moving[rows, order].numpy(),
-        distances=distances[rows, order].numpy(),
-        poses=poses[rows, order].numpy(),
-    )
+        listed, grid = _search_candidates(
+            job, index, min(rough, candidates), min(candidates, limit), itself=others is None
+        )
+    at_rest = index.at_rest(job.coarse_moving)
+    found = []
+    block = _BLOCK.get(job.device.type, _BLOCK["cpu"])
+    for start in range(0, n, block):
+        fixed = torch.arange(start, min(start + block, n))
+        moving, poses = listed[fixed], job.plan.poses(grid[fixed])
+        if candidates is not None:
+            poses = inverse(poses)  # those were searched the other way round
+        if refine:
+            moving, poses = shortlist(job, index, at_rest, fixed, moving, k + k // 2 + _REFINE)
+        found.append(_finished(job, fixed, moving, poses, k, refine=refine))
+        job.report("refine", int(fixed[-1]) + 1, n)
+    indices, distances, all_poses = (torch.cat(part).numpy() for part in zip(*found, strict=True))
+    return Neighbours(indices, distances, all_poses)
 
 
 def align(
@@ -216,10 +220,27 @@ def orbit_distances(
     return distances.numpy(), poses.numpy()
 
 
+def _finished(
+    job: Job, fixed: Tensor, moving: Tensor, poses: Tensor, k: int, *, refine: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Refine and measure the candidates moving (n, c) of some fixed images (n,); the nearest k, nearest first."""
+    count = moving.shape[1]
+    poses, distances, _ = finish(
+        job, moving.flatten(), fixed.repeat_interleave(count), poses.flatten(0, 1), refine=refine, stage=None
+    )
+    distances, poses = distances.reshape(-1, count), poses.reshape(-1, count, 3, 3)
+    order = torch.argsort(distances, dim=1, stable=True)[:, :k]
+    rows = torch.arange(len(fixed))[:, None]
+    return moving[rows, order], distances[rows, order], poses[rows, order]
+
+
 def _search_candidates(
     job: Job, index: coarse.Index, keep: int, candidates: int, *, itself: bool
 ) -> tuple[Tensor, Tensor]:
-    """The nearest in two steps: all turns of centred images, then the whole grid among the best of those."""
+    """The nearest in two steps: all turns of centred images, then the whole grid among the best of those.
+
+    Returns moving indices and grid points (n, keep) of the poses that bring the fixed image onto the moving one.
+    """
     centred_fixed = _centred(job.coarse_fixed)
     centred_moving = centred_fixed if job.coarse_moving is job.coarse_fixed else _centred(job.coarse_moving)
     listed, _ = _ranked(
@@ -245,7 +266,7 @@ def _search_candidates(
             found.append(result)
             job.report("search", sum(len(who) for who, _ in found), len(listed))
     who, grid = torch.cat([who for who, _ in found]), torch.cat([grid for _, grid in found])
-    return who, inverse(job.plan.poses(grid))
+    return who, grid
 
 
 def _ranked(

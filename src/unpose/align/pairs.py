@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +23,23 @@ Progress = Callable[[str, int, int], None]
 _CHUNK = {"cpu": 256, "cuda": 65536}
 """Pairs of 40-pixel images worked on at once; fixed for each kind of device and size, whatever the budget, so that the
 same bytes come back."""
+_GRID_AT_ONCE = (2**20, 2**28)
+"""Scores of pairs and poses held at once in a second look, on the CPU (for each worker) and on CUDA."""
 _SECOND_LOOKS = 2
 """Poses of each candidate that get a second look."""
 _DIFFERENT = 0.09
 """Poses are different where they part typical points of the image by more than this fraction of its larger side."""
 _EQUIVALENT = 0.1
 """A different pose fits as well where its distance is larger by less than this fraction of the image's norm."""
+
+
+class Level(NamedTuple):
+    """Both sides made smaller by a factor."""
+
+    factor: float
+    moving: Tensor
+    fixed: Tensor
+    mask: Tensor
 
 
 class Job:
@@ -75,18 +87,23 @@ class Job:
             self.moving, self.coarse_moving, self.moving_empty = self._side(two)
 
     @cached_property
-    def levels(self) -> list[tuple[float, Tensor, Tensor, Tensor]]:
-        """Factor, moving, fixed and mask from coarse to full size; one level where images are small."""
+    def levels(self) -> list[Level]:
+        """From coarse to full size; one level where images are small."""
         factors = [1.0]
         while factors[0] * 2 <= self.plan.factor * 1.01:
             factors.insert(0, factors[0] * 2)
-        levels = []
-        for factor in factors:
-            fixed = coarse.reduce(self.fixed, factor)
-            moving = fixed if self.moving is self.fixed else coarse.reduce(self.moving, factor)
-            mask = (coarse.reduce(self.mask[None, None], factor)[0, 0] > 0.5).to(fixed.dtype)
-            levels.append((factor, moving, fixed, mask))
-        return levels
+        return [self._level(factor) for factor in factors]
+
+    @cached_property
+    def half(self) -> Level:
+        """Half the coarse size, for a second look at many pairs."""
+        return self._level(2 * self.plan.factor)
+
+    def _level(self, factor: float) -> Level:
+        fixed = coarse.reduce(self.fixed, factor)
+        moving = fixed if self.moving is self.fixed else coarse.reduce(self.moving, factor)
+        mask = (coarse.reduce(self.mask[None, None], factor)[0, 0] > 0.5).to(fixed.dtype)
+        return Level(factor, moving, fixed, mask)
 
     def report(self, stage: str, done: int, total: int) -> None:
         if self.progress is not None:
@@ -132,7 +149,7 @@ class Found:
 
 
 def finish(
-    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, *, refine: bool = True
+    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, *, refine: bool = True, stage: str | None = "refine"
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Refine poses of pairs (given by indices) level by level and measure them: poses, distances, converged.
 
@@ -144,56 +161,53 @@ def finish(
 
     if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
-    refined, distances, converged = _in_chunks(job, work, len(moving), _chunk(job), "refine")
+    refined, distances, converged = _in_chunks(job, work, len(moving), _chunk(job), stage)
     return refined, distances, converged
 
 
-def shortlist(job: Job, index: coarse.Index, who: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """The best ``keep`` of each fixed image's candidates who (n, c), with a pose each, by a cheap second look.
+def shortlist(
+    job: Job, index: coarse.Index, at_rest: Tensor, fixed: Tensor, who: Tensor, keep: int
+) -> tuple[Tensor, Tensor]:
+    """The best ``keep`` of candidates who (n, c) of some fixed images (n,), and a pose each, by a cheap second look.
 
     The grid is coarse and gives one pose; a near-symmetric shape may fit better at another. So the best few poses of
-    each candidate get some Gauss-Newton steps on images of half the coarse size, and what is left apart is compared.
+    each candidate get some Gauss-Newton steps on images of half the coarse size, and how far apart that leaves them
+    decides. ``at_rest`` are the coefficients of all moving images.
     """
     n, count = who.shape
-    at_rest = index.at_rest(job.coarse_moving)
 
     def look(rows: Tensor) -> tuple[Tensor, ...]:
         # Each fixed image in all its views against its candidates at rest: the inverse of the pose wanted.
-        views = index.views_of(job.coarse_fixed[rows.to(job.device)])
+        views = index.views_of(job.coarse_fixed[fixed[rows].to(job.device)])
         scores = coarse.all_scores(views, at_rest[who[rows].to(job.device)], index.basis, job.plan)
         return (coarse.local_maxima(scores, job.plan, _SECOND_LOOKS).cpu(),)
 
-    wide = 16 if job.device.type == "cuda" else 1
-    (grid,) = _in_chunks(job, look, n, max(1, wide * 100 * 72 // (count * len(job.plan.views) // 100 + 1)), "compare")
+    # As many images at once as keep the scores of all their poses small.
+    grid_size = count * len(job.plan.views) * len(job.plan.angles)
+    (grid,) = _in_chunks(job, look, n, max(1, _GRID_AT_ONCE[job.device.type == "cuda"] // grid_size), None)
     poses = inverse(job.plan.poses(grid.flatten()))  # (n * c * looks, 3, 3)
-    factor = 2 * job.plan.factor
-    fixeds = coarse.reduce(job.fixed, factor)
-    movings = fixeds if job.moving is job.fixed else coarse.reduce(job.moving, factor)
-    mask = (coarse.reduce(job.mask[None, None], factor)[0, 0] > 0.5).to(fixeds.dtype)
-    fixed = torch.arange(n).repeat_interleave(count * _SECOND_LOOKS)
-    moving = who.flatten().repeat_interleave(_SECOND_LOOKS)
+    left = fixed.repeat_interleave(count * _SECOND_LOOKS)
+    right = who.flatten().repeat_interleave(_SECOND_LOOKS)
+    level = job.half
 
     def compare(rows: Tensor) -> tuple[Tensor, ...]:
-        m, f = movings[moving[rows].to(job.device)], fixeds[fixed[rows].to(job.device)]
-        start = _rescaled(poses[rows].to(job.device, torch.float32), 1 / factor)
+        m, f = level.moving[right[rows].to(job.device)], level.fixed[left[rows].to(job.device)]
+        start = _rescaled(poses[rows].to(job.device, torch.float32), 1 / level.factor)
         found, _ = gauss_newton(
-            m, f, start, job.plan.group, contrast=job.contrast, mask=mask, max_angle=job.plan.max_angle,
-            max_shift=job.plan.max_shift / factor, max_scale=_scale_bound(job.plan), n_steps=3,
-        )  # fmt: skip
-        distances = photometry.distances(m, f, found, job.contrast, mask)
-        return _rescaled(found, factor).cpu(), distances.cpu()
+            m, f, start, job.plan.group, contrast=job.contrast, mask=level.mask, n_steps=3, **_bounds(job, level.factor)
+        )
+        distances = photometry.distances(m, f, found, job.contrast, level.mask)
+        return _rescaled(found, level.factor).cpu(), distances.cpu()
 
-    found, distances = _in_chunks(job, compare, len(moving), 4 * _chunk(job), "compare")
-    by_look = distances.reshape(n, count, _SECOND_LOOKS)
-    distance, look_index = by_look.min(2)
+    found, distances = _in_chunks(job, compare, len(right), 4 * _chunk(job), None)
+    distance, best = distances.reshape(n, count, _SECOND_LOOKS).min(2)
     order = torch.argsort(distance, dim=1, stable=True)[:, :keep]
     rows = torch.arange(n)[:, None]
-    chosen = found.reshape(n, count, _SECOND_LOOKS, 3, 3)[rows, order, look_index[rows, order]]
-    return who[rows, order], chosen
+    return who[rows, order], found.reshape(n, count, _SECOND_LOOKS, 3, 3)[rows, order, best[rows, order]]
 
 
 def _in_chunks(
-    job: Job, work: Callable[[Tensor], tuple[Tensor, ...]], total: int, chunk: int, stage: str
+    job: Job, work: Callable[[Tensor], tuple[Tensor, ...]], total: int, chunk: int, stage: str | None
 ) -> list[Tensor]:
     """Apply work to pieces of ``range(total)`` and join the results.
 
@@ -210,7 +224,8 @@ def _in_chunks(
     with pool(job.workers if job.device.type == "cpu" else 1) as threads:
         for start, result in zip(starts, threads.map(piece, starts), strict=True):
             results.append(result)
-            job.report(stage, min(start + chunk, total), total)
+            if stage is not None:
+                job.report(stage, min(start + chunk, total), total)
     return [torch.cat(parts) for parts in zip(*results, strict=True)]
 
 
@@ -221,7 +236,6 @@ def _chunk(job: Job) -> int:
 def _finish_chunk(
     job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, refine: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    plan = job.plan
     moving, fixed = moving.to(job.device), fixed.to(job.device)
     start = poses.to(job.device, torch.float32)
 
@@ -232,12 +246,12 @@ def _finish_chunk(
     best, converged = start, torch.zeros(len(start), dtype=torch.bool, device=job.device)
     if refine:
         current = start
-        for factor, movings, fixeds, mask in job.levels:
+        for level in job.levels:
             current, converged = gauss_newton(
-                movings[moving], fixeds[fixed], _rescaled(current, 1 / factor), plan.group, contrast=job.contrast,
-                mask=mask, max_angle=plan.max_angle, max_shift=plan.max_shift / factor, max_scale=_scale_bound(plan),
+                level.moving[moving], level.fixed[fixed], _rescaled(current, 1 / level.factor), job.plan.group,
+                contrast=job.contrast, mask=level.mask, **_bounds(job, level.factor),
             )  # fmt: skip
-            current = _rescaled(current, factor)
+            current = _rescaled(current, level.factor)
         refined = measure(current)
         better = refined <= distances
         best = torch.where(better[:, None, None], current, start)
@@ -317,9 +331,11 @@ def _nothing_to_align(job: Job, moving: Tensor, fixed: Tensor, found: Found) -> 
     )
 
 
-def _scale_bound(plan: coarse.Plan) -> float:
-    """The bound on area for refinement: affine and perspective poses may breathe a little around their similarity."""
-    return plan.max_scale * 1.2 if plan.group.dim > 4 else plan.max_scale
+def _bounds(job: Job, factor: float) -> dict[str, Any]:
+    """The bounds of refinement at a level; affine and perspective poses may breathe around their similarity."""
+    plan = job.plan
+    scale = plan.max_scale * 1.2 if plan.group.dim > 4 else plan.max_scale
+    return {"max_angle": plan.max_angle, "max_shift": plan.max_shift / factor, "max_scale": scale}
 
 
 def _rescaled(poses: Tensor, factor: float) -> Tensor:
