@@ -128,7 +128,7 @@ class Job:
         views, pixels = len(self.plan.views), self.plan.shape[0] * self.plan.shape[1]
         held = 4 * sides * (2 + 2 / self.plan.factor**2)
         pieces = 512 * pixels * views + self.workers * 128 * (512 * views + 8 * len(one))
-        pairs = _CHUNK["cpu"] * 1600 * 4 * 30
+        pairs = _CHUNK["cpu"] * 1600 * 4 * 30 + 16_000 * len(one)  # a chunk of them, and each image's list
         need = held + pieces + pairs + 500 * 2**20  # the last: the interpreter with torch and its compilers
         if need > budget:
             raise ValueError(
