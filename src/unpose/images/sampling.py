@@ -105,7 +105,7 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
     Notes
     -----
     One pose shared by many images costs 16 sequential reads of whole rows of images instead of scattered ones; that
-    path is taken when no gradient is asked for.
+    path is taken on the CPU when no gradient is asked for.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
     shape = (images.shape[-2], images.shape[-1]) if shape is None else shape
     poses = dst_from_src if dst_from_src.ndim == 3 else dst_from_src[None]
     points = source_points(poses.to(images.dtype), shape)
-    if len(poses) == 1 and len(images) > 1 and not _needs_gradient(images, points):
+    if images.device.type == "cpu" and len(poses) == 1 < len(images) and not _needs_gradient(images, points):
         return _sample_shared(images, points)
     return sample(images, points)
 
