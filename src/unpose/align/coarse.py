@@ -216,6 +216,20 @@ def best_poses(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) 
     return _by_products(views, fixed, frequencies, plan.angles)
 
 
+def peaks(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan, count: int) -> Tensor:
+    """The best poses of pairs that differ in angle: views (p, V, C), fixed (p, m, C) -> grid points (p, m, count)."""
+    if views.device.type == "cpu" and find_spec("numba") is not None:
+        from unpose.align import peaks_cpu  # its compiler is slow to import
+
+        return torch.from_numpy(
+            peaks_cpu.peaks(
+                views.resolve_conj().numpy(), fixed.numpy(), basis.starts, plan.angles.numpy(), plan.n_shifts,
+                plan.full_circle, count,
+            )
+        )  # fmt: skip
+    return local_maxima(all_scores(views, fixed, basis, plan), plan, count)
+
+
 def all_scores(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) -> Tensor:
     """The whole grid for given pairs: views (p, V, C), for each of them fixed (p, m, C) -> scores (p, m, V, A)."""
     blocks = list(zip(basis.starts[:-1].tolist(), basis.starts[1:].tolist(), strict=True))

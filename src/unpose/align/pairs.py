@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from unpose.align import coarse, photometry
-from unpose.align.refine import refine as gauss_newton
+from unpose.align.levels import Level
 from unpose.align.threads import pool
 from unpose.groups import Group, inverse, parse_continuous, transform
 from unpose.images import as_batch, pixel_grid
@@ -23,23 +23,14 @@ Progress = Callable[[str, int, int], None]
 _CHUNK = {"cpu": 256, "cuda": 65536}
 """Pairs of 40-pixel images worked on at once; fixed for each kind of device and size, whatever the budget, so that the
 same bytes come back."""
-_GRID_AT_ONCE = (2**20, 2**28)
-"""Scores of pairs and poses held at once in a second look, on the CPU (for each worker) and on CUDA."""
+_GRID_AT_ONCE = 2**28
+"""Scores of pairs and poses held at once in a second look on CUDA; the CPU holds those of one pair."""
 _SECOND_LOOKS = 2
 """Poses of each candidate that get a second look."""
 _DIFFERENT = 0.09
 """Poses are different where they part typical points of the image by more than this fraction of its larger side."""
 _EQUIVALENT = 0.1
 """A different pose fits as well where its distance is larger by less than this fraction of the image's norm."""
-
-
-class Level(NamedTuple):
-    """Both sides made smaller by a factor."""
-
-    factor: float
-    moving: Tensor
-    fixed: Tensor
-    mask: Tensor
 
 
 class Job:
@@ -176,28 +167,30 @@ def shortlist(
     """
     n, count = who.shape
 
+    # Scores are held for as many candidates at once as keep them small.
+    few = max(1, _GRID_AT_ONCE // (count * len(job.plan.views) * len(job.plan.angles)))
+
     def look(rows: Tensor) -> tuple[Tensor, ...]:
         # Each fixed image in all its views against its candidates at rest: the inverse of the pose wanted.
         views = index.views_of(job.coarse_fixed[fixed[rows].to(job.device)])
-        scores = coarse.all_scores(views, at_rest[who[rows].to(job.device)], index.basis, job.plan)
-        return (coarse.local_maxima(scores, job.plan, _SECOND_LOOKS).cpu(),)
+        others = who[rows].to(job.device)
+        found = [
+            coarse.peaks(view, at_rest[which], index.basis, job.plan, _SECOND_LOOKS).cpu()
+            for view, which in zip(views.split(few), others.split(few), strict=True)
+        ]
+        return (torch.cat(found),)
 
-    # As many images at once as keep the scores of all their poses small.
-    grid_size = count * len(job.plan.views) * len(job.plan.angles)
-    (grid,) = _in_chunks(job, look, n, max(1, _GRID_AT_ONCE[job.device.type == "cuda"] // grid_size), None)
+    (grid,) = _in_chunks(job, look, n, coarse.TILE, None)
     poses = inverse(job.plan.poses(grid.flatten()))  # (n * c * looks, 3, 3)
     left = fixed.repeat_interleave(count * _SECOND_LOOKS)
     right = who.flatten().repeat_interleave(_SECOND_LOOKS)
     level = job.half
 
     def compare(rows: Tensor) -> tuple[Tensor, ...]:
-        m, f = level.moving[right[rows].to(job.device)], level.fixed[left[rows].to(job.device)]
-        start = _rescaled(poses[rows].to(job.device, torch.float32), 1 / level.factor)
-        found, _ = gauss_newton(
-            m, f, start, job.plan.group, contrast=job.contrast, mask=level.mask, n_steps=3, **_bounds(job, level.factor)
-        )
-        distances = photometry.distances(m, f, found, job.contrast, level.mask)
-        return _rescaled(found, level.factor).cpu(), distances.cpu()
+        m, f = right[rows].to(job.device), left[rows].to(job.device)
+        start = poses[rows].to(job.device, torch.float32)
+        found, _ = level.refine(m, f, start, job.plan.group, contrast=job.contrast, n_steps=3, **_bounds(job))
+        return found.cpu(), level.distances(m, f, found, job.contrast).cpu()
 
     found, distances = _in_chunks(job, compare, len(right), 4 * _chunk(job), None)
     distance, best = distances.reshape(n, count, _SECOND_LOOKS).min(2)
@@ -239,20 +232,16 @@ def _finish_chunk(
     moving, fixed = moving.to(job.device), fixed.to(job.device)
     start = poses.to(job.device, torch.float32)
 
-    def measure(poses: Tensor) -> Tensor:
-        return photometry.distances(job.moving[moving], job.fixed[fixed], poses, job.contrast, job.mask)
-
-    distances = measure(start)
+    full = job.levels[-1]
+    distances = full.distances(moving, fixed, start, job.contrast)
     best, converged = start, torch.zeros(len(start), dtype=torch.bool, device=job.device)
     if refine:
         current = start
         for level in job.levels:
-            current, converged = gauss_newton(
-                level.moving[moving], level.fixed[fixed], _rescaled(current, 1 / level.factor), job.plan.group,
-                contrast=job.contrast, mask=level.mask, **_bounds(job, level.factor),
-            )  # fmt: skip
-            current = _rescaled(current, level.factor)
-        refined = measure(current)
+            current, converged = level.refine(
+                moving, fixed, current, job.plan.group, contrast=job.contrast, **_bounds(job)
+            )
+        refined = full.distances(moving, fixed, current, job.contrast)
         better = refined <= distances
         best = torch.where(better[:, None, None], current, start)
         distances = torch.where(better, refined, distances)
@@ -271,8 +260,8 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
         unique, where = torch.unique(moving[rows], return_inverse=True)
         unique = torch.nn.functional.pad(unique, (0, chunk - len(unique)))
         views = index.views_of(job.coarse_moving[unique.to(job.device)])[where.to(job.device)]
-        scores = coarse.all_scores(views, at_rest[fixed[rows].to(job.device), None], index.basis, job.plan)[:, 0]
-        pieces.append(coarse.local_maxima(scores, job.plan, starts).cpu()[: len(moving) - start])
+        peaks = coarse.peaks(views, at_rest[fixed[rows].to(job.device), None], index.basis, job.plan, starts)[:, 0]
+        pieces.append(peaks.cpu()[: len(moving) - start])
         job.report("search", min(start + chunk, len(moving)), len(moving))
     if not pieces:
         empty = torch.zeros(0, dtype=torch.float64)
@@ -331,19 +320,11 @@ def _nothing_to_align(job: Job, moving: Tensor, fixed: Tensor, found: Found) -> 
     )
 
 
-def _bounds(job: Job, factor: float) -> dict[str, Any]:
-    """The bounds of refinement at a level; affine and perspective poses may breathe around their similarity."""
+def _bounds(job: Job) -> dict[str, Any]:
+    """The bounds of refinement; affine and perspective poses may breathe around their similarity."""
     plan = job.plan
     scale = plan.max_scale * 1.2 if plan.group.dim > 4 else plan.max_scale
-    return {"max_angle": plan.max_angle, "max_shift": plan.max_shift / factor, "max_scale": scale}
-
-
-def _rescaled(poses: Tensor, factor: float) -> Tensor:
-    """The same poses with coordinates multiplied by a factor."""
-    if factor == 1:
-        return poses
-    scale = torch.tensor([factor, factor, 1.0], dtype=poses.dtype, device=poses.device)
-    return poses * scale[:, None] / scale
+    return {"max_angle": plan.max_angle, "max_shift": plan.max_shift, "max_scale": scale}
 
 
 def _mask(mask: str | ArrayLike | None, shape: tuple[int, int]) -> Tensor:

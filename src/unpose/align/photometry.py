@@ -11,14 +11,10 @@ m is the moving image as seen in the fixed one's frame. Where a pose changes are
 ``offset`` are divided by the root of that change: the same whether one side grows or the other shrinks.
 """
 
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
-from unpose.groups import area_change, transform
+from unpose.groups import transform
 from unpose.images import pixel_grid, sample, source_points
 
 CONTRASTS = ("none", "offset", "gain", "affine")
@@ -31,13 +27,9 @@ def uses_overlap(contrast: str) -> bool:
     return contrast in ("offset", "affine")
 
 
-def distances(moving: Tensor, fixed: Tensor, poses: Tensor, contrast: str, mask: Tensor) -> Tensor:
-    """Distance of each pair at its pose, with Keys sampling at full size: (p, c, h, w) twice, (p, 3, 3) -> (p,).
-
-    What a pose pushes out of the frame still counts: leaving the canvas must not bring two images closer.
-    """
-    w, m, f, mm, mf, ff = _moments(moving, fixed, poses, contrast, mask).unbind(-1)  # (p, c) each
-    area = area_change(poses).abs().double()
+def distances(moments: Tensor, lost: Tensor, area: Tensor, contrast: str, mask: Tensor) -> Tensor:
+    """Distances (p,) from the sums (p, c, 6), the energy carried out of the frame (p,) and the change of area (p,)."""
+    w, m, f, mm, mf, ff = moments.unbind(-1)  # (p, c) each
     if uses_overlap(contrast):
         share = w[:, 0] / mask.sum().double()
         total = w.clamp(min=1e-12)
@@ -47,27 +39,24 @@ def distances(moving: Tensor, fixed: Tensor, poses: Tensor, contrast: str, mask:
         else:
             squared = 2 - 2 * mf.sum(1) / (mm.sum(1) * ff.sum(1)).clamp(min=1e-40).sqrt()
         return torch.where(share >= _LEAST_OVERLAP, squared.clamp(min=0).sqrt(), torch.inf)
-    lost = _energy_outside(moving, poses, (fixed.shape[-2], fixed.shape[-1])) * area
+    lost = lost * area
     if contrast == "none":
         return ((mm - 2 * mf + ff).sum(1) + lost).clamp(min=0).div(area.sqrt()).sqrt()
     energy = (mm.sum(1) + lost) * ff.sum(1)
     return (2 - 2 * mf.sum(1) / energy.clamp(min=1e-40).sqrt()).clamp(min=0).sqrt()
 
 
-def _moments(moving: Tensor, fixed: Tensor, poses: Tensor, contrast: str, mask: Tensor) -> Tensor:
+def moments(moving: Tensor, fixed: Tensor, poses: Tensor, mask: Tensor, *, overlap: bool) -> Tensor:
     """Sums of w, w m, w f, w m m, w m f, w f f over the pixels, for each pair and channel: (p, c, 6) float64."""
-    if (loops := _compiled(moving)) is not None:
-        sums: Tensor = loops.moments(moving, fixed, poses, mask, overlap=uses_overlap(contrast))
-        return sums
     points = source_points(poses, (fixed.shape[-2], fixed.shape[-1]))
     moved = sample(moving, points)
-    weight = overlap(mask, points) if uses_overlap(contrast) else mask.expand(len(fixed), 1, -1, -1)
+    weight = shared(mask, points) if overlap else mask.expand(len(fixed), 1, -1, -1)
     weight = weight.expand_as(fixed)
     terms = (weight, weight * moved, weight * fixed, weight * moved * moved, weight * moved * fixed, weight * fixed**2)
     return torch.stack([term.sum((2, 3), dtype=torch.float64) for term in terms], dim=-1)
 
 
-def overlap(mask: Tensor, points: Tensor) -> Tensor:
+def shared(mask: Tensor, points: Tensor) -> Tensor:
     """Where both masks lie, (h, w) and points (p, h, w, 2) -> (p, 1, h, w) of zeros and ones."""
     carried = sample(mask[None, None], points)
     return (carried > 0.5).to(mask.dtype) * mask
@@ -111,19 +100,9 @@ def _centred(images: Tensor, weight: Tensor) -> Tensor:
     return images - _mean(images, weight)
 
 
-def _energy_outside(images: Tensor, poses: Tensor, shape: tuple[int, int]) -> Tensor:
+def energy_outside(images: Tensor, poses: Tensor, shape: tuple[int, int]) -> Tensor:
     """Energy of the source pixels that a pose carries out of a frame of this shape, (p,) float64."""
-    if (loops := _compiled(images)) is not None:
-        energy: Tensor = loops.energy_outside(images, poses, shape)
-        return energy
     grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device).flatten(0, 1)
     place = transform(poses, grid).abs()  # (p, h * w, 2)
     outside = (place[..., 0] > shape[1] / 2) | (place[..., 1] > shape[0] / 2)
     return (images.square().sum(1).flatten(1) * outside).sum(1, dtype=torch.float64)
-
-
-def _compiled(images: Tensor) -> ModuleType | None:
-    """The compiled loops where they serve these images; their compiler is slow to import, so only then."""
-    if images.device.type == "cpu" and find_spec("numba") is not None:
-        return import_module("unpose.align.pixels_cpu")
-    return None

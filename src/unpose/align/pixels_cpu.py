@@ -1,7 +1,8 @@
-"""The pixel loops of refinement and measurement on the CPU, compiled: one pass per pair, nothing in between in memory.
+"""The pixel loops of measurement on the CPU, compiled: pairs are named by number, nothing in between is kept in memory.
 
-The same sums as the plain versions in :mod:`unpose.align.photometry` and :mod:`unpose.align.refine`, which remain the
-oracle and serve every other device. Each pair is summed by one thread in a fixed order, in double precision.
+The same sums as the plain versions in :mod:`unpose.align.photometry`, which remain the oracle and serve every other
+device. Each pair is summed by one thread in a fixed order, in double precision. Some rows of pixels at a time are
+warped in three passes: weights, taps down the columns, taps along the row. The first and the last fill vectors.
 """
 
 import numba
@@ -10,124 +11,168 @@ import torch
 from torch import Tensor
 
 from unpose.groups import inverse
-from unpose.images.keys_cpu import MARGIN, compiled, dot, in_threads, inlined, padded, split, weights
+from unpose.images.keys_cpu import MARGIN, compiled, in_threads, padded
 
 N_MOMENTS = 6
 # Sums over one pair's pixels may be taken in any order the vector unit likes, always the same one.
-_summing = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")
+summing = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "nnan"}, error_model="numpy")
+_REACH, _ZERO, _HALF = np.float32(-2), np.float32(0), np.float32(0.5)
+_ONE, _TWO = np.float32(1), np.float32(2)
+_AT_ONCE = 320
+"""Pixels warped at a time: long enough for vectors, short enough for the nearest cache."""
+_A, _B = np.float32(1.5), np.float32(2.5)  # Keys' polynomials
 
 
-def moments(moving: Tensor, fixed: Tensor, poses: Tensor, mask: Tensor, *, overlap: bool) -> Tensor:
-    """Per pair and channel the sums of w, w m, w f, w m m, w m f, w f f: (p, c, 6) float64."""
-    pixels, goal, tau, inside, area = _arrays(moving, fixed, poses, mask)
-    out = np.zeros((len(goal), goal.shape[1], N_MOMENTS))
-    in_threads(lambda start, stop: _moments(pixels, goal, tau, inside, area, overlap, start, stop, out), len(goal))
-    return torch.from_numpy(out)
+class Pixels:
+    """Both sides of many pairs as the loops read them: float32, (n, c, h, w) and (m, c, h, w), with a mask (h, w)."""
 
+    def __init__(self, moving: Tensor, fixed: Tensor, mask: Tensor) -> None:
+        self.moving, self.fixed = padded(moving), fixed.contiguous().numpy()
+        self.inside, self.mask = padded(mask[None, None])[0, 0], mask.contiguous().numpy()
 
-def energy_outside(images: Tensor, poses: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Energy of the source pixels that a pose carries out of a frame of this shape, (p,) float64."""
-    pixels, matrices = images.contiguous().numpy(), poses.double().contiguous().numpy()
-    out = np.zeros(len(pixels))
-    in_threads(lambda start, stop: _energy_outside(pixels, matrices, *shape, start, stop, out), len(pixels))
-    return torch.from_numpy(out)
-
-
-class Linearised:
-    """Squared error and half its gradient at any poses, for pairs whose images stay the same.
-
-    moving, fixed (p, c, h, w); slopes (p, c, 2, h, w) of the fixed images; velocity (dim, 2, h, w) of the coordinates;
-    contrast is 0 none, 1 offset, 2 gain, 3 affine.
-    """
-
-    def __init__(
-        self, moving: Tensor, fixed: Tensor, slopes: Tensor, velocity: Tensor, mask: Tensor, contrast: int
-    ) -> None:
-        self._pixels, self._fixed = padded(moving), fixed.contiguous().numpy()
-        self._slopes, self._velocity = slopes.contiguous().numpy(), velocity.contiguous().numpy()
-        self._inside, self._mask = padded(mask[None, None]), mask.contiguous().numpy()
-        self._contrast = contrast
-
-    def __call__(self, poses: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        """At these poses (q, 3, 3) of some of the pairs (q,): error (q,) and half gradient (q, dim)."""
-        error, gradient = np.zeros(len(pairs)), np.zeros((len(pairs), len(self._velocity)))
-        tau, chosen = _normalised(poses), pairs.numpy()
+    def moments(self, moving: Tensor, fixed: Tensor, poses: Tensor, *, overlap: bool) -> Tensor:
+        """Per pair of numbers (p,) and channel the sums of w, w m, w f, w m m, w m f, w f f: (p, c, 6) float64."""
+        tau, left, right = normalised(inverse(poses.double())), moving.numpy(), fixed.numpy()
+        out = np.zeros((len(left), self.fixed.shape[1], N_MOMENTS))
 
         def run(start: int, stop: int) -> None:
-            _linearise(self._pixels, self._fixed, self._slopes, self._velocity, tau, chosen, self._inside, self._mask,
-                       self._contrast, start, stop, error, gradient)  # fmt: skip
+            _moments(self.moving, self.fixed, self.inside, self.mask, left, right, tau, overlap, start, stop, out)
 
-        in_threads(run, len(pairs))
-        return torch.from_numpy(error).to(poses), torch.from_numpy(gradient).to(poses)
+        in_threads(run, len(left))
+        return torch.from_numpy(out)
 
+    def energy_outside(self, moving: Tensor, poses: Tensor) -> Tensor:
+        """Energy of the source pixels that a pose carries out of the fixed side's frame, (p,) float64."""
+        matrices, left, out = normalised(poses.double()), moving.numpy(), np.zeros(len(moving))
+        height, width = self.mask.shape
 
-def _normalised(poses: Tensor) -> np.ndarray:
-    tau = inverse(poses.double())
-    return (tau / tau[:, 2:, 2:]).contiguous().numpy()
+        def run(start: int, stop: int) -> None:
+            _energy_outside(self.moving, left, matrices, height, width, start, stop, out)
 
-
-def _arrays(moving: Tensor, fixed: Tensor, poses: Tensor, mask: Tensor) -> tuple[np.ndarray, ...]:
-    return (padded(moving), fixed.contiguous().numpy(), _normalised(poses), padded(mask[None, None]),
-            mask.contiguous().numpy())  # fmt: skip
-
-
-@inlined
-def _place(tau, x, y):  # type: ignore[no-untyped-def]
-    """Where a field reads the pixel at (x, y); what lies behind the camera is far away."""
-    if tau[2, 0] == 0.0 and tau[2, 1] == 0.0:
-        return tau[0, 0] * x + tau[0, 1] * y + tau[0, 2], tau[1, 0] * x + tau[1, 1] * y + tau[1, 2]
-    depth = tau[2, 0] * x + tau[2, 1] * y + 1.0
-    if depth <= 1e-3:
-        return 1e6, 1e6
-    return (tau[0, 0] * x + tau[0, 1] * y + tau[0, 2]) / depth, (tau[1, 0] * x + tau[1, 1] * y + tau[1, 2]) / depth
+        in_threads(run, len(left))
+        return torch.from_numpy(out)
 
 
-@inlined
-def _value(flat, at, line, u, v):  # type: ignore[no-untyped-def]
-    return (
-        dot(flat, at, u) * v[0]
-        + dot(flat, at + line, u) * v[1]
-        + dot(flat, at + line + line, u) * v[2]
-        + dot(flat, at + line + line + line, u) * v[3]
-    )
+def normalised(poses: Tensor) -> np.ndarray:
+    """Homographies with a last entry of one, as a contiguous array."""
+    return (poses / poses[:, 2:, 2:]).contiguous().numpy()
+
+
+@summing
+def _weights(across, below, x_of, y_of, columns, top_x, top_y, near_x, near_y, at, u, v):  # type: ignore[no-untyped-def]
+    """Where the first tap of every pixel stands in the padded image (w,), and its Keys weights u, v (4, w).
+
+    The place of pixel k is linear in ``across[k]`` and ``below[k]``, with coefficients x_of and y_of.
+    """
+    x_a, x_b, x_c = x_of
+    y_a, y_b, y_c = y_of
+    for k in range(at.size):
+        x, y = x_a * across[k] + x_b * below[k] + x_c, y_a * across[k] + y_b * below[k] + y_c
+        # Beyond these all taps read zeros: no test is needed further on.
+        x = x if x > _REACH else _REACH
+        x = x if x < top_x else top_x
+        y = y if y > _REACH else _REACH
+        y = y if y < top_y else top_y
+        # As close to a pixel as rounding lets it be is on the pixel: quarter turns and whole shifts are exact.
+        whole_x, whole_y = np.floor(x + _HALF), np.floor(y + _HALF)
+        x = whole_x if abs(x - whole_x) <= near_x else x
+        y = whole_y if abs(y - whole_y) <= near_y else y
+        base_x, base_y = np.floor(x), np.floor(y)
+        t, s = x - base_x, y - base_y
+        at[k] = np.int32(base_y * columns + base_x)
+        u[0, k], u[1, k] = ((_TWO - t) * t - _ONE) * t * _HALF, (_A * t - _B) * t * t + _ONE
+        u[2, k], u[3, k] = ((_TWO - _A * t) * t + _HALF) * t, (t - _ONE) * t * t * _HALF
+        v[0, k], v[1, k] = ((_TWO - s) * s - _ONE) * s * _HALF, (_A * s - _B) * s * s + _ONE
+        v[2, k], v[3, k] = ((_TWO - _A * s) * s + _HALF) * s, (s - _ONE) * s * s * _HALF
+
+
+@summing
+def _down(flat, first, line, at, v, taps):  # type: ignore[no-untyped-def]
+    """Four neighbouring columns, each summed over four rows, for every place: (w, 4)."""
+    one = np.uintp(1)  # unsigned: an index that may be negative costs a test per read
+    two, three = one + one, one + one + one
+    for k in range(at.size):
+        a = np.uintp(first + np.int64(at[k]))
+        b = a + line
+        c = b + line
+        d = c + line
+        v0, v1, v2, v3 = v[0, k], v[1, k], v[2, k], v[3, k]
+        taps[k, 0] = flat[a] * v0 + flat[b] * v1 + flat[c] * v2 + flat[d] * v3
+        taps[k, 1] = flat[a + one] * v0 + flat[b + one] * v1 + flat[c + one] * v2 + flat[d + one] * v3
+        taps[k, 2] = flat[a + two] * v0 + flat[b + two] * v1 + flat[c + two] * v2 + flat[d + two] * v3
+        taps[k, 3] = flat[a + three] * v0 + flat[b + three] * v1 + flat[c + three] * v2 + flat[d + three] * v3
+
+
+@summing
+def _along_row(taps, u, out):  # type: ignore[no-untyped-def]
+    for k in range(out.size):
+        out[k] = taps[k, 0] * u[0, k] + taps[k, 1] * u[1, k] + taps[k, 2] * u[2, k] + taps[k, 3] * u[3, k]
 
 
 @compiled
-def _warp(pixels, tau, inside, mask, overlap, i, moved, weight):  # type: ignore[no-untyped-def]
-    """One moving image into (c, h * w) and the weights into (h * w,)."""
-    _, channels, rows, columns = pixels.shape
+def _projected(tau, across, below, half_x, half_y, px, py):  # type: ignore[no-untyped-def]
+    """Where a homography reads pixels of the fixed frame, from the moving image's first pixel; behind it is far."""
+    for k in range(px.size):
+        x, y = np.float64(across[k]), np.float64(below[k])
+        depth = tau[2, 0] * x + tau[2, 1] * y + 1.0
+        px[k] = (tau[0, 0] * x + tau[0, 1] * y + tau[0, 2]) / depth + half_x if depth > 1e-3 else 1e6
+        py[k] = (tau[1, 0] * x + tau[1, 1] * y + tau[1, 2]) / depth + half_y if depth > 1e-3 else 1e6
+
+
+@compiled
+def warp(images, number, tau, inside, mask, overlap, moved, weight):  # type: ignore[no-untyped-def]
+    """One moving image into (c, h * w) and its weights into (h * w,)."""
+    _, channels, rows, columns = images.shape
     height, width = mask.shape
-    flat, known, one, line = pixels.ravel(), inside.ravel(), pixels.dtype.type(1), np.uintp(columns)
     own_height, own_width = rows - 2 * MARGIN, columns - 2 * MARGIN
-    half_x, half_y = pixels.dtype.type((own_width - 1) / 2), pixels.dtype.type((own_height - 1) / 2)
-    near_x, near_y = (
-        pixels.dtype.type(2 * own_width * np.spacing(one)),
-        pixels.dtype.type(2 * own_height * np.spacing(one)),
-    )
-    half = pixels.dtype.type(0.5)
-    for row in range(height):
+    flat, known, line = images.ravel(), inside.ravel(), np.uintp(columns)
+    half_x, half_y, near = (own_width - 1) / 2, (own_height - 1) / 2, 2 * np.spacing(_ONE)
+    straight = tau[2, 0] == 0.0 and tau[2, 1] == 0.0
+    band = max(1, min(height, _AT_ONCE // width))  # rows
+    size = band * width
+    across, below = np.empty(size, np.float32), np.empty(size, np.float32)
+    for row in range(band):
         for column in range(width):
-            k = row * width + column
-            px, py = _place(tau, column - (width - 1) / 2, row - (height - 1) / 2)
-            x, tx = split(pixels.dtype.type(px) + half_x, own_width, one, near_x)
-            y, ty = split(pixels.dtype.type(py) + half_y, own_height, one, near_y)
-            weight[k] = mask[row, column]
-            if x < 0 or y < 0:
-                for c in range(channels):
-                    moved[c, k] = 0
-                if overlap:
-                    weight[k] = 0
-                continue
-            u, v = weights(tx, one), weights(ty, one)
-            for c in range(channels):
-                at = np.uintp(((i * channels + c) * rows + y) * columns + x)
-                moved[c, k] = _value(flat, at, line, u, v)
-            if overlap and _value(known, np.uintp(y * columns + x), line, u, v) <= half:
-                weight[k] = 0
+            across[row * width + column] = column - (width - 1) / 2
+        below[row * width : (row + 1) * width] = row - (height - 1) / 2
+    px, py, at = np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.int32)
+    u, v, taps = np.empty((4, size), np.float32), np.empty((4, size), np.float32), np.empty((size, 4), np.float32)
+    first = (MARGIN - 1) * columns + MARGIN - 1
+    for top in range(0, height, band):
+        begin, end = top * width, min(top + band, height) * width
+        at = at[: end - begin]
+        if straight:
+            one, two, x_of, y_of = across, below, _line(tau[0], top, half_x), _line(tau[1], top, half_y)
+        else:
+            _projected(tau, across, below + np.float32(top), half_x, half_y, px, py)
+            one, two, x_of, y_of = px, py, (_ONE, _ZERO, _ZERO), (_ZERO, _ONE, _ZERO)
+        _weights(one, two, x_of, y_of, np.float32(columns), np.float32(own_width + 1), np.float32(own_height + 1),
+                 np.float32(own_width * near), np.float32(own_height * near), at, u, v)  # fmt: skip
+        for c in range(channels):
+            _down(flat, (number * channels + c) * rows * columns + first, line, at, v, taps)
+            _along_row(taps, u, moved[c, begin:end])
+        weight[begin:end] = mask.ravel()[begin:end]
+        if overlap:
+            _down(known, first, line, at, v, taps)
+            _along_row(taps, u, px[: end - begin])
+            _cut(px, weight[begin:end])
 
 
-@_summing
-def _sums(moved, goal, weight, out):  # type: ignore[no-untyped-def]
+@compiled
+def _line(tau, top, half):  # type: ignore[no-untyped-def]
+    """The coefficients of a coordinate for rows that begin at ``top``."""
+    return np.float32(tau[0]), np.float32(tau[1]), np.float32(tau[1] * top + tau[2] + half)
+
+
+@summing
+def _cut(carried, weight):  # type: ignore[no-untyped-def]
+    """No weight where the other mask, carried here, is below a half."""
+    for k in range(weight.size):
+        weight[k] = weight[k] if carried[k] > _HALF else _ZERO
+
+
+@summing
+def sums(moved, goal, weight, out):  # type: ignore[no-untyped-def]
     """The six sums of each channel into (c, 6)."""
     for c in range(moved.shape[0]):
         w = m = f = mm = mf = ff = 0.0
@@ -142,91 +187,30 @@ def _sums(moved, goal, weight, out):  # type: ignore[no-untyped-def]
         out[c, 0], out[c, 1], out[c, 2], out[c, 3], out[c, 4], out[c, 5] = w, m, f, mm, mf, ff
 
 
-@_summing
-def _residuals(moved, goal, slope, weight, gain, level, offset, pull, first):  # type: ignore[no-untyped-def]
-    """Add one channel's weighted residual times slopes to ``pull`` (2, size); its squared error is returned."""
-    squared = 0.0
-    for k in range(moved.size):
-        residual = gain * (moved[k] - level) + offset - goal[k]
-        weighted = weight[k] * residual
-        squared += np.float64(weighted * residual)
-        if first:
-            pull[0, k] = weighted * slope[0, k]
-            pull[1, k] = weighted * slope[1, k]
-        else:
-            pull[0, k] += weighted * slope[0, k]
-            pull[1, k] += weighted * slope[1, k]
-    return squared
-
-
-@_summing
-def _along(pull, speed):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for k in range(pull.shape[1]):
-        total += np.float64(pull[0, k] * speed[0, k] + pull[1, k] * speed[1, k])
-    return total
-
-
 @compiled
-def _moments(pixels, fixed, tau, inside, mask, overlap, start, stop, out):  # type: ignore[no-untyped-def]
+def _moments(images, fixed, inside, mask, left, right, tau, overlap, start, stop, out):  # type: ignore[no-untyped-def]
     channels, size = fixed.shape[1], mask.size
-    moved, weight = np.empty((channels, size), pixels.dtype), np.empty(size, pixels.dtype)
-    for i in range(start, stop):
-        _warp(pixels, tau[i], inside, mask, overlap, i, moved, weight)
-        _sums(moved, fixed[i].reshape(channels, size), weight, out[i])
+    moved, weight = np.empty((channels, size), np.float32), np.empty(size, np.float32)
+    for p in range(start, stop):
+        warp(images, left[p], tau[p], inside, mask, overlap, moved, weight)
+        sums(moved, fixed[right[p]].reshape(channels, size), weight, out[p])
 
 
 @compiled
-def _linearise(pixels, fixed, slopes, velocity, tau, chosen, inside, mask, contrast, start, stop, error, gradient):  # type: ignore[no-untyped-def]
-    channels, size, dim, real = fixed.shape[1], mask.size, velocity.shape[0], pixels.dtype.type
-    moved, weight = np.empty((channels, size), pixels.dtype), np.empty(size, pixels.dtype)
-    sums, level = np.empty((channels, N_MOMENTS)), np.empty((channels, 2))
-    pull = np.empty((2, size), pixels.dtype)
-    speed = velocity.reshape(dim, 2, size)
-    overlap = contrast == 1 or contrast == 3
-    everything = mask.sum()
-    for q in range(start, stop):
-        i = chosen[q]
-        _warp(pixels, tau[q], inside, mask, overlap, i, moved, weight)
-        goal, slope = fixed[i].reshape(channels, size), slopes[i].reshape(channels, 2, size)
-        gain = 1.0
-        level[:] = 0.0
-        if contrast != 0:
-            _sums(moved, goal, weight, sums)
-            product = energy = 0.0
-            for c in range(channels):
-                total = max(sums[c, 0], 1e-12)
-                if overlap:
-                    level[c, 0], level[c, 1] = sums[c, 1] / total, sums[c, 2] / total
-                product += sums[c, 4] - total * level[c, 0] * level[c, 1]
-                energy += sums[c, 3] - total * level[c, 0] ** 2
-            if contrast != 1:
-                gain = min(max(product / max(energy, 1e-20), 0.05), 20.0)
-        squared = 0.0
-        for c in range(channels):
-            squared += _residuals(
-                moved[c], goal[c], slope[c], weight, real(gain), real(level[c, 0]), real(level[c, 1]), pull, c == 0
-            )
-        error[q] = squared / max(np.sum(weight), 1.0) * everything if overlap else squared
-        for d in range(dim):
-            gradient[q, d] = _along(pull, speed[d])
-
-
-@compiled
-def _energy_outside(pixels, poses, height, width, start, stop, out):  # type: ignore[no-untyped-def]
-    channels, rows, columns = pixels.shape[1:]
-    for i in range(start, stop):
-        pose, total = poses[i], 0.0
-        for row in range(rows):
-            for column in range(columns):
+def _energy_outside(images, left, poses, height, width, start, stop, out):  # type: ignore[no-untyped-def]
+    channels, rows, columns = images.shape[1:]
+    for p in range(start, stop):
+        pose, i, total = poses[p], left[p], 0.0
+        for row in range(MARGIN, rows - MARGIN):
+            for column in range(MARGIN, columns - MARGIN):
                 energy = 0.0
                 for c in range(channels):
-                    energy += np.float64(pixels[i, c, row, column]) ** 2
+                    energy += np.float64(images[i, c, row, column]) ** 2
                 if energy > 0.0:
                     x, y = column - (columns - 1) / 2, row - (rows - 1) / 2
-                    depth = pose[2, 0] * x + pose[2, 1] * y + pose[2, 2]
+                    depth = pose[2, 0] * x + pose[2, 1] * y + 1.0
                     there_x = (pose[0, 0] * x + pose[0, 1] * y + pose[0, 2]) / depth
                     there_y = (pose[1, 0] * x + pose[1, 1] * y + pose[1, 2]) / depth
                     if abs(there_x) > width / 2 or abs(there_y) > height / 2:
                         total += energy
-        out[i] = total
+        out[p] = total

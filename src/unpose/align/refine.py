@@ -6,8 +6,6 @@ normal matrix depends on the fixed image alone, so a step costs one warp and ``d
 """
 
 import math
-from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -16,12 +14,10 @@ from unpose.align import photometry
 from unpose.groups import LieGroup, area_change
 from unpose.images import pixel_grid, sample, source_points
 
-Evaluator = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-_STEPS = 12
-_SMALL = 0.02
+STEPS = 12
+SMALL = 0.02
 """Pixels: a step that moves no pixel of a typical object further has converged."""
-_AT_REST = 1e-3
+AT_REST = 1e-3
 """A step that lowers the error by less than this fraction has converged."""
 _PRIOR = (0.0, 0.0, 0.0, 0.02, 0.05, 0.05, 0.05, 0.05)
 """Pull of each coordinate back to the start, as a share of the image's stiffness; for affine and perspective only."""
@@ -38,7 +34,7 @@ def refine(
     max_angle: float = math.pi,
     max_shift: float = math.inf,
     max_scale: float = math.inf,
-    n_steps: int = _STEPS,
+    n_steps: int = STEPS,
 ) -> tuple[Tensor, Tensor]:
     """Refine the poses of pairs: (p, c, h, w) twice, (p, 3, 3) -> poses (p, 3, 3), converged (p,) bool.
 
@@ -48,17 +44,17 @@ def refine(
     height, width = fixed.shape[-2:]
     mask = torch.ones(height, width, dtype=fixed.dtype, device=fixed.device) if mask is None else mask
     grid = pixel_grid((height, width), fixed.dtype, fixed.device)
-    slopes, velocity = _slopes(fixed), _velocity(group, grid)  # (p, c, 2, h, w), (dim, 2, h, w)
-    normal = _normal(slopes, velocity, mask)  # (p, dim, dim)
-    evaluate = _evaluator(moving, fixed, slopes, velocity, contrast, mask)
-    # Units: what one step of each coordinate does to a pixel at a third of the frame, so that damping treats all alike.
-    reach = max(height, width) / 3
-    unit = torch.tensor([1, 1, reach, reach, reach, reach, reach**2, reach**2], dtype=fixed.dtype, device=fixed.device)
-    unit = unit[: group.dim]
+    slopes, speed = _slopes(fixed), velocity(group, grid)  # (p, c, 2, h, w), (dim, 2, h, w)
+    normal = _normal(slopes, speed, mask)  # (p, dim, dim)
+
+    def evaluate(poses: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        error, gradient = linearise(moving[pairs], fixed[pairs], slopes[pairs], speed, poses, contrast, mask)
+        return error / area_change(poses).abs().sqrt(), gradient
+
+    unit, pull = (scale.to(fixed) for scale in scales(group, (height, width)))
     stiffness = normal.diagonal(dim1=1, dim2=2).mul(unit**-2).amax(1)  # (p,) per squared pixel
-    pull = torch.tensor(_PRIOR[: group.dim], dtype=fixed.dtype, device=fixed.device) * (group.dim > 4)
     prior = pull * unit**2 * stiffness[:, None]  # (p, dim)
-    poses = poses.to(fixed)
+    poses = poses.to(fixed, copy=True)
     drift = torch.zeros(len(fixed), group.dim, dtype=fixed.dtype, device=fixed.device)
     damping = torch.full_like(stiffness, 1e-3)
     converged = torch.zeros(len(fixed), dtype=torch.bool, device=fixed.device)
@@ -76,8 +72,8 @@ def refine(
         inside = _within(trial, max_angle, max_shift, max_scale)
         better = inside & (trial_error <= error[active])
         # At rest: a step too small to see, or one that gains next to nothing.
-        small = (xi * unit).abs().amax(1) < _SMALL
-        idle = better & (error[active] - trial_error <= _AT_REST * error[active])
+        small = (xi * unit).abs().amax(1) < SMALL
+        idle = better & (error[active] - trial_error <= AT_REST * error[active])
         taken = active[better]
         poses[taken], drift[taken] = trial[better], trial_drift[better]
         gradient[taken], error[taken] = trial_gradient[better], trial_error[better]
@@ -90,41 +86,31 @@ def refine(
     return poses, converged
 
 
-def _evaluator(
-    moving: Tensor, fixed: Tensor, slopes: Tensor, velocity: Tensor, contrast: str, mask: Tensor
-) -> Evaluator:
-    """What refinement lowers: error (q,) and half its gradient (q, dim) at poses (q, 3, 3) of some pairs (q,)."""
-    if fixed.device.type == "cpu" and find_spec("numba") is not None:
-        from unpose.align.pixels_cpu import Linearised  # its compiler is slow to import
+def scales(group: LieGroup, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """For each coordinate how far one step moves a pixel at a third of the frame, and its pull back to the start.
 
-        evaluate: Evaluator = Linearised(moving, fixed, slopes, velocity, mask, photometry.CONTRASTS.index(contrast))
-    else:
-
-        def evaluate(poses: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-            return linearise(moving[pairs], fixed[pairs], slopes[pairs], velocity, poses, contrast, mask)
-
-    def normalised(poses: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
-        error, gradient = evaluate(poses, pairs)
-        return error / area_change(poses).abs().sqrt(), gradient
-
-    return normalised
+    The first lets damping treat all coordinates alike. (dim,) each.
+    """
+    reach = max(shape) / 3
+    unit = torch.tensor([1, 1, reach, reach, reach, reach, reach**2, reach**2])[: group.dim]
+    return unit, torch.tensor(_PRIOR[: group.dim]) * (group.dim > 4)
 
 
 def linearise(
-    moving: Tensor, fixed: Tensor, slopes: Tensor, velocity: Tensor, poses: Tensor, contrast: str, mask: Tensor
+    moving: Tensor, fixed: Tensor, slopes: Tensor, speed: Tensor, poses: Tensor, contrast: str, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The weighted squared error (p,) at these poses and half its gradient in the coordinates (p, dim)."""
     points = source_points(poses, (fixed.shape[-2], fixed.shape[-1]))
     moved = sample(moving, points)
     confined = photometry.uses_overlap(contrast)
-    weight = photometry.overlap(mask, points) if confined else mask.expand(len(fixed), 1, -1, -1)
+    weight = photometry.shared(mask, points) if confined else mask.expand(len(fixed), 1, -1, -1)
     residual = photometry.matched(moved, fixed, weight, contrast) - fixed
     weighted = weight * residual
     error = (weighted * residual).sum((1, 2, 3))
     if confined:
         error = error / weight.sum((1, 2, 3)).clamp(min=1.0) * mask.sum()
     pull = (weighted[:, :, None] * slopes).sum(1)  # (p, 2, h, w)
-    return error, pull.flatten(1) @ velocity.flatten(1).T
+    return error, pull.flatten(1) @ speed.flatten(1).T
 
 
 def _slopes(fixed: Tensor) -> Tensor:
@@ -136,21 +122,21 @@ def _slopes(fixed: Tensor) -> Tensor:
     return slopes
 
 
-def _velocity(group: LieGroup, grid: Tensor) -> Tensor:
+def velocity(group: LieGroup, grid: Tensor) -> Tensor:
     """What each coordinate does to a pixel at rest: (h, w, 2) -> (dim, 2, h, w)."""
     ones = torch.ones_like(grid[..., :1])
     moved = torch.einsum("kij,hwj->kihw", group.generators.to(grid), torch.cat([grid, ones], dim=-1))
     return moved[:, :2] - grid.movedim(-1, 0) * moved[:, 2:]  # projective: d(X / W) at W = 1 is dX - X dW
 
 
-def _normal(slopes: Tensor, velocity: Tensor, mask: Tensor) -> Tensor:
+def _normal(slopes: Tensor, speed: Tensor, mask: Tensor) -> Tensor:
     """The normal matrices, (p, dim, dim): one product of the images' structure tensors with pairs of velocities."""
     x, y = slopes.unbind(2)
     tensor = torch.stack([(x * x).sum(1), 2 * (x * y).sum(1), (y * y).sum(1)], dim=1) * mask  # (p, 3, h, w)
-    u, v = velocity.unbind(1)  # (dim, h, w)
+    u, v = speed.unbind(1)  # (dim, h, w)
     cross = (u[:, None] * v + v[:, None] * u) / 2
     pairs = torch.stack([u[:, None] * u, cross, v[:, None] * v], dim=2)  # (dim, dim, 3, h, w)
-    dim = len(velocity)
+    dim = len(speed)
     return (tensor.flatten(1) @ pairs.reshape(dim * dim, -1).T).reshape(-1, dim, dim)
 
 

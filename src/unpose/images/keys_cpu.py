@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MARGIN = 3
+MARGIN = 4
 """Zeros around an image so that every tap of a point that reaches the image can be read."""
 
 
