@@ -120,6 +120,41 @@ def test_only_the_command_line_prints_and_nobody_asserts(module):
             assert room_of(module) == "cli", f"{module}:{node.lineno} prints"
 
 
+# Who may touch the disk: the rooms that run things, and the files of `images` that read and write.
+DISK_ROOMS = {"cli", "train"}
+DISK_FILES = {f"unpose.images.{name}" for name in ("files", "listing", "decode", "pictures", "deep_tiff", "stacks")} | {
+    "unpose.images.zarr_arrays",
+    "unpose.images.star",
+    "unpose.data.experiments",  # takes its digits from the folder that UNPOSE_DATA names
+}
+DISK_CALLS = {
+    "open", "read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "glob", "rglob", "scandir", "listdir",
+    "mkdir", "makedirs", "touch", "unlink", "rmdir", "rmtree", "rename", "mkstemp", "mkdtemp", "memmap", "fromfile",
+    "exists", "is_file", "is_dir", "stat", "savez", "savez_compressed", "loadtxt", "savetxt",
+}  # fmt: skip
+
+
+def disk_calls(tree):
+    """Lines of a module that open, list, make or remove files: by a function's or a method's name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in DISK_CALLS:
+                yield node.lineno
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_only_those_who_may_touch_the_disk(module):
+    if room_of(module) not in DISK_ROOMS and module not in DISK_FILES:
+        for line in disk_calls(MODULES[module]):
+            pytest.fail(f"{module}:{line} touches the disk; images/files.py writes, images/decode.py reads")
+
+
+def test_a_file_opened_in_the_wrong_room_would_be_seen():
+    assert list(disk_calls(ast.parse("def sneak(path):\n    return path.read_bytes()"))) == [2]
+    assert list(disk_calls(MODULES["unpose.images.files"])), "the list of calls has gone stale"
+
+
 @pytest.mark.parametrize("name", ["utils", "helpers", "misc", "common"])
 def test_no_drawer_for_everything(name):
     assert not [module for module in MODULES if module.endswith(f".{name}")]

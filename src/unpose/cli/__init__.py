@@ -9,7 +9,10 @@ import click
 
 import unpose
 
-_COMMANDS = {"reproduce": "Make the pictures of the paper behind `find`."}
+_COMMANDS = {
+    "audit": "Measure how invariant a trained network is, and name the module that breaks it.",
+    "reproduce": "Make the pictures of the paper behind `find`.",
+}
 
 
 class _Lazy(click.Group):

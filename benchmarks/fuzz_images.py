@@ -1,0 +1,271 @@
+"""Mutated image files: every one must be read or listed with a reason, none may crash, hang or stop the run.
+
+    python benchmarks/fuzz_images.py [--files 10000] [--seed 0] [--out fuzz_images.json]
+
+Good files of every kind are bent by bits flipped, bytes overwritten with extreme numbers (mostly in the headers), cuts,
+pieces repeated, zeroed, and swapped with pieces of other files. A batch of them lies in a folder beside two good
+pictures and is read as a user would read it, in another process, so that a crash in a decoder's own code is seen.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from unpose.data import read_images
+
+BATCH_SECONDS = 120
+COMPANIONS = ("0.png", "1.png")
+"""Good pictures beside the mutants: a run must come through with these at least."""
+
+OUTCOMES = ("read", "partly read", "listed", "lost", "crashed")
+
+
+def good_files(folder):
+    """One small good file of every kind that the libraries here can write: kind -> paths within a folder."""
+    rng = np.random.default_rng(0)
+    grey, colour = rng.integers(0, 255, (23, 19)).astype(np.uint8), rng.integers(0, 255, (23, 19, 3)).astype(np.uint8)
+    stack = rng.integers(0, 255, (5, 13, 11)).astype(np.uint8)
+    smooth = np.kron(grey[:4, :3], np.ones((8, 8), np.uint8))
+
+    def picture(name, array, mode=None, **options):
+        image = Image.fromarray(array)
+        (image.convert(mode) if mode else image).save(folder / name, **options)
+
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture("grey.png", grey)
+    picture("colour.png", colour)
+    picture("palette.png", colour, "P", transparency=3)
+    picture("alpha.png", np.dstack([colour, grey]))
+    picture("deep.png", (grey.astype(np.uint16) * 257))
+    picture("bit.png", grey, "1")
+    picture("exif.jpg", smooth, exif=exif)
+    picture("colour.jpg", colour, quality=60)
+    picture("progressive.jpg", colour, progressive=True)
+    picture("cmyk.jpg", colour, "CMYK")
+    for name, options in {
+        "raw": {}, "lzw": {"compression": "tiff_lzw"}, "deflate": {"compression": "tiff_deflate"},
+        "jpeg": {"compression": "jpeg"}, "packbits": {"compression": "packbits"},
+    }.items():  # fmt: skip
+        picture(f"{name}.tif", colour, **options)
+    picture("group4.tif", grey, "1", compression="group4")
+    picture("float.tif", grey.astype(np.float32))
+    pages = [Image.fromarray(page) for page in stack]
+    pages[0].save(folder / "pages.tif", save_all=True, append_images=pages[1:])
+    picture("lossy.webp", colour)
+    picture("lossless.webp", np.dstack([colour, grey]), lossless=True)
+    pages[0].save(folder / "film.webp", save_all=True, append_images=pages[1:])
+    picture("grey.bmp", grey)
+    picture("colour.bmp", colour)
+    picture("still.gif", grey)
+    pages[0].save(folder / "film.gif", save_all=True, append_images=pages[1:])
+    picture("grey.pgm", grey)
+    picture("colour.ppm", colour)
+    (folder / "plain.ppm").write_text("P2\n3 2\n255\n1 2 3\n4 5 6\n")
+    np.save(folder / "stack.npy", stack)
+    np.save(folder / "fortran.npy", np.asfortranarray(stack.astype(np.float32)))
+    np.savez(folder / "stored.npz", images=stack, y=np.arange(5))
+    np.savez_compressed(folder / "packed.npz", x=stack)
+    _scientific(folder, stack, colour)
+    return {path.name: path for path in sorted(folder.iterdir())}
+
+
+def _scientific(folder, stack, colour):
+    """The kinds that need an extra, where it is installed."""
+    try:
+        import tifffile
+
+        tifffile.imwrite(folder / "deep.tif", colour.astype(np.uint16) * 257, photometric="rgb")
+        tifffile.imwrite(folder / "double.tif", stack.astype(np.float64), compression="zlib")
+    except ImportError:
+        pass
+    try:
+        import mrcfile
+
+        with mrcfile.new(folder / "stack.mrcs") as file:
+            file.set_data(stack.astype(np.float32))
+    except ImportError:
+        pass
+    try:
+        import h5py
+
+        for name, version in (("plain", "earliest"), ("latest", "latest")):
+            with h5py.File(folder / f"{name}.h5", "w", libver=version) as file:
+                file.create_dataset("g/images", data=stack)
+                file.create_dataset("g/packed", data=stack, chunks=(2, 13, 11), compression="gzip", shuffle=True)
+    except ImportError:
+        pass
+    try:
+        import zarr
+
+        for version in (2, 3):
+            array = zarr.create_array(
+                folder / f"v{version}.zarr", shape=stack.shape, chunks=(2, 13, 11), dtype="u1", zarr_format=version
+            )
+            array[:] = stack
+    except ImportError:
+        pass
+
+
+def mutated(data, other, rng):
+    """Bytes of a file after one to four mutations."""
+    data = bytearray(data)
+    for _ in range(rng.integers(1, 5)):
+        if not data:
+            break
+        # Half of all places in the first 256 bytes, where sizes and offsets stand.
+        at = int(rng.integers(0, min(len(data), 256) if rng.random() < 0.5 else len(data)))
+        length = int(rng.integers(1, 33))
+        match int(rng.integers(0, 8)):
+            case 0:
+                data[at] ^= 1 << int(rng.integers(0, 8))
+            case 1:
+                data[at] = int(rng.integers(0, 256))
+            case 2:
+                value = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF]))
+                data[at : at + 4] = value.to_bytes(4, "little" if rng.random() < 0.5 else "big")
+            case 3:
+                del data[at:]
+            case 4:
+                del data[at : at + length]
+            case 5:
+                data[at:at] = data[at : at + length] * int(rng.integers(1, 9))
+            case 6:
+                data[at : at + length] = bytes(length)
+            case 7:
+                start = int(rng.integers(0, max(1, len(other))))
+                data[at : at + length] = other[start : start + length]
+    return bytes(data)
+
+
+def with_sums(data):
+    """A PNG whose chunks' checksums are right again, so that a mutation gets further than the first check."""
+    data, at = bytearray(data), 8
+    while at + 12 <= len(data):
+        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+        if end + 4 > len(data):
+            break
+        data[end : end + 4] = zlib.crc32(data[at + 4 : end]).to_bytes(4, "big")
+        at = end + 4
+    return bytes(data)
+
+
+def write_mutant(good, name, target, rng):
+    """A mutant of a good file, under a name that begins like it; of a Zarr folder one file is mutated."""
+    other = rng.choice([path for path in good.values() if path.is_file()])
+    if good[name].is_dir():
+        shutil.copytree(good[name], target)
+        victim = rng.choice(sorted(path for path in target.rglob("*") if path.is_file()))
+        victim.write_bytes(mutated(victim.read_bytes(), other.read_bytes(), rng))
+    else:
+        data = mutated(good[name].read_bytes(), other.read_bytes(), rng)
+        target.write_bytes(with_sums(data) if name.endswith(".png") and rng.random() < 0.8 else data)
+
+
+def outcomes(folder):
+    """What became of every file of a folder, read as a user would, and the reasons given."""
+    found = read_images(folder, memory=2**30)
+    read, listed = ({name.partition("[")[0] for name in names} for names in (found.names, dict(found.rejected)))
+    if not np.isfinite(found.images).all():
+        raise ValueError("pixels that are not finite were let through")
+
+    def outcome(name):
+        if name in read:
+            return "partly read" if name in listed else "read"
+        return "listed" if name in listed else "lost"
+
+    return {path.name: outcome(path.name) for path in folder.iterdir()}, [reason for _, reason in found.rejected]
+
+
+def in_child(folder):
+    """:func:`outcomes` in another process; where that dies or hangs, of its halves, to find the culprit."""
+    command = [sys.executable, __file__, "--read", str(folder)]
+    try:
+        child = subprocess.run(command, capture_output=True, timeout=BATCH_SECONDS, check=False)
+        if child.returncode == 0:  # what libtiff itself says on stderr of damaged files is let pass
+            return json.loads(child.stdout)
+        said = child.stderr.decode(errors="replace")[-300:] or f"exit status {child.returncode}"
+    except subprocess.TimeoutExpired:
+        said = f"no answer in {BATCH_SECONDS} s"
+    mutants = [path for path in sorted(folder.iterdir()) if path.name not in COMPANIONS]
+    if len(mutants) == 1:
+        print(f"{mutants[0].name}: {said}")
+        return {mutants[0].name: "crashed"}, []
+    found, reasons = {}, []
+    for half in (mutants[: len(mutants) // 2], mutants[len(mutants) // 2 :]):
+        with tempfile.TemporaryDirectory() as place:
+            for path in (*half, *(folder / name for name in COMPANIONS)):
+                (shutil.copytree if path.is_dir() else shutil.copy)(path, Path(place) / path.name)
+            some, why = in_child(Path(place))
+        found |= some
+        reasons += why
+    return found, reasons
+
+
+def run(files, seed, folder, batch=500, show=None):
+    """Counts of outcomes for each kind of file."""
+    (folder / "good").mkdir()
+    good = good_files(folder / "good")
+    kinds = sorted(good)
+    counts = {kind: Counter(dict.fromkeys(OUTCOMES, 0)) for kind in kinds}
+    for start in range(0, files, batch):
+        place = folder / "batch"
+        place.mkdir()
+        for name in COMPANIONS:
+            shutil.copy(good["grey.png"], place / name)
+        names = {}
+        for number in range(start, min(start + batch, files)):
+            kind = kinds[number % len(kinds)]
+            name = f"{number:06}-{kind}"
+            write_mutant(good, kind, place / name, np.random.default_rng([seed, number]))
+            names[name] = kind
+        found, reasons = in_child(place)
+        for name, kind in names.items():
+            counts[kind][found[name]] += 1
+        if show is not None:
+            show(start + len(names), reasons)
+        shutil.rmtree(place)
+    return counts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="fuzz_images.json")
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.read is not None:
+        print(json.dumps(outcomes(options.read)))
+        return
+    start, why = time.perf_counter(), Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        counts = run(options.files, options.seed, Path(folder), show=lambda _, reasons: why.update(reasons))
+    seconds = time.perf_counter() - start
+    print(f"{'kind':18}" + "".join(f"{outcome:>13}" for outcome in OUTCOMES))
+    total = Counter(dict.fromkeys(OUTCOMES, 0))
+    for kind, row in counts.items():
+        print(f"{kind:18}" + "".join(f"{row[outcome]:13}" for outcome in OUTCOMES))
+        total.update(row)
+    print(f"{'all':18}" + "".join(f"{total[outcome]:13}" for outcome in OUTCOMES))
+    print(f"{options.files:,} files in {seconds:.0f} s; {len(why):,} different reasons, the most frequent:")
+    for reason, count in why.most_common(12):
+        print(f"{count:6}  {reason[:100]}")
+    result = {"machine": platform.machine(), "files": options.files, "seed": options.seed, "seconds": seconds}
+    Path(options.out).write_text(json.dumps(result | {"counts": counts, "reasons": why.most_common(100)}, indent=1))
+    raise SystemExit(bool(total["crashed"] or total["lost"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What every reader of files speaks: a header before any pixel, frames in natural units, one reason for what fails.
+
+A frame is a ``float32`` array ``(h, w)`` or ``(h, w, 3)``: ``uint8`` and ``uint16`` divided by their full scale, all
+other numbers as they are (true is one).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+PIXEL_LIMIT = 89_478_485
+"""Pixels of one frame, Pillow's own limit against decompression bombs: no file makes us decode more."""
+
+FRAME_LIMIT = 10_000_000
+"""Frames of one file: a few bytes can declare more than can be counted."""
+
+LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+"""Grey from red, green and blue (ITU-R BT.601), as everywhere."""
+
+Frame = tuple[int, "NDArray | Unreadable"]
+"""The number of a frame in its file, and its pixels or why there are none."""
+
+
+class Unreadable(ValueError):
+    """A file or a frame that is not read; the message is one line for the list of rejected files."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says it holds, read before any pixel."""
+
+    sizes: list[tuple[int, int]]  # height and width of each frame
+    colour: bool  # some frame has colour channels, which may still all be equal
+    cost: int  # bytes of memory while it is read, besides the frames kept
+    note: str = ""  # what reading will lose, if anything
+
+
+def natural_units(array: NDArray) -> NDArray:
+    """Numbers of any real type as float32: by full scale where the type has one, else as they are."""
+    if array.dtype.kind not in "biuf":
+        raise Unreadable(f"holds values of type {array.dtype}, which are not pixels")
+    if array.dtype.kind == "u" and array.dtype.itemsize <= 2:
+        return np.divide(array, np.iinfo(array.dtype).max, dtype=np.float32)
+    with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite, and that is refused below
+        return array.astype(np.float32)
+
+
+def checked_frame(frame: NDArray) -> NDArray:
+    """The frame (h, w, ...) itself, or :class:`Unreadable` where it cannot be an image."""
+    check_size(frame.shape[0], frame.shape[1])
+    if not np.isfinite(frame).all():
+        raise Unreadable("has pixels that are NaN or infinite")
+    return frame
+
+
+def check_size(height: int, width: int) -> None:
+    """Refuse frames that are too small to have a pose and those too large to decode safely."""
+    if height < 2 or width < 2:
+        raise Unreadable(f"is {height} x {width} pixels; at least 2 x 2 are needed")
+    if height * width > PIXEL_LIMIT:
+        raise Unreadable(f"declares {height} x {width} pixels, more than the limit of {PIXEL_LIMIT:,}")
+
+
+def over_ground(rgba: NDArray) -> NDArray:
+    """Transparent images on a ground: (h, w, 4) -> (h, w, 3).
+
+    The ground is black, and white where the visible part is itself nearly black (mean luminance below a quarter): a
+    black shape cut out of nothing would vanish on black.
+    """
+    colour, alpha = rgba[..., :3], rgba[..., 3:]
+    total = float(alpha.sum(dtype=np.float64))
+    brightness = float((colour @ LUMINANCE * alpha[..., 0]).sum(dtype=np.float64)) / total if total > 0 else 1.0
+    ground = np.float32(brightness < 0.25)
+    blended = colour * alpha
+    blended += ground * (1 - alpha)
+    return blended
+
+
+def unreadable(error: Exception) -> Unreadable:
+    """Any decoder's complaint as one line."""
+    if isinstance(error, Unreadable):
+        return error
+    if isinstance(error, MemoryError):
+        return Unreadable("needs more memory than there is")
+    if isinstance(error, OSError) and error.strerror:
+        return Unreadable(f"cannot be read: {error.strerror}")
+    said = " ".join(printable(str(error)).split())[:160]
+    return Unreadable(f"is damaged or not what it seems: {said or type(error).__name__}")
+
+
+def printable(name: str) -> str:
+    """A file's name as text that is safe to show and still names one file only.
+
+    Bytes that are no UTF-8, control characters (new lines, terminal codes, reversed writing) and backslashes are
+    written as escapes. Quotes and angle brackets stay: a page escapes them where it shows them.
+
+    Examples
+    --------
+    >>> printable("two\nlines") == "two" + chr(92) + "nlines"
+    True
+    """
+    return "".join(letter if letter.isprintable() and letter != "\\" else _escaped(letter) for letter in name)
+
+
+def _escaped(letter: str) -> str:
+    code = ord(letter)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8, as the operating system's interface hands it over
+        return f"\\x{code - 0xDC00:02x}"
+    return letter.encode("unicode_escape").decode("ascii")

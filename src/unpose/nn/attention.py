@@ -1,0 +1,121 @@
+"""The one core of group self-attention; lifting and group layers, local and global, are shells around it."""
+
+import torch
+from torch import Tensor
+
+from unpose.nn.windowed import attend
+
+
+def group_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    position: Tensor,
+    *,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention over pixels and group elements with a relative encoding.
+
+    The output at pixel i and element h attends to every key (j, k) in its window,
+
+    ``out(i, h) = sum_jk softmax_jk(<q(i, h), key(j, k) + P(h^-1 (x_j - x_i), h^-1 k)> / sqrt(d)) value(j, k)``,
+
+    equations 14 (one key element) and 16. Keys outside of the image take no part: they are masked, not zero.
+
+    Parameters
+    ----------
+    query : (batch, heads, outputs or 1, height, width, d)
+        One for each output element, or one shared by all: a map on the plane that is lifted.
+    key : (batch, heads, keys, height, width, d)
+        One for each element, or ``keys`` = 1 for a map on the plane.
+    value : (batch, heads, keys, height, width, any)
+    position : (heads or 1, outputs, keys, window_y, window_x, d)
+        The encoding, written out: entry ``[:, h, k, y, x]`` is P for output h, key k and the key's offset
+        ``(x - window_x // 2, y - window_y // 2)`` from the query. The windows are odd and at most ``2 size - 1``, which
+        reaches every pixel from every other: global attention. Which relative element a pair (h, k) has is settled in
+        the table (:func:`unpose.nn.position_table`); nothing below this function knows the group.
+
+        With one more axis, (heads or 1, outputs, queries, keys, window_y, window_x, d), the result is the paper's
+        double sum (equations 15 and 16): ``out(i, h)`` is the sum over h~ of the attention from q(i, h~) with
+        ``P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k)``. The published relative element ``h^-1 (h~^-1 k)`` is not invariant;
+        this one is.
+    bias : (heads or 1, outputs, keys, window_y, window_x), optional
+        Added to the scores; minus infinity leaves a key out. Each query must keep at least one key.
+    dropout : probability with which an attention weight is dropped.
+
+    Returns
+    -------
+    (batch, heads, outputs, height, width, any)
+
+    Notes
+    -----
+    Time and scores grow with ``outputs * keys * window_y * window_x`` for each pixel and head; the paper's sum has the
+    number of elements as a further factor.
+
+    This is the seam for faster implementations: they replace :func:`unpose.nn.windowed.attend`, which takes exactly
+    these tensors with a table of six axes. All are dense, d is the fastest axis, and the gradient of the table is a sum
+    over batch and pixels that can be taken in a fixed order.
+
+    Examples
+    --------
+    >>> maps = torch.randn(2, 3, 4, 5, 7, 6)
+    >>> group_attention(maps, maps, maps, torch.randn(1, 4, 4, 3, 3, 6)).shape
+    torch.Size([2, 3, 4, 5, 7, 6])
+    """
+    if position.ndim == 7:
+        if bias is not None and bias.ndim != 5:
+            raise ValueError(f"bias must be (heads or 1, outputs, keys, window_y, window_x), got {tuple(bias.shape)}")
+        outputs = []
+        for h in range(position.shape[1]):
+            own = None if bias is None else bias[:, h, None].expand(-1, position.shape[2], -1, -1, -1)
+            outputs.append(group_attention(query, key, value, position[:, h], bias=own, dropout=dropout).sum(2))
+        return torch.stack(outputs, dim=2)
+    _check(query, key, value, position, bias)
+    return attend(query, key, value, position, bias, dropout)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("position", position)):
+        if tensor.ndim != 6:
+            axes = "(heads, outputs, keys, window_y, window_x, channels)" if name == "position" else _AXES
+            raise ValueError(f"{name} must be {axes}, got shape {tuple(tensor.shape)}")
+    batch, heads, queries, height, width, channels = query.shape
+    if key.shape[:2] != (batch, heads) or key.shape[3:] != (height, width, channels):
+        raise ValueError(f"query and key must agree in all but elements, got {_shapes(query, key)}")
+    if value.shape[:5] != key.shape[:5]:
+        raise ValueError(f"key and value must agree in all but channels, got {_shapes(key, value)}")
+    table_heads, outputs, keys, window_y, window_x, table_channels = position.shape
+    if queries not in (1, outputs) or keys != key.shape[2]:
+        raise ValueError(
+            f"the position table is for {outputs} output and {keys} key elements, but there are {queries} query and "
+            f"{key.shape[2]} key elements: were they made for the same group?"
+        )
+    if table_heads not in (1, heads) or table_channels != channels:
+        raise ValueError(
+            f"the position table must have 1 or {heads} heads and {channels} channels like the query, got "
+            f"{table_heads} and {table_channels}"
+        )
+    check_window((window_y, window_x), (height, width))
+    if bias is not None and (bias.ndim != 5 or bias.shape[1:] != position.shape[1:5] or len(bias) not in (1, heads)):
+        raise ValueError(f"bias must be (heads or 1, *{tuple(position.shape[1:5])}), got shape {tuple(bias.shape)}")
+
+
+def check_window(window: tuple[int, int], size: tuple[int, int] | None = None) -> None:
+    """Raise a ``ValueError`` unless a (height, width) window has a middle and no more than reaches across the image."""
+    if any(extent < 1 or extent % 2 == 0 for extent in window):
+        raise ValueError(
+            f"a window needs odd height and width, so that the query is in its middle, got {window[0]} x {window[1]}"
+        )
+    if size is not None and any(extent > 2 * full - 1 for extent, full in zip(window, size, strict=True)):
+        raise ValueError(
+            f"a window of {window[0]} x {window[1]} is larger than an image of {size[0]} x {size[1]} can fill: at most "
+            f"{2 * size[0] - 1} x {2 * size[1] - 1}, which is global attention"
+        )
+
+
+_AXES = "(batch, heads, elements, height, width, channels)"
+
+
+def _shapes(a: Tensor, b: Tensor) -> str:
+    return f"{tuple(a.shape)} and {tuple(b.shape)}"

@@ -1,0 +1,201 @@
+"""Lifting and group self-attention as layers: projections, a position table, and the core."""
+
+import torch
+from torch import Tensor, nn
+
+from unpose.groups import FiniteGroup
+from unpose.nn.attention import check_window, group_attention
+from unpose.nn.checks import check_maps
+from unpose.nn.encodings import make_encoding
+from unpose.nn.positions import (
+    dilated_neighbourhood,
+    inverse_elements,
+    is_unimodular,
+    parse_finite,
+    position_table,
+    relative_elements,
+    widest_window,
+)
+
+
+class _SelfAttention(nn.Module):
+    """What the two layers share: everything but which elements the input has."""
+
+    inverses: Tensor
+    relations: Tensor
+
+    def __init__(
+        self,
+        group: FiniteGroup,
+        in_channels: int,
+        out_channels: int,
+        *,
+        relations: Tensor,
+        kinds: int | None,
+        heads: int,
+        head_channels: int,
+        window: int | None,
+        reach: float | None,
+        encoding: str,
+        attention_dropout: float,
+        value_dropout: float,
+    ) -> None:
+        super().__init__()
+        for name, count in (("in_channels", in_channels), ("out_channels", out_channels), ("heads", heads)):
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
+        if window is not None:
+            check_window((window, window))
+        elif reach is None:
+            raise ValueError("global attention (window=None) needs reach, the distance in pixels its encoding spans")
+        self.group, self.in_channels, self.heads, self.window = group, in_channels, heads, window
+        self.attention_dropout = attention_dropout
+        self._dilates = not is_unimodular(group)
+        self._table = None if window is None else (widest_window(group, window),) * 2
+        self.encoding = make_encoding(encoding, head_channels, kinds, heads, reach or max((window or 1) // 2, 1))
+        self.project = nn.Linear(in_channels, 3 * heads * head_channels)
+        self.merge = nn.Linear(heads * head_channels, out_channels)
+        self.value_dropout = nn.Dropout(value_dropout)
+        # Constants of the group: they follow the module's device and are no part of what it has learnt.
+        self.register_buffer("inverses", inverse_elements(group), persistent=False)
+        self.register_buffer("relations", relations, persistent=False)
+
+    def extra_repr(self) -> str:
+        return f"group={self.group}, in_channels={self.in_channels}, heads={self.heads}, window={self.window}"
+
+    def _attend(self, maps: Tensor) -> Tensor:
+        """(b, channels, keys, h, w) -> (b, channels, order, h, w)"""
+        height, width = maps.shape[-2:]
+        projected = self.project(maps.movedim(1, -1)).unflatten(-1, (3, self.heads, -1))  # (b, keys, h, w, 3, n, d)
+        query, key, value = projected.permute(4, 0, 5, 1, 2, 3, 6).unbind(0)  # (b, n, keys, h, w, d) each
+        window = self._table or (2 * height - 1, 2 * width - 1)
+        position = position_table(self.encoding, self.inverses, self.relations, window).to(query.dtype)
+        bias = None
+        if self._dilates:
+            bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(query)
+        dropout = self.attention_dropout if self.training else 0.0
+        found = group_attention(query, key, value, position, bias=bias, dropout=dropout)  # (b, n, order, h, w, d)
+        merged = self.merge(found.permute(0, 2, 3, 4, 1, 5).flatten(-2))  # (b, order, h, w, channels)
+        return self.value_dropout(merged.movedim(-1, 1))
+
+
+class LiftingSelfAttention(_SelfAttention):
+    """Self-attention from the plane to the group (equation 14): (b, in, h, w) -> (b, out, order, h, w).
+
+    Parameters
+    ----------
+    group : name or FiniteGroup
+        Point group, or ``dilations(...)`` (equation 20).
+    in_channels, out_channels : of the maps
+    heads, head_channels : number of heads and channels of each head's queries, keys and values
+    window : odd side of the square window; None attends to the whole image
+    reach : distance in pixels that the encoding spans; the window's radius by default, needed where there is none
+    encoding : ``"separable"`` (the paper's) or ``"harmonic"`` (steerable, one for each head)
+    attention_dropout, value_dropout : probabilities, of attention weights and of the layer's results
+
+    Notes
+    -----
+    Parameters do not depend on the image size: images of any size, odd, even or not square, go through one layer.
+
+    Examples
+    --------
+    >>> LiftingSelfAttention("p4", 1, 8, heads=2, head_channels=4, window=5)(torch.rand(1, 1, 9, 13)).shape
+    torch.Size([1, 8, 4, 9, 13])
+    """
+
+    def __init__(
+        self,
+        group: str | FiniteGroup,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int,
+        head_channels: int,
+        window: int | None,
+        reach: float | None = None,
+        encoding: str = "separable",
+        attention_dropout: float = 0.0,
+        value_dropout: float = 0.0,
+    ) -> None:
+        group = parse_finite(group)
+        super().__init__(
+            group,
+            in_channels,
+            out_channels,
+            relations=torch.zeros(group.order, 1, dtype=torch.long),
+            kinds=None,
+            heads=heads,
+            head_channels=head_channels,
+            window=window,
+            reach=reach,
+            encoding=encoding,
+            attention_dropout=attention_dropout,
+            value_dropout=value_dropout,
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        check_maps(images, self.in_channels, None)
+        return self._attend(images[:, :, None])
+
+
+class GroupSelfAttention(_SelfAttention):
+    """Self-attention on the group (equation 16): (b, in, order, h, w) -> (b, out, order, h, w).
+
+    Parameters are those of :class:`LiftingSelfAttention`, and
+
+    mode : {"relative", "paper"}
+        ``"relative"``: the output at (i, h) asks with its own query, order^2 pairs of elements. ``"paper"``: the
+        paper's sum over the queries of all elements, order^3, with the invariant relative elements
+        ``(h^-1 h~, h^-1 k)``.
+
+    Examples
+    --------
+    >>> layer = GroupSelfAttention("p4m", 3, 5, heads=2, head_channels=4, window=None, reach=6)
+    >>> layer(torch.rand(1, 3, 8, 7, 6)).shape
+    torch.Size([1, 5, 8, 7, 6])
+    """
+
+    def __init__(
+        self,
+        group: str | FiniteGroup,
+        in_channels: int,
+        out_channels: int,
+        *,
+        heads: int,
+        head_channels: int,
+        window: int | None,
+        reach: float | None = None,
+        encoding: str = "separable",
+        attention_dropout: float = 0.0,
+        value_dropout: float = 0.0,
+        mode: str = "relative",
+    ) -> None:
+        group = parse_finite(group)
+        relations, kinds = relative_elements(group)  # (order, order)
+        if mode == "paper":
+            relations = relations[:, :, None] * kinds + relations[:, None, :]  # (order, order, order): h, h~, k
+            kinds = kinds**2
+        elif mode != "relative":
+            raise ValueError(f"mode must be 'relative' or 'paper', got {mode!r}")
+        super().__init__(
+            group,
+            in_channels,
+            out_channels,
+            relations=relations,
+            kinds=kinds,
+            heads=heads,
+            head_channels=head_channels,
+            window=window,
+            reach=reach,
+            encoding=encoding,
+            attention_dropout=attention_dropout,
+            value_dropout=value_dropout,
+        )
+        self.mode = mode
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode}"
+
+    def forward(self, maps: Tensor) -> Tensor:
+        check_maps(maps, self.in_channels, self.group)
+        return self._attend(maps)

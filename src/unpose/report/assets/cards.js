@@ -1,0 +1,109 @@
+// The grid of groups: one card each, sorted, selectable, named in place.
+const selected = new Set();
+const cards = new Map();
+
+const ORDERS = {
+  size: (a, b) => sizeOf(b) - sizeOf(a) || a - b,
+  confidence: (a, b) => confidenceOf(b) - confidenceOf(a) || a - b,
+  name: (a, b) => nameOf(a).localeCompare(nameOf(b), undefined, { numeric: true }) || a - b,
+};
+
+function card(group) {
+  const cluster = data.clusters[group];
+  const side = tileWidth(132);
+  const name = make("input", {
+    className: "name", type: "text", value: nameOf(group), maxLength: 200, autocomplete: "off", spellcheck: false,
+    "aria-label": `Name of group ${group}`,
+    on: {
+      change: (event) => rename(group, event.target.value),
+      keydown: (event) => {
+        if (event.key === "Enter") event.target.blur();
+        if (event.key === "Escape") { event.target.value = nameOf(group); event.target.blur(); }
+      },
+    },
+  });
+  const open = make("button", { type: "button", className: "open", on: { click: () => openMembers(group) } },
+    cut("means", group, side, "mean"),
+    cluster.error === null ? null : make("span", { className: "error-map" }, `± ${Number(cluster.error.toPrecision(2))}`,
+      cut("errors", group, tileWidth(60), "error")));
+  const select = make("input", {
+    type: "checkbox", className: "select",
+    on: { change: (event) => { event.target.checked ? selected.add(group) : selected.delete(group); drawTools(); } },
+  });
+  const element = make("li", { className: "card" },
+    make("div", { className: "top" }, mark(group), name, select), open,
+    make("div", { className: "facts" }), make("div", { className: "parts" }));
+  element.dataset.group = group;
+  return element;
+}
+
+function refreshCard(group) {
+  const element = cards.get(group), size = sizeOf(group), sure = confidenceOf(group);
+  const shownName = visible(nameOf(group));
+  element.querySelector(".name").value = nameOf(group);
+  element.querySelector(".select").checked = selected.has(group);
+  element.querySelector(".select").setAttribute("aria-label", `Select ${shownName}`);
+  element.querySelector(".open").setAttribute("aria-label",
+    `Open ${shownName}: ${counted(size, "image")}, ${percent(sure)} sure`);
+  element.classList.toggle("is-hidden", isHidden(group));
+  const symmetry = data.clusters[group].symmetry;
+  element.querySelector(".facts").replaceChildren(
+    make("span", { className: "count" }, counted(size, "image")),
+    make("span", { className: "sure" }, `${percent(sure)} sure`),
+    make("meter", { min: 0, max: 1, value: sure, "aria-hidden": "true" }),
+    make("span", { className: "symmetry" }, symmetry ? `symmetric: ${symmetry}` : "not symmetric"));
+  const others = partsOf(group).filter((c) => c !== group);
+  element.querySelector(".parts").replaceChildren(...(others.length
+    ? [make("span", {}, "with"), ...others.map((c) => cut("means", c, tileWidth(28), "mean"))] : []));
+}
+
+function noGroupCard() {
+  const some = members[NO_GROUP].filter((i) => pictured.has(i)).slice(0, 9);
+  const element = make("li", { className: "card no-group" },
+    make("div", { className: "top" }, mark(NO_GROUP), make("span", { className: "name" }, "No group")),
+    make("button", {
+      type: "button", className: "open", "aria-label": `Open the ${counted(members[NO_GROUP].length, "image")} in no group`,
+      on: { click: () => openMembers(NO_GROUP) },
+    }, make("div", { className: "pile" }, ...some.map((image) => tile(image, 44)))),
+    make("div", { className: "facts" }, make("span", { className: "count" },
+      counted(members[NO_GROUP].length, "image"))));
+  element.dataset.group = NO_GROUP;
+  return element;
+}
+
+function drawCards() {
+  const list = groups().filter((g) => !isHidden(g) || find("show-hidden").checked).sort(ORDERS[find("sort").value]);
+  for (const group of list) {
+    if (!cards.has(group)) cards.set(group, card(group));
+    refreshCard(group);
+  }
+  for (const group of selected) if (!list.includes(group)) selected.delete(group);
+  const last = members[NO_GROUP].length ? [cards.get(NO_GROUP) ?? noGroupCard()] : [];
+  if (last.length) cards.set(NO_GROUP, last[0]);
+  find("cards").replaceChildren(...list.map((group) => cards.get(group)), ...last);
+  drawTools();
+}
+
+function drawTools() {
+  const list = [...selected], allHidden = list.length > 0 && list.every(isHidden);
+  const hidden = groups().filter(isHidden).length;
+  find("merge").disabled = list.length < 2;
+  find("merge").textContent = list.length > 1 ? `Merge ${list.length}` : "Merge";
+  find("hide").disabled = list.length < 1;
+  find("hide").textContent = `${allHidden ? "Bring back" : "Hide"}${list.length ? ` ${list.length}` : ""}`;
+  find("undo").disabled = past.length === 0;
+  find("hidden-choice").hidden = hidden === 0;
+  find("hidden-count").textContent = `show ${hidden} hidden`;
+}
+
+function startCards() {
+  const then = (act) => () => { const list = [...selected]; selected.clear(); act(list); };
+  find("merge").addEventListener("click", then(merge));
+  find("hide").addEventListener("click", then((list) => hide(list, !list.every(isHidden))));
+  find("undo").addEventListener("click", undo);
+  find("sort").addEventListener("change", drawCards);
+  find("show-hidden").addEventListener("change", drawCards);
+  steer(find("cards"), ".open");
+  onEdit(drawCards);
+  drawCards();
+}

@@ -1,0 +1,60 @@
+// Themes, small parts, and the order in which everything starts.
+const themeWatchers = [];
+const onTheme = (act) => themeWatchers.push(act);
+
+function startTheme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)"), root = document.documentElement;
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+  const show = () => {
+    find("theme").textContent = isDark() ? "Light" : "Dark";
+    find("theme").setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+    themeWatchers.forEach((act) => act());
+  };
+  find("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; show(); });
+  dark.addEventListener("change", show);
+  show();
+}
+
+function startCopy() {
+  find("copy").addEventListener("click", async () => {
+    const text = data.run.command;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch { // no clipboard for a page from disk in some browsers: leave the command selected
+      getSelection().selectAllChildren(find("command"));
+      if (!document.execCommand("copy")) { find("copy").textContent = "Press Ctrl+C"; return; }
+    }
+    find("copy").textContent = "Copied";
+    setTimeout(() => { find("copy").textContent = "Copy"; }, 1600);
+  });
+}
+
+function startRejected() {
+  find("rejected")?.append(...data.rejected.map(([name, reason]) =>
+    make("tr", {}, make("td", {}, fileName(name)), make("td", {}, visible(reason)))));
+}
+
+document.documentElement.style.setProperty("--outside", `rgb(${[data.outside, data.outside, data.outside].join(",")})`);
+document.querySelector(".switch-place").append(poseSwitch());
+if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for none to yellow for ${Number(data.worstError.toPrecision(2))})`;
+startMap();
+startTheme();
+startCards();
+startMembers();
+startAttention();
+startFilm();
+startTable();
+startCopy();
+startRejected();
+drawSureness();
+drawStory();
+onEdit(drawStory);
+let storyWidth = find("story").clientWidth;
+new ResizeObserver(() => {
+  if (find("story").clientWidth !== storyWidth) { storyWidth = find("story").clientWidth; drawStory(); }
+}).observe(find("story"));
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches("input[type=text]");
+  if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) { event.preventDefault(); undo(); }
+});
+document.documentElement.dataset.ready = "";

@@ -1,0 +1,175 @@
+// The map: every image a mark on a canvas, which stays quick with tens of thousands.
+const NAMED = 60; // more names than this would hide the map
+
+function startMap() {
+  const canvas = find("map-canvas"), hover = find("hover"), ring = find("ring");
+  const context = canvas.getContext("2d");
+  const paths = new Map(SHAPES.map((shape) => [shape, new Path2D(shape)]));
+  let at = [], current = -1, only = null, printing = false;
+  let view = { zoom: 1, x: 0.5, y: 0.5 }; // the place in the middle of the frame
+
+  function project() {
+    const width = canvas.clientWidth, height = canvas.clientHeight;
+    const extent = Math.min(width, height) - 48;
+    const across = extent * Math.min(1.7, (width - 48) / extent) * view.zoom; // a wide frame may widen the map a little
+    const up = extent * view.zoom;
+    at = data.layout.map(([x, y]) => [width / 2 + (x - view.x) * across, height / 2 - (y - view.y) * up]);
+    return { across, up };
+  }
+
+  function draw() {
+    const width = canvas.clientWidth, height = canvas.clientHeight, ratio = window.devicePixelRatio || 1;
+    if (!width) return;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    project();
+    const style = getComputedStyle(canvas);
+    const ink = printing ? "#1c1b19" : style.color;
+    const radius = Math.max(1.7, Math.min(5, 90 / Math.sqrt(at.length))) * Math.min(2.2, Math.sqrt(view.zoom));
+    const middles = new Map();
+    for (const front of [false, true]) at.forEach(([x, y], i) => {
+      const group = groupOf(data.labels[i]);
+      const faint = isHidden(group) || group === NO_GROUP || (only !== null && only !== group);
+      if (faint === front) return;
+      if (!faint) {
+        if (!middles.has(group)) middles.set(group, [[], []]);
+        middles.get(group)[0].push(x);
+        middles.get(group)[1].push(y);
+      }
+      if (x < -9 || y < -9 || x > width + 9 || y > height + 9) return;
+      const path = paths.get(shapeOf(group));
+      context.setTransform(ratio * radius, 0, 0, ratio * radius, ratio * x, ratio * y);
+      context.globalAlpha = faint ? (isHidden(group) ? 0.06 : only === null ? 0.35 : 0.1) : 0.8;
+      context.fillStyle = colourOf(group, ink);
+      context.fill(path);
+      if (faint) return;
+      context.globalAlpha = 0.45; // a thin rim in ink: yellow on white needs one
+      context.strokeStyle = ink;
+      context.lineWidth = 0.18;
+      context.stroke(path);
+    });
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.globalAlpha = 1;
+    if (middles.size <= NAMED) drawNames(middles, ink, printing ? "#fff" : style.getPropertyValue("--paper-plain"));
+  }
+
+  function drawNames(middles, ink, halo) {
+    context.font = `600 12.5px ${getComputedStyle(document.body).fontFamily}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.lineJoin = "round";
+    context.lineWidth = 4;
+    context.strokeStyle = halo;
+    context.fillStyle = ink;
+    const median = (list) => list.sort((a, b) => a - b)[Math.floor(list.length / 2)];
+    for (const [group, [xs, ys]] of middles) {
+      const name = visible(nameOf(group)), x = median(xs), y = median(ys);
+      const short = name.length > 24 ? `${name.slice(0, 23)}…` : name;
+      context.strokeText(short, x, y);
+      context.fillText(short, x, y);
+    }
+  }
+
+  function show(image) {
+    if (image === current) return;
+    current = image;
+    hover.hidden = ring.hidden = image < 0;
+    if (image < 0) return;
+    const group = groupOf(data.labels[image]), inGroup = group !== NO_GROUP, hasPicture = pictured.has(image);
+    const face = hasPicture ? tile(image, 72) : inGroup ? cut("means", data.labels[image], tileWidth(72), "mean") : null;
+    hover.replaceChildren(...(face ? [face] : []), make("div", {},
+      make("strong", {}, visible(nameOf(group))), fileName(data.names[image]),
+      inGroup ? make("span", {}, describe(image).sure) : null,
+      inGroup && !hasPicture ? make("span", {}, "shown: its group’s mean") : null));
+    const [x, y] = at[image];
+    ring.style.setProperty("transform", `translate(${x}px, ${y}px)`);
+    const flip = x + hover.offsetWidth + 24 > canvas.clientWidth;
+    const left = flip ? Math.max(0, x - hover.offsetWidth - 14) : x + 14;
+    const top = Math.max(4, Math.min(canvas.clientHeight - hover.offsetHeight - 4, y - hover.offsetHeight / 2));
+    hover.style.setProperty("transform", `translate(${Math.round(left)}px, ${Math.round(top)}px)`);
+    find("map-status").textContent = `${visible(data.names[image])}, ${visible(nameOf(group))}`;
+  }
+
+  function under(event) {
+    const box = canvas.getBoundingClientRect(), x = event.clientX - box.x, y = event.clientY - box.y;
+    let best = -1, least = 18 * 18;
+    at.forEach(([px, py], i) => {
+      const far = (px - x) ** 2 + (py - y) ** 2;
+      if (far < least && !isHidden(groupOf(data.labels[i]))) [best, least] = [i, far];
+    });
+    return best;
+  }
+
+  function look(next) {
+    const zoom = Math.max(1, Math.min(40, next.zoom ?? view.zoom)), room = 0.5 - 0.5 / zoom;
+    const inside = (value) => Math.max(0.5 - room, Math.min(0.5 + room, value));
+    view = { zoom, x: inside(next.x ?? view.x), y: inside(next.y ?? view.y) };
+    show(-1);
+    find("zoom-out").disabled = zoom === 1;
+    draw();
+  }
+
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, y: event.clientY, view, moved: false };
+    if (view.zoom > 1) canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (!event.buttons || !drag || view.zoom === 1) return show(under(event));
+    const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
+    drag.moved ||= Math.hypot(dx, dy) > 4;
+    const { across, up } = project();
+    if (drag.moved) look({ x: drag.view.x - dx / across, y: drag.view.y + dy / up });
+  });
+  canvas.addEventListener("pointerleave", () => show(-1));
+  canvas.addEventListener("blur", () => show(-1));
+  canvas.addEventListener("click", (event) => {
+    const image = under(event);
+    if (drag?.moved) return;
+    if (image >= 0 && event.pointerType !== "touch") openMembers(groupOf(data.labels[image]));
+    else show(image);
+  });
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return; // the plain wheel scrolls the page
+    event.preventDefault();
+    look({ zoom: view.zoom * Math.exp(-event.deltaY / 300) });
+  }, { passive: false });
+  canvas.addEventListener("keydown", (event) => {
+    const direction = DIRECTIONS[event.key];
+    if (direction) {
+      event.preventDefault();
+      const candidates = at.flatMap(([x, y], i) => (i === current || isHidden(groupOf(data.labels[i])) ? [] : [[i, x, y]]));
+      const from = current < 0 ? [canvas.clientWidth / 2, canvas.clientHeight / 2] : at[current];
+      const next = nearest(from, candidates, direction);
+      if (next !== null) show(next);
+    } else if (event.key === "Enter" && current >= 0) openMembers(groupOf(data.labels[current]));
+    else if (event.key === "Escape") show(-1);
+    else if (event.key === "+" || event.key === "=") look({ zoom: 1.6 * view.zoom, ...middleOf(current) });
+    else if (event.key === "-") look({ zoom: view.zoom / 1.6 });
+  });
+  const middleOf = (image) => (image < 0 ? {} : { x: data.layout[image][0], y: data.layout[image][1] });
+  find("zoom-in").addEventListener("click", () => look({ zoom: 1.6 * view.zoom }));
+  find("zoom-out").addEventListener("click", () => look({ zoom: view.zoom / 1.6 }));
+
+  function drawLegend() {
+    const point = (group) => { only = group; draw(); };
+    const entry = (group) => make("button", {
+      type: "button",
+      on: {
+        pointerenter: () => point(group), pointerleave: () => point(null), focus: () => point(group),
+        blur: () => point(null), click: () => openMembers(group),
+      },
+    }, mark(group), make("bdi", {}, visible(nameOf(group))));
+    const list = groups().filter((group) => !isHidden(group)).sort(ORDERS.size);
+    const rest = list.length > NAMED ? [make("li", { className: "note" }, `and ${list.length - NAMED} more`)] : [];
+    find("legend").replaceChildren(...list.slice(0, NAMED).map((group) => make("li", {}, entry(group))), ...rest);
+  }
+
+  canvas.setAttribute("aria-label", `Map of ${counted(data.names.length, "image")} in ${counted(groups().length, "group")}`);
+  onEdit(() => { drawLegend(); draw(); });
+  onTheme(draw);
+  new ResizeObserver(draw).observe(canvas);
+  window.addEventListener("beforeprint", () => { printing = true; draw(); });
+  window.addEventListener("afterprint", () => { printing = false; draw(); });
+  drawLegend();
+}

@@ -1,0 +1,98 @@
+// A group opened: the average of its images and the images themselves, as found and aligned.
+const AT_ONCE = 120, STACKED = 40;
+
+function describe(image) {
+  const { angle, x, y, scale, mirrored } = partsOfPose(image);
+  const pose = [`turned ${angle.toFixed(0)}°`, `moved ${x.toFixed(1)}, ${y.toFixed(1)} px`];
+  if (Math.abs(scale - 1) > 0.005) pose.push(`scaled ${scale.toFixed(2)}`);
+  if (mirrored) pose.push("mirrored");
+  return { sure: `${percent(data.confidences[image])} sure`, pose: pose.join(", ") };
+}
+
+function memberTile(image, i, reading) {
+  const name = visible(data.names[image]), { sure, pose } = describe(image);
+  const read = () => reading.replaceChildren(fileName(data.names[image]), make("span", {}, ` · ${sure} · ${pose}`));
+  return make("li", {
+    className: "member", tabIndex: i ? -1 : 0, "aria-label": `${name}, ${sure}, ${pose}`,
+    style: { "--late": `${Math.min(400, 6 * i)}ms` }, on: { focus: read, pointerenter: read },
+  }, tile(image, 72));
+}
+
+function openMembers(group) {
+  const dialog = find("members"), clusters = partsOf(group);
+  const all = clusters.flatMap((c) => members[c]).sort((a, b) => data.confidences[b] - data.confidences[a] || a - b);
+  const withPicture = all.filter((image) => pictured.has(image));
+  const reading = make("p", { className: "reading" }, "Point at an image, or move with the arrow keys, to read its name and pose.");
+  const list = make("ul", { className: "tiles", "aria-label": "Images of this group" });
+  const order = make("select", { on: { change: () => { shown = 0; list.replaceChildren(); more(); } } },
+    make("option", { value: "sure" }, "surest first"), make("option", { value: "unsure" }, "least sure first"));
+  const further = make("button", { type: "button", className: "more", on: { click: () => more() } });
+  let shown = 0;
+
+  function more() {
+    const ordered = order.value === "sure" ? withPicture : [...withPicture].reverse();
+    list.append(...ordered.slice(shown, shown + AT_ONCE).map((image, i) => memberTile(image, shown + i, reading)));
+    shown = Math.min(shown + AT_ONCE, ordered.length);
+    further.hidden = shown === ordered.length;
+    further.textContent = `Show ${Math.min(AT_ONCE, ordered.length - shown)} more`;
+  }
+
+  more();
+  const averages = clusters.filter((c) => c !== NO_GROUP && members[c].some((image) => pictured.has(image))).map(averageOf);
+  const rest = all.length - withPicture.length;
+  forgetSwitches(dialog);
+  dialog.replaceChildren(
+    make("div", { className: "dialog-bar" },
+      make("h2", { id: "members-title" }, mark(group), make("bdi", {}, visible(nameOf(group)))),
+      make("nav", { "aria-label": "Groups" }, turnTo(group, -1, "Previous group", "‹"), turnTo(group, 1, "Next group", "›"),
+        make("button", { type: "button", className: "quiet", on: { click: () => dialog.close() } }, "Close"))),
+    make("div", { className: "dialog-body" },
+      make("div", { className: "dialog-lead" }, ...averages, make("div", { className: "dialog-words" },
+        make("p", {}, group === NO_GROUP
+          ? `${counted(all.length, "image")} that fit${all.length === 1 ? "s" : ""} no group; there is no mean to align to.`
+          : `${counted(all.length, "image")}, ${percent(confidenceOf(group))} sure. ${symmetryNote(group)}`),
+        group === NO_GROUP ? null : poseSwitch(),
+        clusters.length > 1 ? make("p", { className: "note" }, "Merged here: each image is aligned to the mean of the group it was found in.") : null)),
+      make("div", { className: "heading" }, reading, make("label", { className: "choice" }, "Order ", order)),
+      list, further,
+      rest ? make("p", { className: "note rest" }, `and ${rest.toLocaleString("en")} more without a picture on this page: `,
+        make("code", {}, "unpose export RUN --to folders")) : null));
+  steer(list, ".member");
+  list.addEventListener("focusin", (event) => {
+    list.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
+    event.target.setAttribute("tabindex", "0");
+  });
+  if (!dialog.open) dialog.showModal();
+  (dialog.querySelector(".switch") ?? dialog.querySelector("button")).focus();
+  dialog.scrollTop = 0;
+}
+
+// A button to the group before or after this one, in the order of the cards.
+function turnTo(group, step, label, sign) {
+  const order = [...find("cards").children].map((element) => Number(element.dataset.group));
+  const next = order[order.indexOf(group) + step];
+  return make("button", {
+    type: "button", className: "quiet", "aria-label": label, disabled: next === undefined,
+    on: { click: () => openMembers(next) },
+  }, sign);
+}
+
+function symmetryNote(group) {
+  const symmetry = data.clusters[group].symmetry;
+  return symmetry ? `It is symmetric (${symmetry}): several poses are equally right.` : "";
+}
+
+// The blur of the images as found becomes the mean when the switch aligns them.
+function averageOf(cluster) {
+  const some = members[cluster].filter((image) => pictured.has(image));
+  const step = Math.max(1, some.length / STACKED);
+  const layers = Array.from({ length: Math.min(STACKED, some.length) }, (_, i) => some[Math.floor(i * step)]);
+  return make("figure", { className: "average" }, stack(layers, 148),
+    make("figcaption", {}, `average of ${counted(layers.length, "image")}`));
+}
+
+function startMembers() {
+  const dialog = find("members");
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("close", () => { forgetSwitches(dialog); dialog.replaceChildren(); });
+}

@@ -1,0 +1,142 @@
+"""A network as one file: safetensors with the network's description in its header. Nothing in it is executed."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from unpose.groups import parse
+from unpose.images.files import _whole_file
+from unpose.nn import Network, rebuild
+from unpose.nn.network import parse_point_group
+
+FORMAT = 1
+"""Version of the layout below; raised when an older reader would misread the file."""
+_LARGEST_HEADER = 2**22
+_LARGEST_NUMBER = 4096
+_LONGEST_LIST = 64
+_LARGEST_KERNEL = 31
+
+
+def save_network(path: str | os.PathLike[str], network: Network) -> Path:
+    """Write a network, its weights and how to build it, to one file; whole or not at all.
+
+    The file is ordinary safetensors. Its metadata has one entry, ``unpose``: JSON with the layout's ``format`` and the
+    network's ``description``.
+    """
+    if not isinstance(network, Network):
+        raise ValueError(
+            f"only networks made by unpose.nn can be saved, which say how they were built; got {type(network).__name__}"
+        )
+    if parse(network.group.name) != network.group:
+        raise ValueError(f"the group {network.group.name!r} has no name that unpose.groups.parse knows: no way back")
+    about = {"format": FORMAT, "description": network.description}
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    content = safetensors.torch.save(weights, metadata={"unpose": json.dumps(about)})
+    target = Path(path)
+    with _whole_file(target) as temporary:
+        temporary.write_bytes(content)
+    return target
+
+
+def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Network:
+    """The network in a file that :func:`save_network` wrote, in evaluation mode.
+
+    Raises ``ValueError`` that names the file for anything else: cut off, changed, of another program or of a newer
+    version. What the header claims is checked against the tensors it lists before any network is built.
+    """
+    source = Path(path)
+    content = source.read_bytes()
+    try:
+        header = _header(content)
+        description = _description(header)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        _check_plausible(description, len(shapes))
+        _check_shapes(_outline(description), shapes)
+        weights = safetensors.torch.load(content)
+        network = rebuild(description)
+        network.load_state_dict(weights, assign=True)
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
+    return network.to(device).eval()
+
+
+def _header(content: bytes) -> dict[str, Any]:
+    """The JSON at the front of a safetensors file: eight bytes of length, then as many of text."""
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length + 8 > len(content):
+        raise ValueError("it is cut off, or not a safetensors file")
+    if length > _LARGEST_HEADER:
+        raise ValueError(f"its header has {length} bytes; at most {_LARGEST_HEADER} are read")
+    return _strict_json(content[8 : 8 + length], "its header")
+
+
+def _description(header: dict[str, Any]) -> dict[str, Any]:
+    text = header.get("__metadata__", {}).get("unpose")
+    if not isinstance(text, str):
+        raise ValueError("it holds tensors but does not say which network they belong to")
+    about = _strict_json(text.encode(), "its description")
+    if about.get("format") != FORMAT:
+        raise ValueError(
+            f"it has layout {about.get('format')!r}, and this version of unpose reads layout {FORMAT}; a newer version "
+            "may have written it"
+        )
+    if not isinstance(about.get("description"), dict):
+        raise ValueError("its description is missing")
+    return about["description"]
+
+
+def _strict_json(text: bytes, what: str) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if len(set(names)) < len(names):
+            raise ValueError(f"{what} names something twice")
+        return dict(pairs)
+
+    try:
+        found = json.loads(text, object_pairs_hook=unique)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{what} is not JSON") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{what} is not a JSON object")
+    return found
+
+
+def _check_plausible(description: dict[str, Any], tensors: int) -> None:
+    """Refuse numbers that would keep even the outline of a network from being built."""
+    todo: list[tuple[str, Any]] = list(description.items())
+    while todo:
+        name, value = todo.pop()
+        if isinstance(value, dict):
+            todo += value.items()
+        elif isinstance(value, list):
+            if len(value) > _LONGEST_LIST:
+                raise ValueError(f"{name} has {len(value)} entries, at most {_LONGEST_LIST} are read")
+            todo += [(name, part) for part in value]
+        elif isinstance(value, int | float) and not abs(value) <= (
+            _LARGEST_KERNEL if name == "kernel_size" else _LARGEST_NUMBER
+        ):
+            raise ValueError(f"{name} = {value} is out of bounds")
+    depths = {"group_cnn": "stages", "swivel_net": "depths"}.get(str(description.get("network")))
+    if depths and sum(description.get(depths, [])) > tensors:
+        raise ValueError(f"it describes more layers than its {tensors} tensors can fill")
+
+
+def _outline(description: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the weights of a network, without allocating them."""
+    group = parse_point_group(description["group"])  # with its product table, which needs numbers
+    with torch.device("meta"):
+        outlined = rebuild(description | {"group": group})
+    return {name: tuple(tensor.shape) for name, tensor in outlined.state_dict().items()}
+
+
+def _check_shapes(wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
+    for name in wanted.keys() | found.keys():
+        if wanted.get(name) != found.get(name):
+            raise ValueError(
+                f"its tensor {name!r} has shape {found.get(name)}, the network it describes needs {wanted.get(name)}"
+            )

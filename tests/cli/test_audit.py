@@ -1,0 +1,134 @@
+"""``unpose audit`` on saved networks: what it prints, its exit status, its picture, and wrong calls."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from unpose.cli.audit import command
+from unpose.data.drawings import CLASSES
+from unpose.nn import group_cnn
+from unpose.train import save_network
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    torch.manual_seed(0)
+    network = group_cnn("c4", 1, 5, (11, 11), width=4, stages=(1, 1))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(2 * torch.randn_like(parameter) / max(parameter[0].numel(), 1) ** 0.5)
+    return save_network(tmp_path_factory.mktemp("network") / "model.safetensors", network)
+
+
+@pytest.fixture(scope="module")
+def constant(tmp_path_factory):
+    network = group_cnn("c4", 1, 5, (11, 11), width=4, stages=(1, 1))
+    with torch.no_grad():
+        list(network.parameters())[-2].zero_()  # the last linear map: only its bias is left
+    return save_network(tmp_path_factory.mktemp("network") / "constant.safetensors", network)
+
+
+def audit(*arguments):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_the_real_command_prints_the_table_and_writes_the_picture(checkpoint, tmp_path):
+    picture = tmp_path / "new" / "audit.png"
+    done = subprocess.run(
+        [sys.executable, "-m", "unpose", "audit", str(checkpoint), "-o", str(picture)],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.startswith("under c4")
+    assert "turn 90" in done.stdout
+    assert "control: mirror" in done.stdout
+    assert "Invariant to every element of c4 that only moves pixels" in done.stdout
+    assert np.asarray(Image.open(picture)).std() > 5
+
+
+def test_help_teaches_and_imports_nothing_heavy():
+    probe = (
+        "import sys; from unpose.cli import main; main(['audit', '--help'], standalone_mode=False); "
+        "print(sorted(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60).stdout
+    assert "Examples:" in told
+    assert "Exit status:" in told
+    assert not [name for name in ("torch", "numpy", "numba", "PIL", "sklearn") if f"'{name}'" in told]
+
+
+def test_a_group_it_does_not_hold_ends_with_one_and_the_module(checkpoint):
+    done = audit(checkpoint, "--group", "d4")
+    assert done.exit_code == 1
+    assert "Not invariant to d4" in done.stdout
+    assert "breaks d4: features.0\n" in done.stdout
+
+
+def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
+    first, again, other = (
+        audit(checkpoint, "--json", "--group", "se2", "--count", 3, "--seed", seed) for seed in (1, 1, 2)
+    )
+    assert first.exit_code == 0
+    assert first.stdout == again.stdout != other.stdout
+    numbers = json.loads(first.stdout)
+    assert numbers["group"] == "se2"
+    assert len(numbers["elements"]) == 17
+    assert numbers["worst"]["error"] == max(row["error"] for row in numbers["elements"])
+    assert {"element", "exact", "error", "floor", "pixels"} == set(numbers["elements"][1])
+
+
+def test_a_constant_network_is_not_invariant(constant):
+    done = audit(constant)
+    assert done.exit_code == 1
+    assert "Cannot be judged" in done.stdout
+    assert "nearly constant" in done.stdout
+
+
+def test_a_wider_tolerance_lets_it_pass(checkpoint):
+    assert audit(checkpoint, "--group", "d1", "--tolerance", 10).exit_code == 0
+    assert audit(checkpoint, "--group", "d1").exit_code == 1
+
+
+def test_ones_own_images_from_a_folder_or_an_array(checkpoint, tmp_path):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for name, draw in CLASSES.items():
+        Image.fromarray((draw(22) * 255).astype(np.uint8)).save(pictures / f"{name}.png")
+    np.save(tmp_path / "stack.npy", np.stack([draw(11).mean(-1) for draw in CLASSES.values()]))
+    for path in (pictures, tmp_path / "stack.npy"):
+        done = audit(checkpoint, "--images", path)
+        assert done.exit_code == 0, done.output
+        assert "turn 270" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--group", "so3"], "unknown group 'so3'"),
+        (["--images", "nowhere"], "nowhere does not exist"),
+        (["--count", "1"], "--count"),
+        (["--tolerance", "0"], "--tolerance"),
+        (["--group", "dilations(4, 2)"], "cannot be audited"),
+        (["-o", "/proc/none/audit.png"], "cannot write"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong_and_end_with_two(checkpoint, arguments, message):
+    done = audit(checkpoint, *arguments)
+    assert done.exit_code == 2, done.output
+    assert message in " ".join(done.stderr.split())
+
+
+def test_files_that_are_no_networks_end_with_two(tmp_path):
+    (tmp_path / "notes.txt").write_text("not a network")
+    for path in (tmp_path / "notes.txt", tmp_path / "missing", tmp_path):
+        done = audit(path)
+        assert done.exit_code == 2
+        assert "CHECKPOINT" in done.stderr

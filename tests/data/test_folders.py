@@ -1,0 +1,329 @@
+"""An input to one array: whatever a folder contains, every file is read or listed, and nothing else happens."""
+
+import os
+import runpy
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unpose.data import ImageSet, InputError, read_images
+
+FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
+
+
+@pytest.fixture
+def picture(rng):
+    """Writes a random grey picture, the same for the same name."""
+
+    def write(path, shape=(13, 7), **options):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seed = np.frombuffer(os.fsencode(path.name), np.uint8).tolist()
+        values = np.random.default_rng(seed).integers(0, 255, shape).astype(np.uint8)
+        with path.open("wb") as file:  # names of any bytes, which Pillow's own opening would try to print
+            Image.fromarray(values).save(file, format="PNG", **options)
+        return values
+
+    return write
+
+
+def reasons(found):
+    return dict(found.rejected)
+
+
+def test_a_folder_in_a_stable_order(tmp_path, picture):
+    values = {name: picture(tmp_path / name) for name in ("b.png", "a/z.png", "a/b/c.png", "B.png", "a.png")}
+    found = read_images(tmp_path)
+    assert isinstance(found, ImageSet)
+    assert found.names == ["B.png", "a.png", "b.png", "a/z.png", "a/b/c.png"]
+    assert found.images.shape == (5, 13, 7)
+    assert found.images.dtype == np.float32
+    for image, name, path, frame in zip(found.images, found.names, found.paths, found.frames, strict=True):
+        np.testing.assert_allclose(image, values[name] / 255, atol=1e-7)
+        assert path == tmp_path / name
+        assert frame == 0
+    assert found.canvas == "all images are 13 x 7 and keep their size"
+    assert (found.rejected, found.notes, found.labels) == ([], [], None)
+
+
+def test_one_folder_per_class_gives_labels(tmp_path, picture):
+    for name in ("cat/1.png", "cat/2.png", "dog/more/3.png"):
+        picture(tmp_path / name)
+    assert read_images(tmp_path).labels == ["cat", "cat", "dog"]
+    picture(tmp_path / "stray.png")
+    assert read_images(tmp_path).labels is None
+
+
+def test_folders_of_one_image_each_or_a_single_folder_are_no_classes(tmp_path, picture):
+    for name in ("a/1.png", "a/2.png"):
+        picture(tmp_path / "single" / name)
+    for name in ("a/1.png", "b/2.png", "c/3.png"):
+        picture(tmp_path / "each" / name)
+    assert read_images(tmp_path / "single").labels is None
+    assert read_images(tmp_path / "each").labels is None
+
+
+def test_what_real_folders_contain(tmp_path, picture, rng):
+    for name in ("good1.png", "good2.png"):
+        picture(tmp_path / name)
+    whole = (tmp_path / "good1.png").read_bytes()
+    (tmp_path / "cut.png").write_bytes(whole[:-30])
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "renamed.jpg").write_bytes(whole)
+    (tmp_path / "words.png").write_text("not a picture")
+    (tmp_path / "film.mp4").write_bytes(rng.bytes(100))
+    picture(tmp_path / "one.png", (1, 1))
+    for name in ("notes.txt", "table.CSV", ".hidden.png", "Thumbs.db"):
+        (tmp_path / name).write_bytes(whole)
+    (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    found = read_images(tmp_path)
+    assert found.names == ["good1.png", "good2.png", "renamed.jpg"]
+    assert set(reasons(found)) == {"cut.png", "empty.jpg", "words.png", "film.mp4", "one.png", "gone.png"}
+    assert reasons(found)["empty.jpg"] == "is empty"
+    assert all(reason.isprintable() for reason in reasons(found).values())
+    assert found.notes == ["4 files ignored: hidden, or plainly no image by name"]
+
+
+def test_links_are_not_followed_in_circles(tmp_path, picture):
+    for name in ("in/1.png", "in/2.png", "out/3.png"):
+        picture(tmp_path / name)
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "elsewhere").symlink_to(tmp_path / "out")
+    (tmp_path / "in" / "link.png").symlink_to(tmp_path / "out" / "3.png")
+    found = read_images(tmp_path / "in")
+    assert found.names == ["1.png", "2.png", "link.png"]
+    assert found.notes == ["2 linked folders not followed"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_does_not_hang_the_run(tmp_path, picture):
+    for name in ("1.png", "2.png"):
+        picture(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe.png")
+    assert reasons(read_images(tmp_path)) == {"pipe.png": "is not a regular file"}
+
+
+def test_hostile_names(tmp_path, picture):
+    names = ["quo\"te's.png", "two\nlines.png", "<script>alert(1)<", "\x1b[31mred.png", "-rf.png", "a b.png"]
+    raw = [os.fsdecode(b"latin-\xe9.png"), os.fsdecode(b"\xff\xfe.png")]
+    for name in names + raw:
+        try:
+            picture(tmp_path / name)
+        except OSError:
+            pytest.skip("this file system refuses such names")
+    found = read_images(tmp_path)
+    assert len(found) == len(names + raw)
+    assert all(name.isprintable() and name.encode("utf-8") for name in found.names)
+    assert {"two\\nlines.png", "latin-\\xe9.png", "\\xff\\xfe.png"} < set(found.names)
+    assert all(path.read_bytes() for path in found.paths), "the true names survive"
+    bad = tmp_path / os.fsdecode(b"bad\xff\n.png")
+    bad.touch()
+    assert read_images(tmp_path).rejected == [("bad\\xff\\n.png", "is empty")]
+
+
+def test_sources_are_never_modified(tmp_path, picture):
+    for name in ("1.png", "2.png"):
+        picture(tmp_path / name, (31, 17))
+    (tmp_path / "bad.tif").write_bytes(b"II*\0nonsense")
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    read_images(tmp_path, size=8)
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+
+
+# Errors of the whole input -------------------------------------------------------------------------------------------
+
+
+def test_too_few(tmp_path, picture):
+    with pytest.raises(InputError, match="does not exist"):
+        read_images(tmp_path / "missing")
+    with pytest.raises(InputError, match="holds no image files"):
+        read_images(tmp_path)
+    (tmp_path / "a.txt").write_text("words")
+    with pytest.raises(InputError, match=r"holds no image files \(1 other file\)"):
+        read_images(tmp_path)
+    picture(tmp_path / "one.png")
+    with pytest.raises(InputError, match="only one image could be read"):
+        read_images(tmp_path)
+    with pytest.raises(InputError, match="only one image could be read"):
+        read_images(tmp_path / "one.png")
+    for k in range(7):
+        (tmp_path / f"bad{k}.png").touch()
+    with pytest.raises(InputError) as caught:
+        read_images(tmp_path)
+    assert "bad0.png is empty" in str(caught.value)
+    assert "and 2 more" in str(caught.value)
+
+
+def test_the_budget_is_kept_before_anything_is_read(tmp_path):
+    stack = np.zeros((1000, 61, 59), np.uint8)
+    np.save(tmp_path / "a.npy", stack)
+    with pytest.raises(InputError, match=r"declares 1,000 images that take 13.7 MiB.*budget of 8.0 MiB"):
+        read_images(tmp_path / "a.npy", memory=8 * 2**20)
+    assert read_images(tmp_path / "a.npy", memory=8 * 2**20, size=16).images.shape == (1000, 16, 15)
+    for k in range(2, 5):
+        np.save(tmp_path / f"{k}.npy", stack[:250])
+    (tmp_path / "a.npy").unlink()
+    with pytest.raises(InputError, match=r"750 images of 61 x 59 take 10.3 MiB"):
+        read_images(tmp_path, memory=16 * 2**20)
+
+
+def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, picture):
+    h5py = pytest.importorskip("h5py", reason="h5py, of the extra formats, is not installed")
+    for name in ("1.png", "2.png"):
+        picture(tmp_path / name)
+    with h5py.File(tmp_path / "deep.h5", "w") as file:
+        file.create_dataset("images", shape=(900_000, 64, 64), dtype="f4", chunks=(100, 64, 64))
+    with h5py.File(tmp_path / "wide.h5", "w") as file:
+        file.create_dataset("images", shape=(5, 9000, 9000), dtype="f8", chunks=(5, 9000, 1000))
+    start = time.perf_counter()
+    found = read_images(tmp_path)
+    assert len(found) == 2
+    assert "900,000 images" in reasons(found)["deep.h5"]
+    assert "GiB to be read" in reasons(found)["wide.h5"]
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"size": 3}, "size must be"), ({"memory": 4}, "memory must be"), ({"color": "cmyk"}, "color must be"),
+     ({"jobs": 0}, "jobs must be")],
+)  # fmt: skip
+def test_options_are_checked(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        read_images(tmp_path, **options)
+
+
+# One array -----------------------------------------------------------------------------------------------------------
+
+
+def test_mixed_sizes_on_one_canvas(tmp_path, picture):
+    for name, shape in (("1.png", (31, 17)), ("2.png", (200, 300)), ("3.png", (41, 41)), ("4.png", (2, 41))):
+        picture(tmp_path / name, shape)
+    found = read_images(tmp_path)
+    assert found.images.shape == (4, 41, 41)  # the median of the longer sides
+    assert "from 31 to 300 pixels" in found.canvas
+    assert "41 x 41" in found.canvas
+    assert read_images(tmp_path, size=20).images.shape == (4, 20, 20)
+
+
+def test_colour_only_where_an_image_truly_is_coloured(tmp_path, rng):
+    grey = rng.integers(0, 255, (13, 7)).astype(np.uint8)
+    Image.fromarray(grey).save(tmp_path / "a.png")
+    Image.fromarray(np.repeat(grey[..., None], 3, axis=-1)).save(tmp_path / "b.png")
+    found = read_images(tmp_path)
+    assert found.images.shape == (2, 13, 7)
+    np.testing.assert_allclose(found.images[0], found.images[1], atol=1e-6)
+    assert read_images(tmp_path, color="rgb").images.shape == (2, 13, 7, 3)
+    colour = np.repeat(grey[..., None], 3, axis=-1)
+    colour[5, 3] = (255, 0, 0)
+    Image.fromarray(colour).save(tmp_path / "c.png")
+    found = read_images(tmp_path)
+    assert found.images.shape == (3, 13, 7, 3)
+    np.testing.assert_allclose(found.images[2], colour / 255, atol=1e-6)
+    np.testing.assert_allclose(found.images[0], np.repeat(grey[..., None], 3, axis=-1) / 255, atol=1e-6)
+    assert read_images(tmp_path, color="grey").images.shape == (3, 13, 7)
+
+
+def test_constant_images_are_kept(tmp_path):
+    np.save(tmp_path / "a.npy", np.full((3, 13, 7), 5.0))
+    assert (read_images(tmp_path / "a.npy").images == 5).all()
+
+
+def test_a_stack_traces_back_to_its_frames(tmp_path, rng):
+    stack = rng.random((5, 13, 7)).astype(np.float32)
+    stack[2, 0, 0] = np.nan
+    np.save(tmp_path / "a.npy", stack)
+    pages = [Image.fromarray(page) for page in stack]
+    pages[0].save(tmp_path / "b.tif", save_all=True, append_images=pages[1:])
+    found = read_images(tmp_path)
+    kept = [0, 1, 3, 4]
+    assert found.names == [f"a.npy[{k}]" for k in kept] + [f"b.tif[{k}]" for k in kept]
+    assert found.frames.tolist() == kept * 2
+    np.testing.assert_array_equal(found.images, np.concatenate([stack[kept]] * 2))
+    assert set(reasons(found)) == {"a.npy[2]", "b.tif[2]"}
+    np.testing.assert_array_equal(read_images(tmp_path / "b.tif").images, stack[kept])
+
+
+def test_one_array_of_several_by_name(tmp_path, rng):
+    first, second = rng.random((5, 13, 7)), rng.random((3, 13, 7))
+    np.savez(tmp_path / "a.npz", x_train=first, x_test=second)
+    with pytest.raises(InputError, match="FILE::NAME"):
+        read_images(tmp_path / "a.npz")
+    np.testing.assert_allclose(read_images(f"{tmp_path / 'a.npz'}::x_test").images, second, atol=1e-6)
+
+
+def test_star_picks_and_orders_particles(tmp_path, rng):
+    mrcfile = pytest.importorskip("mrcfile", reason="mrcfile, of the extra em, is not installed")
+    job = tmp_path / "Extract" / "job1"
+    job.mkdir(parents=True)
+    stacks = {name: rng.random((5, 13, 7)).astype(np.float32) for name in ("one", "two")}
+    for name, stack in stacks.items():
+        with mrcfile.new(job / f"{name}.mrcs") as file:
+            file.set_data(stack)
+    header = (
+        "\ndata_optics\n\nloop_\n_rlnOpticsGroup #1\n1\n\ndata_particles\n\nloop_\n_rlnDefocusU #1\n_rlnImageName #2\n"
+    )
+    rows = [("two", 3), ("one", 1), ("two", 1), ("one", 9), ("one", 1), ("three", 1)]
+    lines = [f"1.5 {number:06}@Extract/job1/{name}.mrcs" for name, number in rows]
+    (job / "particles.star").write_text(header + "\n".join(lines) + "\n\n")
+    found = read_images(job / "particles.star")
+    assert found.names == ["two.mrcs[2]", "one.mrcs[0]", "two.mrcs[0]"]
+    np.testing.assert_array_equal(found.images, [stacks["two"][2], stacks["one"][0], stacks["two"][0]])
+    assert reasons(found) == {
+        "one.mrcs[8]": "is not in the stack",
+        "one.mrcs[0]": "is listed more than once",
+        "three.mrcs": "does not exist",
+    }
+    (job / "empty.star").write_text("data_\nloop_\n_rlnDefocusU #1\n1.5\n")
+    with pytest.raises(InputError, match="_rlnImageName"):
+        read_images(job / "empty.star")
+
+
+def test_zarr_stands_in_a_folder_as_one_file(tmp_path, picture, rng):
+    zarr = pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
+    picture(tmp_path / "a.png")
+    array = zarr.create_array(tmp_path / "b.zarr", shape=(3, 13, 7), chunks=(1, 13, 7), dtype="f4")
+    array[:] = rng.random((3, 13, 7))
+    assert read_images(tmp_path).names == ["a.png", "b.zarr[0]", "b.zarr[1]", "b.zarr[2]"]
+    assert len(read_images(tmp_path / "b.zarr")) == 3
+
+
+def test_the_result_does_not_depend_on_the_threads(tmp_path, picture):
+    for k in range(40):
+        picture(tmp_path / f"{k}.png", (11 + k % 5, 13))
+    seen = []
+    one, many = read_images(tmp_path, jobs=1), read_images(tmp_path, jobs=7, progress=lambda *told: seen.append(told))
+    assert one.images.tobytes() == many.images.tobytes()
+    assert one.names == many.names
+    assert seen[-1] == ("images", 40, 40)
+    assert {stage for stage, _, _ in seen} == {"headers", "images"}
+
+
+def test_interrupting_passes(tmp_path, picture):
+    for k in range(3):
+        picture(tmp_path / f"{k}.png")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read_images(tmp_path, progress=interrupt)
+
+
+def test_real_arrays(real_data):
+    real_data("chula_rbc.npz")  # or skips
+    found = read_images(Path(os.environ["UNPOSE_DATA"]) / "chula_rbc.npz")
+    assert found.images.shape == (8420, 40, 40)
+    assert 0 <= found.images.min() < found.images.max() <= 1
+
+
+def test_mutated_files_are_read_or_listed(tmp_path):
+    fuzz = runpy.run_path(str(FUZZ))
+    counts = fuzz["run"](400, seed=11, folder=tmp_path, batch=400)
+    assert read_images(tmp_path / "good").rejected == [], "the files before they were mutated"
+    assert sum(sum(row.values()) for row in counts.values()) == 400
+    assert not any(row["lost"] or row["crashed"] for row in counts.values())
+    assert sum(row["read"] for row in counts.values()) > 40
+    assert sum(row["listed"] for row in counts.values()) > 100

@@ -1,0 +1,183 @@
+"""Networks: published sizes, descriptions, what they refuse, and the ways out of Python."""
+
+import io
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from unpose.nn import (
+    NETWORKS,
+    PUBLISHED,
+    GroupSelfAttention,
+    GSAConfig,
+    count_parameters,
+    group_cnn,
+    gsa_net,
+    rebuild,
+    swivel_net,
+)
+
+COUNTS = {
+    ("rotated-mnist", "c1"): 44_368,
+    ("rotated-mnist", "c4"): 44_428,
+    ("rotated-mnist", "c8"): 44_508,
+    ("rotated-mnist", "c12"): 44_588,
+    ("rotated-mnist", "c16"): 44_668,
+    ("cifar-10", "c1"): 2_999_728,
+    ("cifar-10", "d1"): 2_999_888,
+    ("patch-camelyon", "c1"): 206_494,
+    ("patch-camelyon", "c4"): 206_602,
+    ("patch-camelyon", "c8"): 206_746,
+    ("patch-camelyon", "d4"): 206_746,
+}
+PRINTED = {"rotated-mnist": 44_670, "cifar-10": 2_990_000, "patch-camelyon": 205_660}
+INPUTS = {"rotated-mnist": (1, 10, 28), "cifar-10": (3, 10, 32), "patch-camelyon": (3, 2, 96)}
+TINY = GSAConfig(6, ((6,), (6,)), window=3, heads=2)
+
+
+def tiny_networks(group="c4"):
+    return [
+        gsa_net(group, 2, 3, 8, config=TINY),
+        group_cnn(group, 2, 3, (8, 9), parameters=3000),
+        swivel_net(group, 2, 3, 8, widths=(3, 4), depths=(1,), heads=2, window=3),
+    ]
+
+
+@pytest.mark.parametrize(("config", "group"), COUNTS)
+def test_parameters_of_the_published_networks(config, group):
+    found = count_parameters(gsa_net(group, *INPUTS[config], config=config))
+    assert found == COUNTS[config, group]
+    # The paper's figure: met for 16 rotations; 0.3 % above for CIFAR (cut off, not rounded); 0.4 to 0.5 % above for the
+    # third, whose description in the paper contradicts itself.
+    assert abs(found - PRINTED[config]) / PRINTED[config] < 0.01
+    if group == "c16":
+        assert f"{found / 1000:.2f}" == "44.67"
+
+
+@pytest.mark.parametrize("config", PUBLISHED)
+def test_published_networks_are_described_by_plain_values(config):
+    network = gsa_net("d1", *INPUTS[config], config=config)
+    assert rebuild(network.description).description == network.description
+
+
+@pytest.mark.parametrize("group", ["c1", "d1", "c4", "c8", "c12", "c16", "d4"])
+def test_the_convolution_network_is_as_large_as_it_may_be(group):
+    network = group_cnn(group, 1, 10, 28)
+    assert count_parameters(network) <= 44_668
+    wider = group_cnn(group, 1, 10, 28, width=network.description["width"] + 1)
+    assert count_parameters(wider) > 44_668
+
+
+def test_our_network_fits_two_million_parameters():
+    for group in ("c4", "c8", "c16", "d4"):
+        assert count_parameters(swivel_net(group, 1, 10, 28)) < 2_000_000
+
+
+@pytest.mark.parametrize("group", ["c1", "d4"])
+def test_networks_take_other_sizes_and_give_plain_logits(group, generator):
+    for network in tiny_networks(group):
+        network.eval()
+        for size in ((8, 8), (7, 12), (13, 6)):
+            assert network(torch.rand(2, 2, *size, generator=generator)).shape == (2, 3)
+
+
+def test_weights_move_between_networks(generator):
+    images = torch.rand(2, 2, 8, 8, generator=generator)
+    for network in tiny_networks():
+        other = rebuild(network.description)
+        other.load_state_dict(network.state_dict())
+        assert torch.equal(other.eval()(images), network.eval()(images))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gsa_net("c4", 1, 10, 28, config="mnist"), "rotated-mnist"),
+        (lambda: gsa_net("se2", 1, 10, 28), "finite group"),
+        (lambda: gsa_net("dilations(3)", 1, 10, 28), "closed"),
+        (lambda: gsa_net("c4", 1, 10, 4), "larger than an image of 2 x 2"),
+        (lambda: gsa_net("c4", 1, 10, (28, 28, 3)), "image_size"),
+        (lambda: gsa_net("c4", 1, 10, 28, config=GSAConfig(2, ((6,),))), "at least 4 channels"),
+        (lambda: group_cnn("c4", 1, 10, 28, parameters=20), "too few"),
+        (lambda: group_cnn("c4", 1, 10, 28, stages=(2, 0)), "at least one convolution"),
+        (lambda: swivel_net("c4", 1, 10, 28, widths=(8,), depths=()), "at least one stage"),
+        (lambda: swivel_net("c4", 1, 10, 4, window=5), "larger than an image"),
+        (lambda: rebuild({"network": "resnet"}), "gsa_net"),
+        (lambda: rebuild({"network": "group_cnn", "group": "c4", "colour": 1}), "does not fit"),
+    ],
+)
+def test_networks_say_what_they_need(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_global_attention_as_a_network(generator):
+    network = gsa_net("c4", 1, 3, (7, 9), config=GSAConfig(6, ((6,), (6,)), window=None, heads=1))
+    assert network(torch.rand(2, 1, 7, 9, generator=generator)).shape == (2, 3)
+
+
+def test_every_network_has_a_name():
+    assert {network.description["network"] for network in tiny_networks()} == set(NETWORKS)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_export(index, generator):
+    network = [
+        gsa_net("d1", 2, 3, 8, config=GSAConfig(6, ((6,),), window=3, heads=2, pool_last=True)),
+        *tiny_networks("d1")[1:],
+    ][index].eval()
+    images = torch.rand(2, 2, 8, 9, generator=generator)
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},))
+    more = torch.rand(5, 2, 8, 9, generator=generator)
+    torch.testing.assert_close(program.module()(more), network(more))
+
+
+def test_compile(generator):
+    # One whole graph, and gradients through it; aot_eager needs no compiler on the machine.
+    network = GroupSelfAttention("c4", 2, 3, heads=2, head_channels=3, window=3)
+    maps = torch.rand(2, 2, 4, 5, 6, generator=generator)
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    wanted = network(maps)
+    found = compiled(maps)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), network.parameters()),
+        torch.autograd.grad(wanted.square().sum(), network.parameters()),
+    )
+
+
+@pytest.mark.filterwarnings("ignore")  # the exporter's own notices
+def test_onnx(generator):
+    if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
+        pytest.skip("onnx, onnxscript and onnxruntime are not installed")
+    import onnxruntime
+
+    network = tiny_networks("c4")[2].eval()  # convolution and attention
+    images = torch.rand(2, 2, 8, 9, generator=generator)
+    file = io.BytesIO()
+    torch.onnx.export(network, (images,), dynamo=True, verbose=False).save(file)
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-4)
+
+
+def test_our_network_begins_to_learn_digits(real_data):
+    digits = real_data("mnist.npz")
+    names = {name: digits[name] for name in digits.files}
+    images = next(array for array in names.values() if array.ndim == 3)[:96]
+    labels = next(array for array in names.values() if array.ndim == 1)[:96]
+    pixels = torch.from_numpy(images.astype("float32"))[:, None, ::2, ::2]
+    pixels = (pixels - pixels.mean()) / pixels.std()
+    wanted = torch.from_numpy(labels.astype("int64"))
+    torch.manual_seed(0)
+    network = swivel_net("c4", 1, 10, 14, widths=(6, 8), depths=(1,), heads=2, window=3, dropout=0.0)
+    optimizer = torch.optim.Adam(network.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(pixels), wanted)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.8 * losses[0], losses

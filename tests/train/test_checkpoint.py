@@ -1,0 +1,187 @@
+"""Networks to and from the disk: what comes back, and what a broken or hostile file gets to do."""
+
+import json
+import os
+
+import pytest
+import safetensors.torch
+import torch
+
+from unpose.groups import FiniteGroup
+from unpose.nn import GSAConfig, group_cnn, gsa_net, swivel_net
+from unpose.train import load_network, save_network
+from unpose.train.checkpoint import FORMAT
+
+
+def networks():
+    torch.manual_seed(3)
+    return [
+        gsa_net("c8", 1, 3, 8, config=GSAConfig(6, ((6,), (8,)), window=3, heads=2)),
+        group_cnn("d4", 2, 3, (8, 9), width=2),
+        swivel_net("c12", 1, 3, (9, 8), widths=(3, 4), depths=(1,), heads=2, window=3),
+    ]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return save_network(tmp_path / "network.safetensors", networks()[1])
+
+
+def rewritten(path, about=None, weights=None, **changes):
+    """The file again with another description or other weights."""
+    with safetensors.safe_open(path, "pt") as file:
+        old = json.loads(file.metadata()["unpose"])
+    new = old | (about or {})
+    new["description"] = {name: value for name, value in (new["description"] | changes).items() if value is not ...}
+    tensors = safetensors.torch.load_file(path) if weights is None else weights
+    path.write_bytes(safetensors.torch.save(tensors, metadata={"unpose": json.dumps(new)}))
+    return path
+
+
+@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_network_comes_back_the_same(index, dtype, tmp_path, generator):
+    network = networks()[index].to(dtype)
+    images = torch.rand(2, network.description["in_channels"], 8, 9, generator=generator, dtype=dtype)
+    network(images)  # moves the statistics of batch norms
+    path = save_network(tmp_path / "network.safetensors", network)
+    again = load_network(path)
+    assert not again.training
+    assert again.description == network.description
+    assert again.group == network.group
+    assert torch.equal(again(images), network.eval()(images))
+    assert all(parameter.dtype == dtype for parameter in again.parameters())
+    again(images).sum().backward()  # and can be trained further
+
+
+def test_the_file_is_ordinary_safetensors_and_nothing_else_is_left(saved):
+    tensors = safetensors.torch.load_file(saved)
+    assert tensors.keys() == networks()[1].state_dict().keys()
+    assert os.listdir(saved.parent) == [saved.name]
+
+
+def test_saving_over_a_file_replaces_it(saved):
+    save_network(saved, networks()[0])
+    assert load_network(saved).description["network"] == "gsa_net"
+
+
+def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
+    before = saved.read_bytes()
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save_network(saved, networks()[0])
+    assert saved.read_bytes() == before
+
+
+def test_what_cannot_come_back_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="Linear"):
+        save_network(tmp_path / "x", torch.nn.Linear(2, 2))
+    one = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+    flip = ((1.0, 0.0, 0.0), (0.0, -1.0, 0.0), (0.0, 0.0, 1.0))
+    with pytest.raises(ValueError, match=r"unknown group|no way back"):
+        save_network(tmp_path / "x", group_cnn(FiniteGroup("top-bottom", (one, flip)), 1, 2, 8, width=2))
+    with pytest.raises(ValueError, match="no way back"):
+        save_network(tmp_path / "x", group_cnn(FiniteGroup("d1", (one, flip)), 1, 2, 8, width=2))
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.001, 0.2, 0.9, 0.9999])
+def test_cut_off_files(saved, fraction):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(fraction * len(content))])
+    with pytest.raises(ValueError, match=r"network\.safetensors is not a network that unpose can read"):
+        load_network(saved)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK\x03\x04" + bytes(100),
+        b"\x80\x04\x95" + bytes(100),  # a pickle
+        (2**62).to_bytes(8, "little") + b"{}",
+        (2**23).to_bytes(8, "little") + b" " * 2**23,
+        (2).to_bytes(8, "little") + b"[]",
+        (4).to_bytes(8, "little") + b"{}{}",
+        (17).to_bytes(8, "little") + b'{"a": 1, "a": 2} ',
+        (2).to_bytes(8, "little") + b"\xff\xfe",
+        (100_000).to_bytes(8, "little") + b'{"a":' * 20_000,
+        (20).to_bytes(8, "little") + b'{"__metadata__": 3} ',
+        (10).to_bytes(8, "little") + b'{"a": 3}  ',
+    ],
+)
+def test_files_that_are_something_else(content, tmp_path):
+    path = tmp_path / "hostile.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"hostile\.safetensors is not a network"):
+        load_network(path)
+
+
+def test_tensors_of_another_program(tmp_path):
+    path = tmp_path / "other.safetensors"
+    safetensors.torch.save_file({"weight": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match="does not say which network"):
+        load_network(path)
+
+
+@pytest.mark.parametrize("layout", [FORMAT + 1, 0, "1", None])
+def test_another_layout(saved, layout):
+    with pytest.raises(ValueError, match=f"layout {layout!r}, and this version"):
+        load_network(rewritten(saved, {"format": layout}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"network": "system"}, "unknown network"),
+        ({"network": ["x"]}, "not a network"),
+        ({"group": "c99999"}, "unknown group"),
+        ({"group": 7}, "name"),
+        ({"group": "se2"}, "finite group"),
+        ({"group": ...}, "group"),
+        ({"width": 3}, "has shape"),
+        ({"width": 4096}, "has shape"),  # petabytes, if it were built
+        ({"width": 10**12}, "out of bounds"),
+        ({"width": "wide"}, "not a network"),
+        ({"kernel_size": 4095}, "out of bounds"),
+        ({"kernel_size": float("nan")}, "out of bounds"),
+        ({"stages": [4000] * 60}, "more layers"),
+        ({"stages": [1] * 100}, "at most 64"),
+        ({"stages": [-1, 2]}, "at least one"),
+        ({"colour": "red"}, "does not fit"),
+        ({"in_channels": ...}, "does not fit"),
+    ],
+)
+def test_descriptions_that_lie(saved, changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_network(rewritten(saved, **changes))
+
+
+def test_weights_that_do_not_belong(saved):
+    weights = safetensors.torch.load_file(saved)
+    name = next(iter(weights))
+    for other in (
+        {key: tensor for key, tensor in weights.items() if key != name},
+        weights | {"extra": torch.zeros(2)},
+        weights | {name: torch.zeros(1)},
+    ):
+        with pytest.raises(ValueError, match="has shape"):
+            load_network(rewritten(saved, weights=other))
+
+
+def test_every_flipped_byte_of_the_header_is_an_error_or_harmless(saved, generator):
+    content = saved.read_bytes()
+    length = 8 + int.from_bytes(content[:8], "little")
+    for at in torch.randint(length, (60,), generator=generator).tolist():
+        broken = bytearray(content)
+        broken[at] ^= 1 << (at % 8)
+        saved.write_bytes(broken)
+        try:
+            load_network(saved)
+        except ValueError as error:
+            assert "network.safetensors" in str(error)  # noqa: PT017
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        load_network(tmp_path / "none.safetensors")
