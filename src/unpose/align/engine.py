@@ -7,13 +7,16 @@ Keys sampling.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import coarse
 from unpose.align.pairs import Job, Progress, align_pairs, finish, shortlist
+from unpose.align.pieces import Arrays, Pieces, finished
 from unpose.align.threads import pool
 from unpose.groups import Group, inverse, translation
 from unpose.images import pixel_grid, warp
@@ -62,6 +65,7 @@ def nearest(
     n_jobs: int | None = None,
     memory: int | str | None = None,
     progress: Progress | None = None,
+    pieces: Pieces | None = None,
 ) -> Neighbours:
     """Each image's k nearest under the orbit distance, over all pairs and all poses.
 
@@ -84,6 +88,7 @@ def nearest(
     n_jobs : threads of the coarse stage; torch's own number by default.
     memory : budget such as ``"2GB"``; an error says so beforehand where it cannot be kept.
     progress : called with the stage, how much is done and of how much.
+    pieces : where finished pieces are kept and found again; see :mod:`unpose.align.pieces`.
 
     Notes
     -----
@@ -100,28 +105,38 @@ def nearest(
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
     rough = min(limit, 2 * k + _second_looks(m)) if refine else k
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-    if candidates is None:
-        listed, grid = _ranked(
-            job, index, job.coarse_moving, job.coarse_fixed, rough, itself=others is None, stage="search"
-        )
-    else:
-        listed, grid = _search_candidates(
-            job, index, min(rough, candidates), min(candidates, limit), itself=others is None
-        )
+
+    def search() -> Arrays:
+        if candidates is None:
+            who, grid = _ranked(
+                job, index, job.coarse_moving, job.coarse_fixed, rough, itself=others is None, stage="search"
+            )
+        else:
+            who, grid = _search_candidates(
+                job, index, min(rough, candidates), min(candidates, limit), itself=others is None
+            )
+        return {"who": who.numpy(), "grid": grid.numpy()}
+
+    kept = finished(pieces, "search", search)
+    listed, grid = torch.from_numpy(kept["who"]), torch.from_numpy(kept["grid"])
     at_rest = index.at_rest(job.coarse_moving)
-    found = []
-    block = _BLOCK.get(job.device.type, _BLOCK["cpu"])
-    for start in range(0, n, block):
-        fixed = torch.arange(start, min(start + block, n))
+
+    def block(fixed: Tensor) -> Arrays:
         moving, poses = listed[fixed], job.plan.poses(grid[fixed])
         if candidates is not None:
             poses = inverse(poses)  # those were searched the other way round
         if refine:
             moving, poses = shortlist(job, index, at_rest, fixed, moving, k + k // 2 + _REFINE)
-        found.append(_finished(job, fixed, moving, poses, k, refine=refine))
-        job.report("refine", int(fixed[-1]) + 1, n)
-    indices, distances, all_poses = (torch.cat(part).numpy() for part in zip(*found, strict=True))
-    return Neighbours(indices, distances, all_poses)
+        parts = _finished(job, fixed, moving, poses, k, refine=refine)
+        return {name: part.numpy() for name, part in zip(("indices", "distances", "poses"), parts, strict=True)}
+
+    found = []
+    size = _BLOCK.get(job.device.type, _BLOCK["cpu"])
+    for start in range(0, n, size):
+        rows = torch.arange(start, min(start + size, n))
+        found.append(finished(pieces, f"neighbours-{start}", partial(block, rows)))
+        job.report("refine", int(rows[-1]) + 1, n)
+    return Neighbours(*(np.concatenate([part[name] for part in found]) for name in ("indices", "distances", "poses")))
 
 
 def align(
@@ -129,6 +144,7 @@ def align(
     references: ArrayLike | Tensor,
     *,
     every: bool = False,
+    to: ArrayLike | None = None,
     group: str | Group = "se2",
     max_angle: float = math.pi,
     max_shift: float | None = None,
@@ -142,8 +158,9 @@ def align(
 ) -> Alignment:
     """The poses that bring images onto references, over the whole group.
 
-    Pair by pair (one reference serves all images), or with ``every=True`` each image onto each reference. Bounds,
-    contrast, mask and the rest as for :func:`nearest`.
+    Pair by pair (one reference serves all images), with ``every=True`` each image onto each reference, or with ``to``
+    (n,) each image onto the reference of that number: made for many images and few references, and measured in the
+    image's frame. Bounds, contrast, mask and the rest as for :func:`nearest`.
 
     Examples
     --------
@@ -154,6 +171,26 @@ def align(
     >>> np.degrees(np.arctan2(found.poses[:, 0, 1], found.poses[:, 0, 0])).round(3)
     array([90., 90.])
     """
+    if to is not None:
+        # Few references, many images: the references are put into all poses, and the poses found are turned round.
+        one_each = np.asarray(to)
+        job = Job(
+            images, references, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress
+        )
+        n, m = len(job.fixed), len(job.moving)
+        if one_each.shape != (n,) or not np.issubdtype(one_each.dtype, np.integer):
+            raise ValueError(f"to must hold one whole number for each of {n} images, got shape {one_each.shape}")
+        if n and not (one_each.min() >= 0 and one_each.max() < m):
+            raise ValueError(f"to must number one of {m} references, from 0; got {one_each.min()} to {one_each.max()}")
+        order = np.argsort(one_each, kind="stable")  # pairs of one reference together: it is projected once
+        found = align_pairs(job, torch.from_numpy(one_each[order].astype(np.int64)), torch.from_numpy(order), _STARTS)
+        back = np.argsort(order)
+        poses = inverse(found.poses)
+        alternatives = [np.linalg.inv(found.alternatives[i]) for i in back]
+        return Alignment(
+            (poses / poses[:, 2:, 2:]).numpy()[back], found.distances.numpy()[back], found.margins.numpy()[back],
+            alternatives, found.converged.numpy()[back],
+        )  # fmt: skip
     job = Job(
         references, images, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress
     )

@@ -17,7 +17,7 @@ N_MOMENTS = 6
 # Sums over one pair's pixels may be taken in any order the vector unit likes, always the same one.
 summing = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "nnan"}, error_model="numpy")
 _REACH, _ZERO, _HALF = np.float32(-2), np.float32(0), np.float32(0.5)
-_ONE, _TWO = np.float32(1), np.float32(2)
+_ONE, _TWO, _FAR, _BEHIND = np.float32(1), np.float32(2), np.float32(1e6), np.float32(1e-3)
 _AT_ONCE = 320
 """Pixels warped at a time: long enough for vectors, short enough for the nearest cache."""
 _A, _B = np.float32(1.5), np.float32(2.5)  # Keys' polynomials
@@ -109,14 +109,18 @@ def _along_row(taps, u, out):  # type: ignore[no-untyped-def]
         out[k] = taps[k, 0] * u[0, k] + taps[k, 1] * u[1, k] + taps[k, 2] * u[2, k] + taps[k, 3] * u[3, k]
 
 
-@compiled
-def _projected(tau, across, below, half_x, half_y, px, py):  # type: ignore[no-untyped-def]
+@summing
+def _projected(x_of, y_of, depth_of, across, below, half_x, half_y, px, py):  # type: ignore[no-untyped-def]
     """Where a homography reads pixels of the fixed frame, from the moving image's first pixel; behind it is far."""
+    x_a, x_b, x_c = x_of
+    y_a, y_b, y_c = y_of
+    depth_a, depth_b, depth_c = depth_of
     for k in range(px.size):
-        x, y = np.float64(across[k]), np.float64(below[k])
-        depth = tau[2, 0] * x + tau[2, 1] * y + 1.0
-        px[k] = (tau[0, 0] * x + tau[0, 1] * y + tau[0, 2]) / depth + half_x if depth > 1e-3 else 1e6
-        py[k] = (tau[1, 0] * x + tau[1, 1] * y + tau[1, 2]) / depth + half_y if depth > 1e-3 else 1e6
+        x, y = across[k], below[k]
+        depth = depth_a * x + depth_b * y + depth_c
+        share = _ONE / (depth if depth > _BEHIND else _BEHIND)
+        px[k] = (x_a * x + x_b * y + x_c) * share + half_x if depth > _BEHIND else _FAR
+        py[k] = (y_a * x + y_b * y + y_c) * share + half_y if depth > _BEHIND else _FAR
 
 
 @compiled
@@ -144,7 +148,8 @@ def warp(images, number, tau, inside, mask, overlap, moved, weight):  # type: ig
         if straight:
             one, two, x_of, y_of = across, below, _line(tau[0], top, half_x), _line(tau[1], top, half_y)
         else:
-            _projected(tau, across, below + np.float32(top), half_x, half_y, px, py)
+            _projected(_line(tau[0], top, 0.0), _line(tau[1], top, 0.0), _line(tau[2], top, 0.0), across, below,
+                       np.float32(half_x), np.float32(half_y), px, py)  # fmt: skip
             one, two, x_of, y_of = px, py, (_ONE, _ZERO, _ZERO), (_ZERO, _ONE, _ZERO)
         _weights(one, two, x_of, y_of, np.float32(columns), np.float32(own_width + 1), np.float32(own_height + 1),
                  np.float32(own_width * near), np.float32(own_height * near), at, u, v)  # fmt: skip

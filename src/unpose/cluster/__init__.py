@@ -1,5 +1,7 @@
 """Clustering up to pose: kernel attention, invariant weights, invariant means, invariant attention."""
 
+from unpose.cluster.averaging import AlignedStack, align_stack
+from unpose.cluster.estimator import InvariantClustering
 from unpose.cluster.published import (
     InvariantAttention,
     InvariantMean,
@@ -11,9 +13,12 @@ from unpose.cluster.published import (
 )
 
 __all__ = [
+    "AlignedStack",
     "InvariantAttention",
+    "InvariantClustering",
     "InvariantMean",
     "InvariantWeights",
+    "align_stack",
     "invariant_attention",
     "invariant_mean",
     "invariant_weights",

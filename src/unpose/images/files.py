@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,24 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     with _whole_file(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return target
+
+
+def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
+    """Write bytes as they come; what raises on the way leaves no file. Folders on the way are made."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _whole_file(target) as temporary, temporary.open("wb") as stream:
+        for chunk in chunks:
+            stream.write(chunk)
+    return target
+
+
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """The bytes of a file, if there are at most so many."""
+    source = Path(path)
+    if (size := source.stat().st_size) > most:
+        raise ValueError(f"{source} has {size} bytes, more than the {most} that are read")
+    return source.read_bytes()
 
 
 class _whole_file:
