@@ -254,12 +254,16 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
     at_rest = index.at_rest(job.coarse_fixed)
     chunk = max(1, _chunk(job) // (8 * max(1, len(job.plan.views) // 64)))
+    few = torch.unique(moving)
+    kept = _views(job, index, few, coarse.TILE) if len(few) <= coarse.TILE else None
     pieces = []
     for start in range(0, len(moving), chunk):
         rows = torch.arange(start, start + chunk).clamp(max=len(moving) - 1)
-        unique, where = torch.unique(moving[rows], return_inverse=True)
-        unique = torch.nn.functional.pad(unique, (0, chunk - len(unique)))
-        views = index.views_of(job.coarse_moving[unique.to(job.device)])[where.to(job.device)]
+        if kept is not None:
+            views = kept[torch.searchsorted(few, moving[rows]).to(job.device)]
+        else:
+            unique, where = torch.unique(moving[rows], return_inverse=True)
+            views = _views(job, index, unique, chunk)[where.to(job.device)]
         peaks = coarse.peaks(views, at_rest[fixed[rows].to(job.device), None], index.basis, job.plan, starts)[:, 0]
         pieces.append(peaks.cpu()[: len(moving) - start])
         job.report("search", min(start + chunk, len(moving)), len(moving))
@@ -274,6 +278,11 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
     shape = (len(moving), starts)
     found = _compare(job, fixed, poses.reshape(*shape, 3, 3), distances.reshape(shape), converged.reshape(shape))
     return _nothing_to_align(job, moving, fixed, found)
+
+
+def _views(job: Job, index: coarse.Index, moving: Tensor, count: int) -> Tensor:
+    """All views of some moving images, projected as a batch of ``count``: sums must not depend on their number."""
+    return index.views_of(job.coarse_moving[torch.nn.functional.pad(moving, (0, count - len(moving))).to(job.device)])
 
 
 def _compare(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, converged: Tensor) -> Found:

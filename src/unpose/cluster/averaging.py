@@ -17,6 +17,8 @@ from unpose.images import as_batch, from_batch, warp
 
 _ROUNDS = 3
 """Alignments: to the exemplar, then to the averages."""
+_SETTLED = 0.03
+"""Averages that change by less, relative to their norm, are not aligned to again."""
 _AT_ONCE = 2**22
 """Pixels warped at a time."""
 
@@ -100,7 +102,7 @@ def average(
         found = finished(pieces, f"average{number}", partial(_brought, public, _public(means), labels, settings))
         means, errors = _means(images, labels, found["poses"], len(exemplars))
         changes.append(float((means - before).norm() / before.norm().clamp(min=1e-12)))
-        if changes[-1] < 0.01:
+        if changes[-1] < _SETTLED:
             break
     return Averages(means, errors, found["poses"], found["distances"], changes)
 

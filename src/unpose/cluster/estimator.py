@@ -25,7 +25,7 @@ from unpose.cluster.light import CONTRAST, prepared
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MOST, Round, attend, look
 from unpose.groups import parse_continuous
-from unpose.images import as_batch, from_batch
+from unpose.images import as_batch, from_batch, smooth
 
 Progress = Callable[[str, int, int], None]
 
@@ -218,19 +218,21 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Tensor, NDArray]:
         """Checked input as (n, c, h, w), prepared, and which images show something."""
-        if np.ndim(X) <= 2:
+        if _ndim(X) <= 2:
             rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32])
             if self.image_shape is None:
                 self._plain, self._channels = True, False
-                return torch.from_numpy(rows)[:, None, None], np.ones(len(rows), bool)
+                return torch.tensor(rows)[:, None, None], np.ones(len(rows), bool)
             X = _pictures(rows, self.image_shape)
         batch = as_batch(X, dtype=torch.float32)
         if fitting:
-            self._plain, self._channels = False, np.ndim(X) == 4
+            self._plain, self._channels = False, _ndim(X) == 4
             self.n_features_in_ = math.prod(batch.shape[1:])
-            self.image_shape_ = tuple(np.shape(X)[1:])
-        elif tuple(np.shape(X)[1:]) != self.image_shape_:
-            raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {np.shape(X)[1:]}")
+        channels, height, width = batch.shape[1:]
+        shape = (height, width, channels) if _ndim(X) == 4 else (height, width)
+        if not fitting and shape != self.image_shape_:
+            raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
+        self.image_shape_: tuple[int, ...] = shape
         work = prepared(batch, self.light)
         flat = work.flatten(1)
         return work, (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
@@ -300,9 +302,19 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.means_ = from_batch(found.means, channels=self._channels)
         self.standard_errors_ = from_batch(found.standard_errors, channels=self._channels)
         self.poses_[rows] = found.poses
-        selves = found.means.movedim(1, -1)
+        # Resampling roughens a mean a little; softened, it is its own equal at every pose of its symmetry.
+        selves = smooth(found.means, 1.0).movedim(1, -1)
         same = align(selves, selves, group=self.group, **(self._settings() | {"progress": None}))
         self.symmetries_ += np.array([len(poses) for poses in same.alternatives])
+
+
+def _ndim(X: Any) -> int:
+    """Axes of whatever people hold: arrays, data frames, lists of rows, lists of images that may differ in size."""
+    if hasattr(X, "shape"):
+        return len(X.shape)
+    if isinstance(X, list | tuple) and len(X) and hasattr(X[0], "shape"):
+        return 1 + len(X[0].shape)
+    return np.asarray(X).ndim
 
 
 def _pictures(rows: NDArray, shape: tuple[int, ...]) -> NDArray:

@@ -18,6 +18,8 @@ from unpose.images import warp
 MOST = 3
 NOISY = 0.35
 """Differences whose neighbouring pixels correlate less look like noise; resampling alone gives noise about 0.2."""
+_WORTH = 0.05
+"""Share of an image's energy that must differ from its nearest before there is anything to average away."""
 _AVERAGED = 8
 _SAMPLE = 512
 
@@ -28,32 +30,29 @@ class Round:
 
     mean_distance: float  # to the nearest neighbours
     max_distance: float
-    correlation: float  # of neighbouring pixels in the difference to the nearest neighbour
+    unexplained: float  # share of an image's energy that its nearest neighbour does not have
+    correlation: float  # of neighbouring pixels in that difference: 0 for noise, more for shape
     averaged: bool  # whether images were then replaced by means
 
 
 def look(images: Tensor, neighbours: Neighbours, *, may_average: bool) -> Round:
-    """Measure a round on images (n, c, h, w) and their neighbours."""
-    value = correlation(images, neighbours)
+    """Measure a round on images (n, c, h, w) and their neighbours; some hundred of them stand for all."""
+    rows = np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(np.int64)
+    poses = torch.from_numpy(neighbours.poses[rows, 0]).to(images)
+    near, mine = warp(images[neighbours.indices[rows, 0]], poses), images[rows]
+    gain = (mine * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
+    rest = mine - gain * near
+    unexplained = float(rest.square().sum() / mine.square().sum().clamp(min=1e-20))
+    rest = rest - rest.mean((2, 3), keepdim=True)
+    along = (rest[..., 1:] * rest[..., :-1]).sum() + (rest[..., 1:, :] * rest[..., :-1, :]).sum()
+    correlation = float(along / (2 * rest.square().sum()).clamp(min=1e-20))
     return Round(
         mean_distance=float(neighbours.distances[:, 0].mean()),
         max_distance=float(neighbours.distances[:, 0].max()),
-        correlation=value,
-        averaged=may_average and value < NOISY,
+        unexplained=unexplained,
+        correlation=correlation,
+        averaged=may_average and correlation < NOISY and unexplained > _WORTH,
     )
-
-
-def correlation(images: Tensor, neighbours: Neighbours) -> float:
-    """How much neighbouring pixels agree in the difference of an image and its nearest: 0 for noise, more for shape."""
-    rows = np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(np.int64)
-    poses = torch.from_numpy(neighbours.poses[rows, 0]).to(images)
-    near = warp(images[neighbours.indices[rows, 0]], poses)
-    mine = images[rows]
-    gain = (mine * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
-    rest = mine - gain * near
-    rest = rest - rest.mean((2, 3), keepdim=True)
-    along = (rest[..., 1:] * rest[..., :-1]).sum() + (rest[..., 1:, :] * rest[..., :-1, :]).sum()
-    return float(along / (2 * rest.square().sum()).clamp(min=1e-20))
 
 
 def attend(images: Tensor, neighbours: Neighbours) -> Tensor:

@@ -1,0 +1,210 @@
+"""The estimator on pictures: groups, poses, averages, light, bad input, the way to disk and back."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+
+from unpose import InvariantClustering, align_stack
+from unpose.cluster.light import prepared, without_background
+from unpose.cluster.rounds import NOISY
+from unpose.data import posed
+from unpose.images import as_batch
+
+
+def shapes(size=25):
+    """Four things without symmetry, one of them the mirror image of another."""
+    things = np.zeros((4, size, size), np.float32)
+    things[0, 6:19, 11:14] = things[0, 6:9, 11:18] = 1  # a hook
+    things[1, 7:18, 7:10] = things[1, 15:18, 7:18] = things[1, 7:10, 7:15] = 1  # an open box
+    things[2, 6:18, 12:14] = things[2, 9:11, 8:17] = things[2, 14:18, 14:17] = 1  # a cross with a foot
+    things[3] = things[0, :, ::-1]
+    return things
+
+
+@pytest.fixture(scope="module")
+def turned():
+    return posed(shapes(), "se2", copies=9, max_shift=2.0, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def fitted(turned):
+    return InvariantClustering(4).fit(turned.images)
+
+
+def test_groups_are_the_things(turned, fitted):
+    assert adjusted_rand_score(turned.sources, fitted.labels_) == 1.0
+    assert fitted.n_clusters_ == 4
+    assert fitted.means_.shape == fitted.standard_errors_.shape == (4, 25, 25)
+    assert (fitted.symmetries_ == 1).all()
+    assert (fitted.confidences_ > 0.9).all()
+    assert np.array_equal(fitted.labels_[fitted.exemplars_], np.arange(4))
+    assert fitted.weights_.shape == (36, 36)
+    assert fitted.neighbours_.indices.shape == (36, 12)
+    assert abs(fitted.weights_ - fitted.weights_.T).max() == 0
+
+
+def test_a_mirror_image_is_another_thing_unless_mirrors_count_as_poses(turned):
+    model = InvariantClustering(3, group="se2+mirror").fit(turned.images)
+    assert adjusted_rand_score(np.where(turned.sources == 3, 0, turned.sources), model.labels_) == 1.0
+
+
+def test_poses_are_right_up_to_one_pose_per_group(turned, fitted):
+    angle, shift = [], []
+    for k in range(4):
+        rows = np.flatnonzero(fitted.labels_ == k)
+        # mean_from_image @ image_from_original is the same for all images of one original
+        together = fitted.poses_[rows] @ turned.poses[rows]
+        differences = np.linalg.inv(together[:1]) @ together[1:]
+        angle += np.degrees(np.abs(np.arctan2(differences[:, 0, 1], differences[:, 0, 0]))).tolist()
+        shift += np.hypot(differences[:, 0, 2], differences[:, 1, 2]).tolist()
+    assert np.median(angle) <= 0.5
+    assert np.median(shift) <= 0.1
+
+
+def test_averages_are_as_sharp_as_what_they_average(turned, fitted):
+    def sharpness(image):
+        return np.sqrt((np.diff(image, axis=-1) ** 2).sum() / (image**2).sum())
+
+    for k in range(4):
+        stack = fitted.aligned(turned.images, k)
+        assert stack.shape == (9, 25, 25)
+        assert sharpness(fitted.means_[k]) > 0.9 * sharpness(stack)
+        np.testing.assert_allclose(stack.mean(0), fitted.means_[k], atol=1e-4)
+        np.testing.assert_allclose(stack.std(0, ddof=1) / 3, fitted.standard_errors_[k], atol=1e-4)
+
+
+def test_a_symmetric_thing_is_not_smeared():
+    cross = np.zeros((1, 25, 25), np.float32)
+    cross[:, 5:20, 11:14] = cross[:, 11:14, 5:20] = 1
+    stack = align_stack(posed(cross, copies=12, max_shift=2.0, random_state=3).images)
+    assert stack.mean.max() > 0.9 * stack.aligned.max(axis=(1, 2)).mean()
+    assert stack.standard_error.max() < 0.1
+    model = InvariantClustering(1).fit(posed(cross, copies=5, max_shift=2.0).images)
+    assert model.symmetries_[0] == 4
+
+
+def test_light_changes_nothing(turned, fitted):
+    rng = np.random.default_rng(0)
+    n, across = len(turned.images), np.linspace(-0.5, 0.5, 25)
+    gain, level, right, down = rng.uniform(0.5, 1.5, n), rng.uniform(-0.3, 0.3, n), *rng.uniform(-0.5, 0.5, (2, n))
+    ramp = right[:, None, None] * across + down[:, None, None] * across[:, None]
+    lit = gain[:, None, None] * turned.images + level[:, None, None] + ramp
+    assert np.array_equal(InvariantClustering(4).fit(lit).labels_, fitted.labels_)
+
+
+def test_the_background_plane_is_found_under_an_object_at_the_border():
+    image = np.zeros((1, 24, 31), np.float32)
+    image[:, 9:15, :12] = 1.0
+    rows, columns = np.mgrid[:24, :31] / 31
+    tilted = as_batch(image + (0.2 - 0.3 * rows + 0.5 * columns).astype(np.float32))
+    np.testing.assert_allclose(without_background(tilted)[0, 0].numpy(), image[0], atol=2e-3)
+    np.testing.assert_allclose(without_background(as_batch(image))[0, 0].numpy(), image[0], atol=2e-3)
+    with pytest.raises(ValueError, match="light must be"):
+        prepared(tilted, "dark")
+
+
+def test_the_number_of_groups_is_found(turned):
+    assert adjusted_rand_score(turned.sources, InvariantClustering().fit(turned.images).labels_) > 0.9
+
+
+def test_the_same_labels_for_any_number_of_workers(turned, fitted):
+    for settings in ({"n_jobs": 1}, {"n_jobs": 3}, {"memory": "3GB"}):
+        model = InvariantClustering(4, **settings).fit(turned.images)
+        assert np.array_equal(model.labels_, fitted.labels_)
+        assert np.array_equal(model.poses_, fitted.poses_)
+        assert np.array_equal(model.means_, fitted.means_)
+
+
+def test_new_images_go_to_their_group(turned, fitted):
+    fresh = posed(shapes(), "se2", copies=2, max_shift=2.0, random_state=9)
+    predicted = fitted.predict(fresh.images)
+    assert adjusted_rand_score(fresh.sources, predicted) == 1.0
+    distances = fitted.transform(fresh.images)
+    assert distances.shape == (8, 4)
+    assert np.array_equal(distances.argmin(1), predicted)
+    assert fitted.score(fresh.images) < 0
+    assert np.array_equal(fitted.predict(turned.images), fitted.labels_)
+
+
+def test_rows_of_pixels_and_colour(turned, fitted):
+    rows = turned.images.reshape(36, -1)
+    model = InvariantClustering(4, image_shape=(25, 25)).fit(rows)
+    assert np.array_equal(model.labels_, fitted.labels_)
+    assert np.array_equal(model.predict(rows[:5]), fitted.labels_[:5])
+    colour = np.stack([turned.images, 0.5 * turned.images, turned.images**2], axis=-1)
+    assert adjusted_rand_score(InvariantClustering(4).fit(colour).labels_, turned.sources) == 1.0
+
+
+def test_noise_is_averaged_away_and_shapes_are_not(turned, fitted):
+    assert [each.averaged for each in fitted.history_] == [False]  # copies differ by next to nothing
+    noisy = turned.images + np.random.default_rng(0).normal(0, 0.5, turned.images.shape).astype(np.float32)
+    model = InvariantClustering(4).fit(noisy)
+    assert model.history_[0].averaged
+    assert model.history_[0].correlation < NOISY
+    assert model.history_[-1].mean_distance < 0.7 * model.history_[0].mean_distance
+    assert adjusted_rand_score(turned.sources, model.labels_) > 0.8
+
+
+def test_to_disk_and_back(turned, fitted, tmp_path):
+    fitted.save(tmp_path / "run")
+    back = InvariantClustering.load(tmp_path / "run")
+    for name in ("labels_", "means_", "poses_", "standard_errors_", "confidences_", "exemplars_", "symmetries_"):
+        assert np.array_equal(getattr(back, name), getattr(fitted, name)), name
+    assert abs(back.weights_ - fitted.weights_).max() == 0
+    assert back.history_ == fitted.history_
+    assert np.array_equal(back.predict(turned.images[:6]), fitted.predict(turned.images[:6]))
+    assert clone(back).get_params() == clone(fitted).get_params()
+
+
+@pytest.mark.parametrize("spoil", ["cut", "other format", "no json", "missing", "wrong shape"])
+def test_a_spoilt_model_is_refused(fitted, tmp_path, spoil):
+    fitted.save(tmp_path)
+    about, arrays = tmp_path / "model.json", tmp_path / "model.safetensors"
+    if spoil == "cut":
+        arrays.write_bytes(arrays.read_bytes()[:-100])
+    elif spoil == "missing":
+        arrays.unlink()
+    elif spoil == "no json":
+        about.write_text("{")
+    else:
+        content = json.loads(about.read_text())
+        content |= {"format": 99} if spoil == "other format" else {"n_clusters": 7}
+        about.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=str(tmp_path)):
+        InvariantClustering.load(tmp_path)
+
+
+def test_bad_input(turned):
+    images = turned.images[:6]
+    for model, data, message in [
+        (InvariantClustering(7), images, "at most the number of images"),
+        (InvariantClustering(0), images, "at least 1"),
+        (InvariantClustering(2, image_shape=(5, 7)), images.reshape(6, -1), "image_shape"),
+        (InvariantClustering(2), np.full((4, 9, 9), 0.5), "constant"),
+        (InvariantClustering(2), np.where(np.arange(6)[:, None, None] == 3, np.nan, images), "3"),
+        (InvariantClustering(2, group="s02"), images, "s02"),
+        (InvariantClustering(2, light="off"), images, "light"),
+        (InvariantClustering(2), np.zeros((0, 9, 9)), "no images"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            model.fit(data)
+
+
+def test_few_copied_and_empty_images(turned):
+    one = InvariantClustering().fit(turned.images[:1])
+    assert one.labels_.tolist() == [0]
+    assert one.n_clusters_ == 1
+    copies = np.repeat(turned.images[:2], 5, axis=0)
+    model = InvariantClustering(2).fit(copies)
+    assert adjusted_rand_score(np.repeat([0, 1], 5), model.labels_) == 1.0
+    assert InvariantClustering(4).fit(copies).n_clusters_ == 4
+    mixed = np.concatenate([turned.images[:9], np.zeros((1, 25, 25), np.float32)])
+    model = InvariantClustering(1).fit(mixed)
+    assert model.labels_.tolist() == [0] * 9 + [-1]
+    assert np.array_equal(model.poses_[9], np.eye(3))
+    assert model.predict(mixed)[9] == -1
+    assert math.isfinite(model.score(mixed))
