@@ -6,10 +6,10 @@ BIN := .venv/bin
 .PHONY: demo test lint format clean
 
 demo: .venv/installed
-	$(BIN)/unpose reproduce experiment1 --max-angle 180 --solver search --out demo
+	$(BIN)/unpose demo -o demo --force
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks

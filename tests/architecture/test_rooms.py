@@ -122,10 +122,11 @@ def test_only_the_command_line_prints_and_nobody_asserts(module):
 
 # Who may touch the disk: the rooms that run things, and the files of `images` that read and write.
 DISK_ROOMS = {"cli", "train"}
-DISK_FILES = {f"unpose.images.{name}" for name in ("files", "listing", "decode", "pictures", "deep_tiff", "stacks")} | {
+DISK_FILES = {
+    f"unpose.images.{name}" for name in ("files", "arrays", "listing", "decode", "pictures", "deep_tiff", "stacks")
+} | {
     "unpose.images.zarr_arrays",
     "unpose.images.star",
-    "unpose.data.experiments",  # takes its digits from the folder that UNPOSE_DATA names
 }
 DISK_CALLS = {
     "open", "read_bytes", "read_text", "write_bytes", "write_text", "iterdir", "glob", "rglob", "scandir", "listdir",

@@ -135,7 +135,9 @@ def test_another_layout(saved, layout):
     [
         ({"network": "system"}, "unknown network"),
         ({"network": ["x"]}, "not a network"),
-        ({"group": "c99999"}, "unknown group"),
+        ({"group": "c99999"}, "unknown, or has more elements"),
+        ({"group": "dilations(30000, 1.01)"}, "more elements"),  # its product table would be 65 GB
+        ({"group": "dilations(300, 1e300)"}, "not a network"),
         ({"group": 7}, "name"),
         ({"group": "se2"}, "finite group"),
         ({"group": ...}, "group"),

@@ -10,6 +10,14 @@ import click
 import unpose
 
 _COMMANDS = {
+    "demo": "See it work, on data that comes along.",
+    "cluster": "Find the kinds of things in a pile of images, however each is turned.",
+    "align": "Bring images of one thing together: their mean, poses and aligned stack.",
+    "report": "Make the page of a run again.",
+    "export": "Results of a run as table, sorted folders, arrays or STAR.",
+    "train": "Train a network for which a turned image is the same image.",
+    "evaluate": "Measure a network on images upright and turned.",
+    "predict": "Assign new images to the clusters of a run, or to the classes of a network.",
     "audit": "Measure how invariant a trained network is, and name the module that breaks it.",
     "reproduce": "Make the pictures of the paper behind `find`.",
 }
@@ -39,5 +47,6 @@ def main() -> None:
 
     \b
     Start here:
-      unpose reproduce experiment1 --out demo    cluster 18 turned drawings as the paper does; ends with a picture
+      unpose demo                        a few hundred turned digits, grouped without labels; ends with a page
+      unpose cluster photos/ -o run      the same for your own images: open run/report.html
     """

@@ -209,7 +209,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "InvariantClustering":
         """The fitted estimator that :meth:`save` wrote."""
-        return saving.load(cls, folder)
+        model: InvariantClustering = saving.load(cls, folder)
+        return model
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

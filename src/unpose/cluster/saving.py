@@ -5,7 +5,7 @@ import math
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -14,10 +14,7 @@ from scipy import sparse
 
 from unpose.align import Neighbours
 from unpose.cluster.rounds import Round
-from unpose.images.files import read_file, write_chunks, write_text
-
-if TYPE_CHECKING:
-    from unpose.cluster.estimator import InvariantClustering
+from unpose.images.files import read_file, write_chunks
 
 FORMAT = 1
 """Version of the layout; raised when an older reader would misread the files."""
@@ -30,8 +27,8 @@ _PARAMETERS = (
 _LARGEST = 2**33
 
 
-def save(model: "InvariantClustering", folder: str | os.PathLike[str]) -> None:
-    """Write ``model.safetensors``, then ``model.json``; each whole or not at all."""
+def save(model: Any, folder: str | os.PathLike[str]) -> None:
+    """Write a fitted ``InvariantClustering``: ``model.safetensors``, then ``model.json``, each whole or not at all."""
     arrays = {name: np.ascontiguousarray(getattr(model, name)) for name in _ARRAYS}
     weights = sparse.csr_array(model.weights_)
     arrays |= {
@@ -47,11 +44,11 @@ def save(model: "InvariantClustering", folder: str | os.PathLike[str]) -> None:
     }  # fmt: skip
     target = Path(folder)
     write_chunks(target / "model.safetensors", [safetensors.numpy.save(arrays)])
-    write_text(target / "model.json", json.dumps(about, indent=1, allow_nan=False) + "\n")
+    write_chunks(target / "model.json", [(json.dumps(about, indent=1, allow_nan=False) + "\n").encode()])
 
 
-def load(kind: "type[InvariantClustering]", folder: str | os.PathLike[str]) -> "InvariantClustering":
-    """The estimator in a folder; a ``ValueError`` that names it for anything that :func:`save` did not write."""
+def load(kind: type, folder: str | os.PathLike[str]) -> Any:
+    """The estimator, of this class, in a folder; a ``ValueError`` for anything that :func:`save` did not write."""
     source = Path(folder)
     try:
         about = json.loads(read_file(source / "model.json", _LARGEST))
@@ -70,7 +67,7 @@ def load(kind: "type[InvariantClustering]", folder: str | os.PathLike[str]) -> "
         raise ValueError(f"{source} does not hold a model that unpose can read: {error}") from error
 
 
-def _rebuilt(kind: "type[InvariantClustering]", about: dict[str, Any], arrays: dict[str, Any]) -> "InvariantClustering":
+def _rebuilt(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     parameters = {name: about["parameters"][name] for name in _PARAMETERS}
     if parameters["image_shape"] is not None:
         parameters["image_shape"] = tuple(int(side) for side in parameters["image_shape"])

@@ -1,6 +1,20 @@
 """Datasets and generators: images and where they come from."""
 
+from unpose.data.datasets import NAMES, load
 from unpose.data.folders import ImageSet, InputError, read_images
 from unpose.data.posed import Posed, posed
+from unpose.data.public import MissingData
+from unpose.data.splits import Dataset, Split
 
-__all__ = ["ImageSet", "InputError", "Posed", "posed", "read_images"]
+__all__ = [
+    "NAMES",
+    "Dataset",
+    "ImageSet",
+    "InputError",
+    "MissingData",
+    "Posed",
+    "Split",
+    "load",
+    "posed",
+    "read_images",
+]

@@ -2,15 +2,17 @@
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unpose.data.datasets import load
 from unpose.data.drawings import CLASSES
 from unpose.data.posed import posed
+from unpose.data.public import MissingData
 from unpose.groups import rotation, scaling, translation
 from unpose.images import warp
 
@@ -66,10 +68,10 @@ def threes(seed: int = 0, count: int = 10) -> Labelled:
 
 def _threes() -> tuple[NDArray, str]:
     """Threes as (n, 28, 28) floats in [0, 1], and which digits they are."""
-    folder = os.environ.get("UNPOSE_DATA")
-    if folder and (path := Path(folder) / "mnist.npz").exists():
-        mnist = np.load(path)
-        return mnist["x_test"][mnist["y_test"] == 3].astype(np.float32) / 255, "MNIST"
+    if folder := os.environ.get("UNPOSE_DATA"):
+        with suppress(MissingData):
+            test = load("mnist", folder, fetch=False).test
+            return test.images[test.labels == 3].astype(np.float32) / 255, "MNIST"
     from sklearn.datasets import load_digits  # slow to import, and only needed here
 
     digits = load_digits()

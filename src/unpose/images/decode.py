@@ -32,7 +32,7 @@ def header(path: Path, side: int, key: str | None = None) -> Header:
         For anything that is wrong with it.
     """
     try:
-        window = _window(path, key)
+        window = open_window(path, key)
         if window is None:
             return pictures.probe(path, side, key)
         with window as opened:
@@ -55,7 +55,7 @@ def frames(path: Path, side: int, wanted: set[int] | None = None, key: str | Non
         Where the whole file is damaged; frames that came before are not to be trusted either.
     """
     try:
-        window = _window(path, key)
+        window = open_window(path, key)
         if window is None:
             yield from pictures.read(path, side, wanted)
         else:
@@ -77,7 +77,7 @@ def guarded() -> Iterator[None]:
         yield
 
 
-def _window(path: Path, key: str | None) -> AbstractContextManager[stacks.Window] | None:
+def open_window(path: Path, key: str | None) -> AbstractContextManager[stacks.Window] | None:
     """The opener for a file that holds an array; None for a picture."""
     if path.is_dir():
         return zarr_arrays.open_zarr(path, key)

@@ -9,6 +9,7 @@ from unpose.nn.layers import ChannelNorm, GroupPool, PointwiseLinear, SpatialPoo
 from unpose.nn.network import Network, count_parameters
 from unpose.nn.networks import NETWORKS, rebuild
 from unpose.nn.positions import position_table
+from unpose.nn.scale_net import ScaleConv2d, scale_net
 from unpose.nn.self_attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.swivel_net import swivel_net
 
@@ -24,6 +25,7 @@ __all__ = [
     "LiftingSelfAttention",
     "Network",
     "PointwiseLinear",
+    "ScaleConv2d",
     "SeparableEncoding",
     "SpatialPool",
     "count_parameters",
@@ -32,5 +34,6 @@ __all__ = [
     "gsa_net",
     "position_table",
     "rebuild",
+    "scale_net",
     "swivel_net",
 ]

@@ -6,12 +6,14 @@ from typing import Any
 from unpose.nn.group_cnn import group_cnn
 from unpose.nn.gsa_net import gsa_net
 from unpose.nn.network import Network
+from unpose.nn.scale_net import scale_net
 from unpose.nn.swivel_net import swivel_net
 
 NETWORKS: dict[str, Callable[..., Network]] = {
     "gsa_net": gsa_net,
     "group_cnn": group_cnn,
     "swivel_net": swivel_net,
+    "scale_net": scale_net,
 }
 
 

@@ -84,7 +84,7 @@ def is_unimodular(group: FiniteGroup) -> bool:
 
 def widest_window(group: FiniteGroup, window: int) -> int:
     """The window that holds the neighbourhood ``h N`` of every element: ``window`` itself unless the group dilates."""
-    return 2 * max(_radius(area, window) for area in _areas(group).tolist()) + 1
+    return 2 * max(dilated_radius(area, window) for area in _areas(group).tolist()) + 1
 
 
 def dilated_neighbourhood(group: FiniteGroup, window: int | None, table: tuple[int, int], keys: int) -> Tensor:
@@ -107,7 +107,7 @@ def dilated_neighbourhood(group: FiniteGroup, window: int | None, table: tuple[i
     if window is None:
         inside = torch.ones(group.order, height, width, dtype=torch.bool)
     else:
-        radii = torch.tensor([_radius(area, window) for area in _areas(group).tolist()])[:, None, None]
+        radii = torch.tensor([dilated_radius(area, window) for area in _areas(group).tolist()])[:, None, None]
         y = (torch.arange(height) - height // 2).abs()[:, None]
         x = (torch.arange(width) - width // 2).abs()
         inside = (y <= radii) & (x <= radii)
@@ -125,6 +125,6 @@ def _areas(group: FiniteGroup) -> Tensor:
     return area_change(group.elements).abs()
 
 
-def _radius(area: float, window: int) -> int:
+def dilated_radius(area: float, window: int) -> int:
     """Whole offsets strictly inside half of the dilated window: a window of 3 dilated 3 times is one of 9."""
     return math.ceil(math.sqrt(area) * window / 2 - 1e-9) - 1

@@ -1,5 +1,36 @@
-"""Training: networks to and from the disk."""
+"""Training: recipes, the loop, what a network gets right, and networks to and from the disk."""
 
-from unpose.train.checkpoint import load_network, save_network
+from unpose.train.checkpoint import load_network, read_classes, save_network
+from unpose.train.loop import Diverged, Moment, Outcome, Stopped, build_network, train
+from unpose.train.measure import accuracy, accuracy_by_angle, logits_of
+from unpose.train.processes import Processes, joined_processes, was_restarted
+from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, recipe_from, recipe_names, recipe_toml
+from unpose.train.state import StateError
+from unpose.train.twin import twin_description
 
-__all__ = ["load_network", "save_network"]
+__all__ = [
+    "Diverged",
+    "Moment",
+    "Outcome",
+    "Processes",
+    "Recipe",
+    "RecipeError",
+    "StateError",
+    "Stopped",
+    "accuracy",
+    "accuracy_by_angle",
+    "build_network",
+    "joined_processes",
+    "load_network",
+    "logits_of",
+    "named_recipe",
+    "read_classes",
+    "read_recipe",
+    "recipe_from",
+    "recipe_names",
+    "recipe_toml",
+    "save_network",
+    "train",
+    "twin_description",
+    "was_restarted",
+]

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch
 
 from unpose.groups import parse
 from unpose.images.files import _whole_file
+from unpose.images.frames import printable
 from unpose.nn import Network, rebuild
-from unpose.nn.network import parse_point_group
+from unpose.nn.positions import parse_finite
 
 FORMAT = 1
 """Version of the layout below; raised when an older reader would misread the file."""
@@ -20,13 +23,16 @@ _LARGEST_HEADER = 2**22
 _LARGEST_NUMBER = 4096
 _LONGEST_LIST = 64
 _LARGEST_KERNEL = 31
+_LARGEST_ORDER = 360
 
 
-def save_network(path: str | os.PathLike[str], network: Network) -> Path:
+def save_network(
+    path: str | os.PathLike[str], network: Network, *, classes: Sequence[str] = (), notes: dict[str, Any] | None = None
+) -> Path:
     """Write a network, its weights and how to build it, to one file; whole or not at all.
 
-    The file is ordinary safetensors. Its metadata has one entry, ``unpose``: JSON with the layout's ``format`` and the
-    network's ``description``.
+    The file is ordinary safetensors. Its metadata has one entry, ``unpose``: JSON with the layout's ``format``, the
+    network's ``description``, the names of its ``classes`` and ``notes`` for the reader, such as how it was trained.
     """
     if not isinstance(network, Network):
         raise ValueError(
@@ -34,7 +40,7 @@ def save_network(path: str | os.PathLike[str], network: Network) -> Path:
         )
     if parse(network.group.name) != network.group:
         raise ValueError(f"the group {network.group.name!r} has no name that unpose.groups.parse knows: no way back")
-    about = {"format": FORMAT, "description": network.description}
+    about = {"format": FORMAT, "description": network.description, "classes": list(classes), "notes": notes or {}}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     content = safetensors.torch.save(weights, metadata={"unpose": json.dumps(about)})
     target = Path(path)
@@ -52,34 +58,59 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
     source = Path(path)
     content = source.read_bytes()
     try:
-        header = _header(content)
+        header = read_header(content)
         description = _description(header)
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         _check_plausible(description, len(shapes))
-        _check_shapes(_outline(description), shapes)
+        outline = {name: tuple(tensor.shape) for name, tensor in outlined(description).state_dict().items()}
+        _check_shapes(outline, shapes)
         weights = safetensors.torch.load(content)
         network = rebuild(description)
         network.load_state_dict(weights, assign=True)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError, safetensors.SafetensorError,
+    ) as error:  # fmt: skip
         raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
     return network.to(device).eval()
 
 
-def _header(content: bytes) -> dict[str, Any]:
+def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The names of the classes that a file of :func:`save_network` gives; their numbers where it gives none."""
+    source = Path(path)
+    try:
+        about = _about(read_header(source.read_bytes()))
+        count = about["description"]["n_classes"]
+        if not isinstance(count, int) or not 1 <= count <= _LARGEST_NUMBER:
+            raise ValueError(f"n_classes = {count} is out of bounds")
+        names = about.get("classes") or [str(number) for number in range(count)]
+        if len(names) != count or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"it names {len(names)} classes for {count} outputs")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
+    return tuple(printable(name) for name in names)
+
+
+def read_header(content: bytes) -> dict[str, Any]:
     """The JSON at the front of a safetensors file: eight bytes of length, then as many of text."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length + 8 > len(content):
         raise ValueError("it is cut off, or not a safetensors file")
     if length > _LARGEST_HEADER:
         raise ValueError(f"its header has {length} bytes; at most {_LARGEST_HEADER} are read")
-    return _strict_json(content[8 : 8 + length], "its header")
+    return strict_json(content[8 : 8 + length], "its header")
 
 
 def _description(header: dict[str, Any]) -> dict[str, Any]:
+    description: dict[str, Any] = _about(header)["description"]
+    return description
+
+
+def _about(header: dict[str, Any]) -> dict[str, Any]:
+    """What a network's file says beside its weights; its layout and its description are checked to be there."""
     text = header.get("__metadata__", {}).get("unpose")
     if not isinstance(text, str):
         raise ValueError("it holds tensors but does not say which network they belong to")
-    about = _strict_json(text.encode(), "its description")
+    about = strict_json(text.encode(), "its description")
     if about.get("format") != FORMAT:
         raise ValueError(
             f"it has layout {about.get('format')!r}, and this version of unpose reads layout {FORMAT}; a newer version "
@@ -87,10 +118,10 @@ def _description(header: dict[str, Any]) -> dict[str, Any]:
         )
     if not isinstance(about.get("description"), dict):
         raise ValueError("its description is missing")
-    return about["description"]
+    return about
 
 
-def _strict_json(text: bytes, what: str) -> dict[str, Any]:
+def strict_json(text: bytes, what: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
@@ -108,6 +139,9 @@ def _strict_json(text: bytes, what: str) -> dict[str, Any]:
 
 def _check_plausible(description: dict[str, Any], tensors: int) -> None:
     """Refuse numbers that would keep even the outline of a network from being built."""
+    order = re.search(r"\d+", str(description.get("group")))
+    if order and (len(order[0]) > 4 or int(order[0]) > _LARGEST_ORDER):
+        raise ValueError(f"the group {description['group']!r} is unknown, or has more elements than any network uses")
     todo: list[tuple[str, Any]] = list(description.items())
     while todo:
         name, value = todo.pop()
@@ -126,12 +160,12 @@ def _check_plausible(description: dict[str, Any], tensors: int) -> None:
         raise ValueError(f"it describes more layers than its {tensors} tensors can fill")
 
 
-def _outline(description: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights of a network, without allocating them."""
-    group = parse_point_group(description["group"])  # with its product table, which needs numbers
+def outlined(description: dict[str, Any]) -> Network:
+    """The network that a description stands for, with shapes and without weights."""
+    group = parse_finite(description["group"])
+    _ = group.product  # its tables are made on first use, and need numbers
     with torch.device("meta"):
-        outlined = rebuild(description | {"group": group})
-    return {name: tuple(tensor.shape) for name, tensor in outlined.state_dict().items()}
+        return rebuild(description | {"group": group})
 
 
 def _check_shapes(wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:

@@ -1,0 +1,105 @@
+"""Does a group network learn more from a thousand posed digits than its translation-only twin?
+
+    UNPOSE_DATA=/path/to/arrays python benchmarks/learn.py [--augment] [--out learn.json]
+
+A thousand MNIST digits, each at one random pose (any angle, shifts up to 2 pixels), teach a group convolution network
+and its twin for translations only, which is made wider until it has at least as many parameters. 500 more choose the
+epoch, 5,000 others, posed too, test once. Three seeds draw other digits, poses and weights. With ``--augment`` both
+also see every digit at a new random angle in each epoch: the twin's best chance.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unpose.data import Dataset, Split, load, posed
+from unpose.nn import count_parameters
+from unpose.train import Recipe, build_network, recipe_from, train, twin_description
+
+GROUPS = ("c4", "c8", "d4")
+COUNTS = (1000, 500, 5000)
+
+
+def posed_digits(mnist: Dataset, seed: int) -> Dataset:
+    """Training, validation and test digits of their own, each at one pose."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for number, (part, count) in enumerate(zip((mnist.train, mnist.validation, mnist.test), COUNTS, strict=True)):
+        chosen = rng.choice(len(part), count, replace=False)
+        copies = posed(part.images[chosen], "se2", max_shift=2.0, random_state=3 * seed + number)
+        parts.append(Split(copies.images, part.labels[chosen]))
+    return Dataset("posed digits", f"{mnist.source}, seed {seed}", mnist.classes, *parts)
+
+
+def recipe_of(group: str, epochs: int, seed: int, augment: bool) -> Recipe:
+    return recipe_from(
+        {
+            "epochs": epochs,
+            "batch_size": 25,
+            "seed": seed,
+            "network": {"group": group, "options": {"parameters": 12_000, "stages": [1, 2, 1]}},
+            "optimizer": {"learning_rate": 0.01, "weight_decay": 0.02, "warmup_epochs": 1},
+            "poses": {"max_angle": 180.0 if augment else 0.0},
+        }
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=24)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--groups", nargs="+", default=GROUPS)
+    parser.add_argument("--augment", action="store_true")
+    parser.add_argument("--out", default="learn.json")
+    options = parser.parse_args()
+    mnist = load("mnist")
+    results = []
+    for seed in range(options.seeds):
+        data = posed_digits(mnist, seed)
+        for group in options.groups:
+            own = recipe_of(group, options.epochs, seed, options.augment)
+            twin = twin_description(build_network(own, data).description)
+            widened = {name: twin[name] for name in ("width", "stages", "kernel_size")}
+            row = {"seed": seed, "group": group}
+            for name, recipe in (
+                ("own", own),
+                ("twin", replace(own, network=replace(own.network, group="c1", options=widened))),
+            ):
+                start = time.perf_counter()
+                outcome = train(data, recipe)
+                row[name] = {
+                    "parameters": count_parameters(outcome.network),
+                    "accuracy": outcome.test_accuracy,
+                    "epoch": outcome.best_epoch,
+                    "seconds": round(time.perf_counter() - start, 1),
+                }
+            results.append(row)
+            print(
+                f"seed {seed}  {group}  {row['own']['parameters']:>6,} parameters  {row['own']['accuracy']:.2%}   twin "
+                f"{row['twin']['parameters']:>6,}  {row['twin']['accuracy']:.2%}   "
+                f"({row['own']['seconds']:.0f} s, {row['twin']['seconds']:.0f} s)",
+                flush=True,
+            )
+    print()
+    for group in options.groups:
+        rows = [row for row in results if row["group"] == group]
+        own, twin = (np.array([row[name]["accuracy"] for row in rows]) for name in ("own", "twin"))
+        wins = int((own > twin).sum())
+        print(
+            f"{group}: {own.mean():.2%} (+- {own.std():.2%}), twin {twin.mean():.2%} (+- {twin.std():.2%}), better in "
+            f"{wins} of {len(rows)}"
+        )
+    about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "cores": os.cpu_count()}
+    settings = {"epochs": options.epochs, "augment": options.augment, "counts": COUNTS, "torch": torch.__version__}
+    Path(options.out).write_text(json.dumps({"about": about, "settings": settings, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""``unpose align``: images of one thing brought together."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import unpose
+from unpose.cli.settings import Settings, as_toml, given, run_options
+
+if TYPE_CHECKING:
+    from unpose.data import ImageSet
+
+_SHOWN = 48
+"""Images in the montage."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("images", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path), help="Folder of the run; made where it is not there."
+)
+@run_options(clusters=False)
+def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, **chosen: Any) -> None:
+    """Bring images of one thing together: one mean, and the pose of every image.
+
+    \b
+    Examples:
+      unpose align frames/ -o run                       turns and shifts
+      unpose align frames.tif -o run --group similarity --max-angle 10
+      unpose align particles.mrcs -o run --size 64
+
+    \b
+    The run folder holds:
+      mean.png, error.png   the mean, and the standard error of its pixels (the brightest is the largest)
+      aligned.npy           all images upright: (n, h, w) or (n, h, w, 3), float32
+      montage.png           some of them, as found and aligned
+      poses.csv             one row for each image: angle, shift, scale, mirrored, distance from the mean
+      rejected.csv, config.toml, log.txt
+
+    \b
+    Exit status: 0 done, 1 failed, 2 the call or the input is wrong, 130 stopped by Ctrl-C.
+    """
+    from unpose.cli.cluster import command_again, read_input
+    from unpose.cli.progress import progress
+    from unpose.cli.run_folder import check_run, open_run, spoken_errors
+
+    settings = Settings(**chosen)
+    check_run(out, images, force=force, resume=resume)
+    with spoken_errors(out, command_again("align", images, out, settings)):
+        from unpose.cluster import align_stack
+
+        found, settings = read_input(images, settings)
+        with open_run(out, "align", settings, found, force=force) as folder, progress(log=folder.log) as report:
+            folder.log(f"{len(found)} images read from {images}; {found.canvas}; {len(found.rejected)} rejected")
+            stack = align_stack(
+                found.images, group=settings.group, light=settings.light, max_angle=math.radians(settings.max_angle),
+                max_shift=given(settings.max_shift), max_scale=settings.max_scale, device=settings.device,
+                n_jobs=given(settings.jobs), memory=settings.memory, progress=report, pieces=folder,
+            )  # fmt: skip
+            summary = _write(out, images, found, stack.poses, stack.standard_error, settings)
+            folder.log("finished")
+            folder.finish()
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    click.echo(
+        f"{summary['images']:,} images brought together; RMS difference from their mean {summary['distance']:.3g}."
+    )
+    if summary["rejected"]:
+        click.echo(f"{summary['rejected']:,} files could not be read; {out / 'rejected.csv'} says why.")
+    click.echo(f"The mean is {out / 'mean.png'}; before and after are in {out / 'montage.png'}.")
+
+
+def _write(out: Path, source: Path, found: "ImageSet", poses: Any, error: Any, settings: Settings) -> dict[str, Any]:
+    """Everything a run of `align` holds, each file whole."""
+    import io
+
+    import numpy as np
+
+    from unpose.cli.finished_run import printable_path
+    from unpose.cli.tables import as_csv, pose_parts
+    from unpose.cluster.pictures import averages, upright
+    from unpose.images.files import write_chunks, write_image, write_text
+    from unpose.report import figures
+    from unpose.report.thumbnails import spread, window
+
+    aligned = upright(found.images, poses)
+    means, distances = averages(found.images, np.zeros(len(found), np.int64), poses, 1)
+    low, high = window(found.images[spread(len(found), 256)])
+    stream = io.BytesIO()
+    np.save(stream, aligned)
+    write_chunks(out / "aligned.npy", [stream.getvalue()])
+    write_image(out / "mean.png", (means[0] - low) / (high - low))
+    write_image(out / "error.png", error / (float(error.max()) or 1.0))
+    some = spread(len(found), _SHOWN)
+    panels = [
+        figures.montage((images[some] - low) / (high - low), columns=8, title=title, scale=1)
+        for images, title in ((found.images, "As found"), (aligned, "Aligned"))
+    ]
+    write_image(out / "montage.png", figures.beside(panels))
+    rows = [
+        {"path": name, "frame": int(frame), **pose_parts(pose), "distance": float(distance)}
+        for name, frame, pose, distance in zip(found.names, found.frames, poses, distances, strict=True)
+    ]
+    write_text(out / "poses.csv", as_csv(list(rows[0]), rows))
+    reasons = [{"path": name, "reason": reason} for name, reason in found.rejected]
+    write_text(out / "rejected.csv", as_csv(("path", "reason"), reasons))
+    told = {"version": unpose.__version__, "input": printable_path(source), "canvas": found.canvas}
+    write_text(out / "config.toml", as_toml(settings, told, leave_out=("clusters",)))
+    return {
+        "run": str(out), "images": len(found), "rejected": len(found.rejected),
+        "distance": float(np.sqrt((distances**2).mean())), "mean": str(out / "mean.png"),
+    }  # fmt: skip

@@ -1,0 +1,60 @@
+"""``unpose predict RUN``: which cluster of a run new images belong to."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from unpose.cli.settings import Refused
+from unpose.cli.tables import as_csv
+
+
+def predict_run(run: Path, images: Path, out: Path | None, as_json: bool, device: str) -> None:
+    """Write the cluster of every image, how far its mean is, and which comes second; as CSV or JSON."""
+    import numpy as np
+
+    from unpose.cli.finished_run import read_run
+    from unpose.cli.learning import pick_device
+    from unpose.data import read_images
+    from unpose.images.canvas import onto_canvas
+    from unpose.images.files import write_text
+
+    found = read_run(run)
+    try:
+        new = read_images(images, size=max(found.shape), color=found.color)
+        # The rule for the canvas looks at all images: new ones of another shape are brought to the run's own.
+        canvas = np.stack([onto_canvas(image, found.shape) for image in new.images])
+        distances = found.model.set_params(device=str(pick_device(device))).transform(canvas)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    rows = [_row(name, int(frame), line) for name, frame, line in zip(new.names, new.frames, distances, strict=True)]
+    if as_json:
+        not_read = [{"path": name, "reason": reason} for name, reason in new.rejected]
+        text = json.dumps({"images": rows, "not_read": not_read}, indent=2) + "\n"
+    else:
+        text = as_csv(("path", "frame", "cluster", "distance", "second", "second_distance"), rows)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, text)
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {out}: {error.strerror}", param_hint="--out") from error
+        click.echo(f"{len(rows):,} images, in {out}.")
+    for name, reason in new.rejected:
+        click.echo(f"not read: {name} {reason}", err=True)
+
+
+def _row(name: str, frame: int, distances: Any) -> dict[str, Any]:
+    """The nearest mean and the one after it; no cluster for an image that shows nothing."""
+    import numpy as np
+
+    row: dict[str, Any] = {"path": name, "frame": frame, "cluster": -1}
+    order = np.argsort(distances, kind="stable")
+    if np.isfinite(distances[order[0]]):
+        row |= {"cluster": int(order[0]), "distance": float(distances[order[0]])}
+        if len(order) > 1:
+            row |= {"second": int(order[1]), "second_distance": float(distances[order[1]])}
+    return row

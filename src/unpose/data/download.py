@@ -1,0 +1,121 @@
+"""Files of public data sets from their homes: checked against a known checksum, whole or not at all."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from unpose.data.folders import InputError, Progress
+from unpose.images.files import write_chunks
+
+_CHUNK = 2**18
+_PATIENCE = 60.0
+"""Seconds without a byte until a server counts as gone."""
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A file and what it must be."""
+
+    url: str
+    sha256: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """What the file is called at its home, and here."""
+        return self.url.rpartition("/")[2]
+
+
+_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist"
+_FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion"
+
+REMOTE: dict[str, tuple[Remote, ...]] = {
+    "mnist": (
+        Remote(
+            f"{_MNIST}/train-images-idx3-ubyte.gz",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            9_912_422,
+        ),
+        Remote(
+            f"{_MNIST}/train-labels-idx1-ubyte.gz",
+            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            28_881,
+        ),
+        Remote(
+            f"{_MNIST}/t10k-images-idx3-ubyte.gz",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            1_648_877,
+        ),
+        Remote(
+            f"{_MNIST}/t10k-labels-idx1-ubyte.gz",
+            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            4_542,
+        ),
+    ),
+    "fashion-mnist": (
+        Remote(
+            f"{_FASHION}/train-images-idx3-ubyte.gz",
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            26_421_880,
+        ),
+        Remote(
+            f"{_FASHION}/train-labels-idx1-ubyte.gz",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            29_515,
+        ),
+        Remote(
+            f"{_FASHION}/t10k-images-idx3-ubyte.gz",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            4_422_102,
+        ),
+        Remote(
+            f"{_FASHION}/t10k-labels-idx1-ubyte.gz",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            5_148,
+        ),
+    ),
+    "cifar-10": (
+        Remote(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            170_052_171,
+        ),
+    ),
+}
+"""Files by data set; only those whose checksum is known."""
+
+
+def download(remote: Remote, folder: Path, progress: Progress | None = None) -> Path:
+    """Fetch a file into a folder, and raise :class:`InputError` unless it is, to the last bit, the file that is meant.
+
+    Nothing is left behind by a download that breaks off or is refused.
+    """
+    try:
+        return write_chunks(folder / remote.name, _checked(remote, progress))
+    except (URLError, OSError) as error:  # a timeout and a broken connection are OSErrors
+        reason = getattr(error, "reason", None) or error
+        raise InputError(
+            f"{remote.url} could not be fetched into {folder}: {reason}; fetch it by other means and put it there"
+        ) from error
+
+
+def _checked(remote: Remote, progress: Progress | None) -> Iterator[bytes]:
+    digest, done = hashlib.sha256(), 0
+    with urlopen(remote.url, timeout=_PATIENCE) as response:
+        while chunk := response.read(_CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            if done > remote.size:
+                break  # another file, however long; its checksum will not fit
+            if progress is not None:
+                progress(remote.name, done, remote.size)
+            yield chunk
+    if done < remote.size:
+        raise InputError(f"{remote.url} broke off after {done:,} of {remote.size:,} bytes; try again")
+    if done > remote.size or digest.hexdigest() != remote.sha256:
+        raise InputError(
+            f"{remote.url} is not the file that is meant: its SHA-256 is not {remote.sha256}; nothing was kept"
+        )

@@ -1,0 +1,104 @@
+"""Labelled images in three parts, and how a whole is divided into them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unpose.data.folders import InputError
+
+_HELD_OUT = 0.1
+"""Share of the training images that is set aside for validation where a data set has no such part of its own."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and the class of each."""
+
+    images: NDArray  # (n, h, w) or (n, h, w, c); uint8, or floats in natural units
+    labels: NDArray  # (n,) int64, places in Dataset.classes
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise InputError(f"there are {len(self.images):,} images and {len(self.labels):,} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, chosen: NDArray) -> "Split":
+        """The images with these numbers."""
+        return Split(self.images[chosen], self.labels[chosen])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled images in three parts that share no image."""
+
+    name: str  # of these very images; a made set is not called like the original
+    source: str  # where they come from, in a sentence
+    classes: tuple[str, ...]
+    train: Split
+    validation: Split
+    test: Split
+    notes: tuple[str, ...] = ()  # what a reader should know: files that could not be read
+
+    def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise InputError(f"{self.name} has one class, {self.classes}; learning to tell apart needs at least two")
+        shapes = {part.images.shape[1:] for part in (self.train, self.validation, self.test)}
+        if len(shapes) > 1:
+            raise InputError(f"{self.name}: its parts differ in image size or colour: {sorted(shapes)}")
+        for part, name in ((self.train, "training"), (self.validation, "validation"), (self.test, "test")):
+            if not len(part):
+                raise InputError(f"{self.name} has no images for {name}")
+            if part.labels.min() < 0 or part.labels.max() >= len(self.classes):
+                raise InputError(
+                    f"{self.name}: labels for {name} run from {part.labels.min()} to {part.labels.max()}, and there "
+                    f"are {len(self.classes)} classes"
+                )
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.train.images.shape[1], self.train.images.shape[2]
+
+    @property
+    def channels(self) -> int:
+        """1 for grey images, otherwise the length of their last axis."""
+        return 1 if self.train.images.ndim == 3 else self.train.images.shape[3]
+
+
+def held_out(labels: NDArray, shares: Sequence[float], random_state: int = 0) -> list[NDArray]:
+    """Numbers of the images of each part: first what is left, then each share, with the same share of every class.
+
+    Every class gets at least one image in every part; a class with fewer images than parts is an error.
+    """
+    rng = np.random.default_rng(random_state)
+    parts: list[list[NDArray]] = [[] for _ in range(len(shares) + 1)]
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        if len(members) < len(parts):
+            raise InputError(
+                f"class {label} has {len(members)} image{'s' * (len(members) != 1)}; at least {len(parts)} are needed, "
+                "one for each part"
+            )
+        for part, share in zip(parts[1:], shares, strict=True):
+            taken = max(1, round(share * len(labels[labels == label])))
+            part.append(members[:taken])
+            members = members[taken:]
+        parts[0].append(members)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def with_validation(
+    name: str, source: str, classes: tuple[str, ...], train: Split, test: Split, notes: tuple[str, ...] = ()
+) -> Dataset:
+    kept, validation = held_out(train.labels, (_HELD_OUT,))
+    return Dataset(name, source, classes, train.take(kept), train.take(validation), test, notes)
+
+
+def integers(labels: NDArray) -> NDArray:
+    if labels.ndim != 1 or not np.array_equal(labels, np.trunc(labels)):
+        raise InputError(f"labels must be a list of whole numbers, got {labels.dtype} of shape {labels.shape}")
+    return labels.astype(np.int64)

@@ -1,0 +1,61 @@
+"""What a trained network gets right: on images as they are, and turned by every angle of a sweep."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from unpose.data import Split
+from unpose.groups import rotation
+from unpose.images import as_batch, warp
+from unpose.train.processes import Processes
+
+_BATCH = 256
+
+
+@torch.no_grad()
+def logits_of(network: nn.Module, images: NDArray, *, angle: float = 0.0, batch_size: int = _BATCH) -> Tensor:
+    """The outputs of a network for images, turned by an angle in radians first: (n, h, w[, c]) -> (n, classes).
+
+    Runs in evaluation mode on the network's own device and leaves the mode as it was.
+    """
+    weights = next(network.parameters())
+    training = network.training
+    network.eval()
+    try:
+        found = []
+        for start in range(0, len(images), batch_size):
+            batch = as_batch(images[start : start + batch_size], dtype=weights.dtype)
+            if angle:
+                batch = warp(batch, rotation(torch.tensor(angle, dtype=torch.float64)))
+            found.append(network(batch.to(weights.device)).float().cpu())
+        return torch.cat(found)
+    finally:
+        network.train(training)
+
+
+def accuracy(network: nn.Module, split: Split, *, angle: float = 0.0, batch_size: int = _BATCH) -> float:
+    """The share of images whose largest output is their class."""
+    outputs = logits_of(network, split.images, angle=angle, batch_size=batch_size)
+    return float((outputs.argmax(1).numpy() == split.labels).mean())
+
+
+def accuracy_by_angle(network: nn.Module, split: Split, angles: Sequence[float]) -> NDArray:
+    """The accuracy on images turned by each of the angles, in radians: (angles,)."""
+    return np.array([accuracy(network, split, angle=angle) for angle in angles])
+
+
+def validate(network: nn.Module, split: Split, processes: Processes, device: torch.device) -> tuple[float, float]:
+    """Mean cross entropy and accuracy on a split; each process measures its share of it."""
+    own = np.array_split(np.arange(len(split)), processes.count)[processes.rank]
+    total = torch.zeros(2, dtype=torch.float64)
+    if len(own):
+        part = split.take(own)
+        outputs, labels = logits_of(network, part.images), torch.from_numpy(part.labels)
+        total[0] = cross_entropy(outputs.double(), labels, reduction="sum")
+        total[1] = (outputs.argmax(1) == labels).sum()
+    loss, right = processes.sum(total.to(device)).tolist()
+    return loss / len(split), right / len(split)

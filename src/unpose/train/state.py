@@ -1,0 +1,199 @@
+"""All that a run needs to go on, in one file: weights, optimizer, average, best weights and counters; no pickle.
+
+The file is safetensors, its metadata JSON. Random numbers need no state of their own: every one is drawn from the run's
+seed and the number of its step. The learning rate too is a function of the step. What is read is compared with what the
+recipe builds, name by name and shape by shape, before any of it is used.
+"""
+
+import copy
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from unpose.images.files import write_chunks
+from unpose.nn import Network
+from unpose.train.checkpoint import read_header, strict_json
+
+FORMAT = 1
+"""Version of the layout; raised when an older reader would misread the file."""
+
+STATE_FILE = "state.safetensors"
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq", "momentum_buffer"}
+COLUMNS = (
+    "epoch", "learning_rate", "train_loss", "train_accuracy", "validation_loss", "validation_accuracy", "seconds",
+)  # fmt: skip
+
+
+class StateError(ValueError):
+    """A file from which a run cannot go on; the message names it and says why."""
+
+
+@dataclass
+class State:
+    """A run between two steps."""
+
+    network: Network
+    optimizer: Optimizer
+    average: Network | None  # the moving average of the weights
+    step: int = 0
+    totals: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))  # loss, right, seen: this epoch
+    history: list[dict[str, float]] = field(default_factory=list)  # one row for each finished epoch
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch so far, empty before the first
+    best_epoch: int = 0
+
+    @property
+    def judged(self) -> Network:
+        """The network that is validated and kept: the average, where there is one."""
+        return self.network if self.average is None else self.average
+
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers."""
+        return all(bool(torch.isfinite(weight).all()) for weight in self.network.state_dict().values())
+
+    def keep_best(self) -> bool:
+        """Remember the weights where the last epoch validated best: more right, or as many with a lower loss."""
+        now, before = self.history[-1], self.history[self.best_epoch - 1] if self.best else None
+        if before is not None and _merit(now) <= _merit(before):
+            return False
+        self.best = {name: weight.detach().cpu().clone() for name, weight in self.judged.state_dict().items()}
+        self.best_epoch = len(self.history)
+        return True
+
+    def best_network(self) -> Network:
+        """A copy of the network with the best weights, in evaluation mode."""
+        found = copy.deepcopy(self.judged)
+        found.load_state_dict(self.best)
+        return found.eval()
+
+
+def _merit(row: dict[str, float]) -> tuple[float, float]:
+    return row["validation_accuracy"], -row["validation_loss"]
+
+
+def save_state(path: Path, state: State, identity: dict[str, Any]) -> Path:
+    """Write a state, whole or not at all. ``identity`` says which run this is; :func:`load_state` compares it."""
+    about = {
+        "format": FORMAT,
+        "identity": identity,
+        "step": state.step,
+        "history": state.history,
+        "best_epoch": state.best_epoch,
+    }
+    content = safetensors.torch.save(_tensors(state), metadata={"unpose-run": json.dumps(about)})
+    return write_chunks(path, [content])
+
+
+def load_state(path: Path, state: State, identity: dict[str, Any]) -> State:
+    """Bring a fresh state to where a file left off.
+
+    Raises :class:`StateError` for a file that is cut off, changed, of another version or of another run; the fresh
+    state is not touched then.
+    """
+    try:
+        content = path.read_bytes()
+        header = read_header(content)
+        about = _about(header)
+        _check_identity(about.get("identity"), identity)
+        shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        moments = _check_names(state, shapes)
+        step, best_epoch = _whole(about, "step"), _whole(about, "best_epoch")
+        history = _history(about.get("history"))
+        if not 0 <= best_epoch <= len(history) or bool(best_epoch) != any(n.startswith("best.") for n in shapes):
+            raise StateError(f"its best epoch, {best_epoch}, is none of its {len(history)} epochs")
+        tensors = safetensors.torch.load(content)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, safetensors.SafetensorError) as error:
+        raise StateError(f"{path} does not hold a run that can go on: {error}") from error
+    state.network.load_state_dict(_below(tensors, "network."))
+    if state.average is not None:
+        state.average.load_state_dict(_below(tensors, "average."))
+    held = state.optimizer.state_dict()
+    held["state"] = {index: {name: tensors[f"optimizer.{index}.{name}"] for name in names} for index, names in moments}
+    state.optimizer.load_state_dict(held)
+    state.totals = tensors["totals"].to(state.totals)
+    state.best, state.best_epoch = _below(tensors, "best."), best_epoch
+    state.step, state.history = step, history
+    return state
+
+
+def _tensors(state: State) -> dict[str, Tensor]:
+    found = {f"network.{name}": weight for name, weight in state.network.state_dict().items()}
+    if state.average is not None:
+        found |= {f"average.{name}": weight for name, weight in state.average.state_dict().items()}
+    found |= {f"best.{name}": weight for name, weight in state.best.items()}
+    for index, moments in state.optimizer.state_dict()["state"].items():
+        found |= {f"optimizer.{index}.{name}": moment for name, moment in moments.items() if isinstance(moment, Tensor)}
+    found["totals"] = state.totals
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
+
+
+def _about(header: dict[str, Any]) -> dict[str, Any]:
+    text = header.get("__metadata__", {}).get("unpose-run")
+    if not isinstance(text, str):
+        raise StateError("it holds tensors but no run")
+    about = strict_json(text.encode(), "its description")
+    if about.get("format") != FORMAT:
+        raise StateError(f"it has layout {about.get('format')!r}, and this version of unpose reads layout {FORMAT}")
+    return about
+
+
+def _check_identity(found: Any, wanted: dict[str, Any]) -> None:
+    plain = json.loads(json.dumps(wanted))
+    if not isinstance(found, dict):
+        raise StateError("it does not say which run it belongs to")
+    for name, value in plain.items():
+        if found.get(name) != value:
+            raise StateError(f"its {name} is {found.get(name)!r}, this run's is {value!r}")
+
+
+def _check_names(state: State, shapes: dict[str, tuple[int, ...]]) -> list[tuple[int, list[str]]]:
+    """Which moments of the optimizer are there, parameter by parameter; an error where anything is odd."""
+    weights = {name: tuple(weight.shape) for name, weight in state.network.state_dict().items()}
+    wanted = {f"network.{name}": shape for name, shape in weights.items()} | {"totals": (3,)}
+    if state.average is not None:
+        wanted |= {f"average.{name}": shape for name, shape in weights.items()}
+    if any(name.startswith("best.") for name in shapes):
+        wanted |= {f"best.{name}": shape for name, shape in weights.items()}
+    moments: dict[int, list[str]] = {}
+    groups = state.optimizer.state_dict()["param_groups"]
+    order = [index for group in groups for index in group["params"]]
+    parameters = [parameter for group in state.optimizer.param_groups for parameter in group["params"]]
+    moved = dict(zip(order, parameters, strict=True))
+    for name, shape in shapes.items():
+        if name.startswith("optimizer."):
+            _, index, moment = name.split(".")
+            known = int(index) in moved and moment in _MOMENTS
+            if not known or shape not in ((), tuple(moved[int(index)].shape)):
+                raise StateError(f"its tensor {name!r} of shape {shape} belongs to no parameter")
+            wanted[name] = shape
+            moments.setdefault(int(index), []).append(moment)
+    for name in wanted.keys() | shapes.keys():
+        if wanted.get(name) != shapes.get(name):
+            raise StateError(f"its tensor {name!r} has shape {shapes.get(name)}, the run needs {wanted.get(name)}")
+    return sorted(moments.items())
+
+
+def _whole(about: dict[str, Any], name: str) -> int:
+    value = about.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise StateError(f"its {name} is {value!r}, not a count")
+    return value
+
+
+def _history(rows: Any) -> list[dict[str, float]]:
+    if not isinstance(rows, list):
+        raise StateError("its history is missing")
+    for row in rows:
+        if set(row) != set(COLUMNS) or not all(isinstance(value, int | float) for value in row.values()):
+            raise StateError("its history has rows that are none")
+    return rows
+
+
+def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,365 @@
+"""``unpose cluster``, ``align``, ``predict``, ``report``, ``export``, ``demo``: from a folder to answers, and abuse."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from unpose.cli import main
+from unpose.cluster import InvariantClustering
+
+NO_NETWORK = """
+import sys
+def refuse(event, arguments):
+    if event.startswith("socket.") and event != "socket.gethostname":
+        raise RuntimeError(f"the command used the network: {event} {arguments}")
+sys.addaudithook(refuse)
+from unpose.cli import main
+main()
+"""
+
+
+def unpose(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def run(shapes, tmp_path_factory):
+    """The real command, in a process that may not touch the network."""
+    out = tmp_path_factory.mktemp("runs") / "deep" / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", NO_NETWORK, "cluster", str(shapes), "-o", str(out), "--clusters", "3", "--json"],
+        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return out, done
+
+
+def test_a_folder_in_an_answer_out(run, shapes):
+    out, done = run
+    told = json.loads(done.stdout)
+    assert (told["images"], told["clusters"], told["rejected"]) == (36, 3, 3)
+    assert told["agreement"]["accuracy"] == 1.0
+    assert "refine" in done.stderr
+    assert {entry.name for entry in out.iterdir()} == {
+        "labels.csv", "rejected.csv", "clusters.json", "images.json", "model.json", "model.safetensors", "config.toml",
+        "pictures.safetensors", "report.html", "log.txt", "means",
+    }  # fmt: skip
+    assert sorted(entry.name for entry in (out / "means").iterdir()) == [
+        f"cluster-00{k}{what}.png" for k in range(3) for what in ("-error", "")
+    ]
+    model = InvariantClustering.load(out)
+    assert model.labels_.shape == (36,)
+
+
+def test_the_table_has_a_row_for_each_image_and_is_safe_in_a_spreadsheet(run):
+    out, _ = run
+    text = (out / "labels.csv").read_text()
+    rows = table(text)
+    assert len(rows) == 36
+    assert {row["cluster"] for row in rows} == {"0", "1", "2"}
+    assert all(0 <= float(row["confidence"]) <= 1 and abs(float(row["angle"])) <= 180 for row in rows)
+    assert not re.search(r"^[=+\-@]", text, re.MULTILINE)
+    assert any("new\\nline" in row["path"] for row in rows)
+    reasons = {row["path"]: row["reason"] for row in table((out / "rejected.csv").read_text())}
+    assert set(reasons) == {"hook/torn.png", "hook/empty.png", "frame/not \\xff text.png"}
+    assert all(reasons.values())
+
+
+def test_the_poses_of_the_table_bring_the_images_together(run, shapes):
+    """The angle that the table gives must turn copies upright: read back independently, from the file alone."""
+    import torch
+
+    from unpose.data import read_images
+    from unpose.groups import rotation, translation
+    from unpose.images import warp
+
+    out, _ = run
+    rows = table((out / "labels.csv").read_text())
+    images = torch.from_numpy(read_images(shapes).images)[:, None]
+    first = [k for k, row in enumerate(rows) if row["cluster"] == "0"]
+    angle, x, y = (torch.tensor([float(rows[k][name]) for k in first]) for name in ("angle", "shift_x", "shift_y"))
+    moved = warp(images[first], translation(torch.stack([x, y], -1)) @ rotation(angle.deg2rad()))
+    spread = lambda stack: float(stack.std(0).mean())  # noqa: E731
+    assert spread(moved) < 0.3 * spread(images[first])
+    mean = np.asarray(Image.open(out / "means" / "cluster-000.png")) / 255
+    assert np.abs(moved.mean(0)[0].clamp(0, 1).numpy() - mean).max() < 0.01
+
+
+def test_hostile_names_are_inert_in_the_page(run):
+    page = (run[0] / "report.html").read_text(encoding="utf-8")
+    assert "<img src=x" not in page
+    assert "\\u003cimg src=x onerror" in page
+
+
+def test_the_page_can_be_made_again_without_the_images(run, tmp_path):
+    out, _ = run
+    before = (out / "report.html").read_bytes()
+    done = unpose("report", out, "-o", tmp_path / "again.html")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "again.html").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("images.json", b"{}"), ("images.json", b"[1, 2"), ("images.json", b'{"names": 3}'), ("model.json", b"{}"),
+        ("model.safetensors", b"\x08"), ("pictures.safetensors", b"\xff" * 99), ("pictures.safetensors", None),
+    ],
+)  # fmt: skip
+def test_a_damaged_run_is_refused_in_one_line(run, tmp_path, shapes, file, content):
+    out = tmp_path / "copy"
+    shutil.copytree(run[0], out)
+    (out / file).unlink() if content is None else (out / file).write_bytes(content)
+    for arguments in (["report", out], ["predict", out, shapes], ["export", out, "--to", "csv", "-o", tmp_path / "x"]):
+        done = unpose(*arguments)
+        assert done.exit_code == 2, done.output
+        assert str(out) in done.output
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+
+
+def test_the_configuration_gives_the_same_run_again(run, shapes, tmp_path):
+    out, _ = run
+    done = unpose("cluster", shapes, "-o", tmp_path / "again", "--config", out / "config.toml")
+    assert done.exit_code == 0, done.output
+    for name in (
+        "labels.csv",
+        "model.safetensors",
+        "model.json",
+        "config.toml",
+        "clusters.json",
+        "pictures.safetensors",
+    ):
+        assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes(), name
+    other = tmp_path / "other.toml"
+    other.write_text('clusters = 3\nmax-angel = 4\nseed = "x"')
+    done = unpose("cluster", shapes, "-o", tmp_path / "no", "--config", other)
+    assert done.exit_code == 2
+    assert "max-angel" in done.output
+    other.write_text("clusters = 0")
+    assert unpose("cluster", shapes, "-o", tmp_path / "no", "--config", other).exit_code == 2
+    assert "36" in unpose("cluster", shapes, "-o", tmp_path / "no", "--config", other, "--clusters", "40").output
+    assert not (tmp_path / "no").exists()
+
+
+def test_an_existing_folder_is_never_overwritten_unasked(run, shapes, tmp_path):
+    out, _ = run
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for arguments in ([], ["--clusters", "3"]):
+        done = unpose("cluster", shapes, "-o", out, *arguments)
+        assert done.exit_code == 2
+        assert "--force" in done.output
+    assert unpose("cluster", shapes, "-o", out, "--resume").exit_code == 0  # finished: says so
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (tmp_path / "mine.txt").write_text("dear")
+    done = unpose("cluster", shapes, "-o", tmp_path)
+    assert done.exit_code == 2
+    assert "not empty" in done.output
+    assert unpose("align", shapes / "hook", "-o", tmp_path, "--force").exit_code == 0
+    assert (tmp_path / "mine.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "-o", "x"], "nowhere"),
+        (["SHAPES"], "--out"),
+        (["SHAPES", "-o", "x", "--clusters", "many"], "many"),
+        (["SHAPES", "-o", "x", "--clusters", "37"], "36"),
+        (["SHAPES", "-o", "x", "--group", "p4"], "continuous"),
+        (["SHAPES", "-o", "x", "--max-angle", "400"], "180"),
+        (["SHAPES", "-o", "x", "--memory", "lots"], "4GB"),
+        (["SHAPES", "-o", "x", "--memory", "5MB"], "GB"),
+        (["SHAPES", "-o", "x", "--device", "abacus"], "abacus"),
+        (["SHAPES", "-o", "x", "--resume"], "no run to go on with"),
+        (["SHAPES", "-o", "SHAPES/run"], "apart"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong_and_leave_nothing(arguments, message, shapes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = unpose("cluster", *(each.replace("SHAPES", str(shapes)) for each in arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.output
+    assert "Traceback" not in done.output
+    assert not list(tmp_path.iterdir())
+    assert not (shapes / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["cluster", "align", "predict", "report", "export", "demo"])
+def test_help_teaches_with_examples(name):
+    done = unpose(name, "--help")
+    assert done.exit_code == 0
+    assert "Examples" in done.output
+    assert f"unpose {name}" in done.output
+
+
+def test_help_of_cluster_answers_at_once():
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "unpose", "cluster", "--help"], capture_output=True, timeout=60)
+        seconds.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    assert min(seconds) < 0.3
+
+
+def test_new_images_find_their_cluster(run, new_shapes, tmp_path):
+    out, _ = run
+    done = unpose("predict", out, new_shapes, "-o", tmp_path / "new.csv")
+    assert done.exit_code == 0, done.output
+    known = {row["class"]: row["cluster"] for row in table((out / "labels.csv").read_text())}
+    rows = table((tmp_path / "new.csv").read_text())
+    assert len(rows) == 6
+    for row in rows:
+        assert row["cluster"] == known[row["path"].partition("/")[0]]
+        assert float(row["distance"]) < float(row["second_distance"])
+    larger = tmp_path / "larger"
+    larger.mkdir()
+    for number, path in enumerate(sorted(new_shapes.rglob("*.png"))):
+        Image.open(path).resize((61, 61)).save(larger / f"{path.parent.name}-{number}.png")
+    done = CliRunner().invoke(main, ["predict", str(out), str(larger), "--json"])
+    told = json.loads(done.stdout)
+    assert [str(image["cluster"]) for image in told["images"]] == [
+        known[image["path"].partition("-")[0]] for image in told["images"]
+    ]
+
+
+def test_predict_says_what_it_needs(run, shapes, tmp_path):
+    assert "RUN IMAGES" in unpose("predict", shapes).output
+    done = unpose("predict", tmp_path, shapes)
+    assert done.exit_code == 2
+    assert "no run" in done.output
+
+
+def test_export_as_table_and_arrays(run, tmp_path):
+    out, _ = run
+    assert unpose("export", out, "--to", "csv", "-o", tmp_path / "t.csv").exit_code == 0
+    assert (tmp_path / "t.csv").read_bytes() == (out / "labels.csv").read_bytes()
+    again = unpose("export", out, "--to", "csv", "-o", tmp_path / "t.csv")
+    assert again.exit_code == 2
+    assert "--force" in again.output
+    assert unpose("export", out, "--to", "npz", "-o", tmp_path / "x.npz").exit_code == 0
+    with np.load(tmp_path / "x.npz") as arrays:
+        model = InvariantClustering.load(out)
+        assert arrays["aligned"].shape == (36, 26, 26)
+        assert (arrays["labels"] == model.labels_).all()
+        for label in range(3):
+            mean = arrays["aligned"][arrays["labels"] == label].mean(0)
+            assert np.abs(mean - arrays["means"][label]).max() < 1e-5
+
+
+def test_export_sorts_copies_into_folders_and_never_leaves_them(run, shapes, tmp_path):
+    out, _ = run
+    before = {path: path.stat().st_mtime_ns for path in shapes.rglob("*")}
+    done = unpose("export", out, "--to", "folders", "-o", tmp_path / "sorted")
+    assert done.exit_code == 0, done.output
+    copies = sorted(path for path in (tmp_path / "sorted").rglob("*") if path.is_file())
+    assert len(copies) == 36
+    assert {path.parent.parent for path in copies} == {tmp_path / "sorted"}
+    originals = {path.read_bytes() for path in shapes.rglob("*.png")}
+    assert all(path.read_bytes() in originals for path in copies)
+    assert all(re.fullmatch(r"[0-9]{6}-[\w. -]+", path.name) for path in copies)
+    done = unpose("export", out, "--to", "folders", "-o", tmp_path / "sorted", "--aligned", "--force")
+    assert done.exit_code == 0, done.output
+    stack = [np.asarray(Image.open(path)) for path in (tmp_path / "sorted" / "cluster-000").iterdir()]
+    assert np.stack(stack).std(0).mean() < 12  # of 255: they are upright
+    assert {path: path.stat().st_mtime_ns for path in shapes.rglob("*")} == before
+    (tmp_path / "sorted" / "mine.txt").write_text("dear")
+    assert unpose("export", out, "--to", "folders", "-o", tmp_path / "sorted", "--force").exit_code == 2
+    assert (tmp_path / "sorted" / "mine.txt").exists()
+
+
+def test_names_that_try_to_climb_out_stay_inside():
+    from unpose.cli.export import safe_name
+
+    for name in ("../../etc/passwd", "..", ".", "", "a/b", "C:\\x", "con\x00", "x" * 400 + ".png", "~", "-rf"):
+        safe = safe_name(name)
+        assert "/" not in safe
+        assert "\\" not in safe
+        assert safe not in ("", ".", "..")
+        assert len(safe) < 140
+
+
+def test_export_to_star_follows_relions_convention(run, tmp_path):
+    """RELION moves by the origin, then turns by psi with [[cos, -sin], [sin, cos]], y down: the same map as a pose."""
+    out, _ = run
+    assert unpose("export", out, "--to", "star", "-o", tmp_path / "x.star", "--pixel-size", "2").exit_code == 0
+    lines = (tmp_path / "x.star").read_text().splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("_")] == [
+        "_rlnImageName", "_rlnClassNumber", "_rlnAnglePsi", "_rlnOriginXAngst", "_rlnOriginYAngst",
+    ]  # fmt: skip
+    rows = [line for line in lines if line.startswith(("/", '"', "'"))]
+    model = InvariantClustering.load(out)
+    assert len(rows) == 36
+    for row, pose, label in zip(rows, model.poses_, model.labels_, strict=True):
+        number, psi, x, y = (float(value) for value in row.split()[-4:])
+        turn = np.radians(psi)
+        matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+        assert number == label + 1
+        assert np.abs(matrix - pose[:2, :2]).max() < 1e-4
+        assert np.abs(matrix @ [x / 2, y / 2] - pose[:2, 2]).max() < 1e-4
+
+
+def test_a_changed_input_is_not_exported_as_the_old_one(run, shapes, tmp_path, new_shapes):
+    out, _ = run
+    done = unpose("export", out, "--to", "npz", "-o", tmp_path / "x.npz", "--images", new_shapes)
+    assert done.exit_code == 2
+    assert "changed" in done.output
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_align_brings_one_thing_together(shapes, tmp_path):
+    done = CliRunner().invoke(main, ["align", str(shapes / "hook"), "-o", str(tmp_path / "run"), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["images"] == 12
+    aligned = np.load(tmp_path / "run" / "aligned.npy")
+    assert aligned.shape == (12, 26, 26)
+    assert aligned.std(0).mean() < 0.05
+    mean = np.asarray(Image.open(tmp_path / "run" / "mean.png")) / 255
+    assert np.abs(aligned.mean(0).clip(0, 1) - mean).max() < 0.01
+    assert len(table((tmp_path / "run" / "poses.csv").read_text())) == 12
+
+
+def test_dark_things_on_a_light_ground_stay_so(tmp_path, rng):
+    """Means and aligned images keep the background of the photographs, also where a turn uncovers it."""
+    folder = tmp_path / "paper"
+    folder.mkdir()
+    for number in range(6):
+        page = np.full((31, 31), 230, np.uint8)
+        page[8:23, 13:17] = page[8:12, 13:22] = 20
+        Image.fromarray(page).rotate(60 * number, fillcolor=230, resample=Image.Resampling.BICUBIC).save(
+            folder / f"{number}.png"
+        )
+    assert unpose("align", folder, "-o", tmp_path / "run").exit_code == 0
+    aligned = np.load(tmp_path / "run" / "aligned.npy")
+    corners = aligned[:, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert np.abs(corners - 230 / 255).max() < 0.02
+    assert np.asarray(Image.open(tmp_path / "run" / "mean.png")).min() < 60
+
+
+def test_the_demonstration_ends_with_a_page(tmp_path, monkeypatch):
+    from unpose.cli import cluster_demo
+
+    monkeypatch.setattr(cluster_demo, "_PER_CLASS", 6)
+    done = unpose("demo", "-o", tmp_path / "demo")
+    assert done.exit_code == 0, done.output
+    assert str(tmp_path / "demo" / "run" / "report.html") in done.output
+    assert (tmp_path / "demo" / "run" / "report.html").stat().st_size > 10_000
+    again = unpose("demo", "-o", tmp_path / "demo")
+    assert again.exit_code == 2
+    assert "--force" in again.output

@@ -1,0 +1,40 @@
+"""Progress on stderr: plain lines with the time left where nobody watches, a bar at a terminal."""
+
+import io
+import sys
+
+from unpose.cli import progress as module
+from unpose.cli.progress import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):
+    said, heard, now = io.StringIO(), [], [100.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    with progress(log=heard.append) as report:
+        for done in range(0, 101, 10):
+            report("search", done, 100)
+            now[0] += 4.0
+        report("refine", 3, 3)
+        report("refine", 1, 7)  # the same stage again, from the start
+        report("refine", 7, 7)
+    lines = said.getvalue().splitlines()
+    assert heard == ["search", "refine", "refine"]
+    assert lines[0] == "search: 30 of 100, about 28 s left"
+    assert lines[-3:] == ["search: 100 done", "refine: 3 done", "refine: 7 done"]
+    assert len(lines) == 6
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with progress() as report:
+        report("search", 0, 10)
+        report("search", 10, 10)
+    assert "search" in screen.getvalue()
+    assert "10/10" in screen.getvalue()

@@ -1,0 +1,174 @@
+"""A run that is stopped at any moment goes on to the same bytes; two never write into one folder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from unpose.cli import main
+
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "tool.py"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+KILLS = 5
+EXEMPT = {"log.txt"}
+
+
+def unpose(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "unpose", *(str(argument) for argument in arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+    )  # fmt: skip
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in EXEMPT
+    }
+
+
+def wait_for(path, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert path.exists(), process.communicate()
+
+
+@pytest.fixture(scope="module")
+def whole(shapes, tmp_path_factory):
+    """The run as it is when nobody disturbs it."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = unpose("cluster", shapes, "-o", out)
+    assert done.exit_code == 0, done.output
+    return contents(out)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
+    """A handful of the kills that the benchmark counts by the hundred; see there how it is done."""
+    counted = tmp_path / "kills.json"
+    command = [sys.executable, str(BENCHMARK), "kills", "--count", str(KILLS), "--out", str(counted)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(counted.read_text())
+    assert (told["kills"], told["corrupt"], told["different"]) == (KILLS, [], 0)
+    assert told["runs"] >= 1
+
+
+def test_every_piece_can_be_the_last_one_written(whole, shapes, tmp_path, monkeypatch):
+    """Stop after each piece of work in turn, which no choice of random moments is sure to do."""
+    from unpose.cli.run_folder import RunFolder
+
+    out = tmp_path / "run"
+    store, stopped = RunFolder.store, []
+
+    def store_and_stop(self, name, arrays):
+        store(self, name, arrays)
+        stopped.append(name)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "store", store_and_stop)
+    while (done := unpose("cluster", shapes, "-o", out)).exit_code == 130:
+        assert f"unpose cluster {shapes} -o {out}" in done.output.replace("\n", " ")
+        assert len(stopped) < 30
+    assert done.exit_code == 0, done.output
+    assert len(stopped) == len(set(stopped)) >= 4  # no piece was done twice
+    assert contents(out) == whole
+
+
+def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
+    out = tmp_path / "run"
+    process = start("cluster", shapes, "-o", out, "--clusters", "3")
+    wait_for(out / ".pieces" / "begun.json", process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert f"unpose cluster {shapes} -o {out} --clusters 3" in said
+    assert "Traceback" not in said
+
+
+def begin(shapes, out, monkeypatch, *arguments):
+    """A run that stopped early."""
+    from unpose.cli.run_folder import RunFolder
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert unpose("cluster", shapes, "-o", out, *arguments).exit_code == 130
+
+
+def test_only_the_same_run_goes_on(shapes, new_shapes, tmp_path, monkeypatch):
+    source, out = tmp_path / "input", tmp_path / "run"
+    shutil.copytree(new_shapes, source)
+    begin(source, out, monkeypatch)
+    done = unpose("cluster", source, "-o", out, "--clusters", "2")
+    assert done.exit_code == 2
+    assert "--clusters auto, not 2" in done.output
+    assert "unpose cluster" in unpose("align", source, "-o", out).output
+    picture = next(source.rglob("*.png"))
+    os.utime(picture, (1, 1))  # a new date alone changes nothing
+    picture.rename(picture.with_name("other.png"))
+    done = unpose("cluster", source, "-o", out, "--resume")
+    assert done.exit_code == 2
+    assert "input has changed" in done.output
+    picture.with_name("other.png").rename(picture)
+    for name in ("export", "predict", "report"):
+        rest = {"export": [out, "--to", "csv", "-o", tmp_path / "x"], "predict": [out, source], "report": [out]}[name]
+        refused = unpose(name, *rest)
+        assert refused.exit_code == 2
+        assert "unfinished" in refused.output
+    assert unpose("cluster", source, "-o", out, "--jobs", "1", "--resume").exit_code == 0
+    assert not (out / ".pieces").exists()
+
+
+def test_what_a_killed_process_left_is_swept(shapes, new_shapes, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    begin(new_shapes, out, monkeypatch)
+    (out / "means").mkdir()
+    for stale in (".labels.csv.x1.tmp", "means/.cluster-000.png.x2.tmp", ".pieces/.search.x3.tmp"):
+        (out / stale).write_bytes(b"half")
+    (out / "means" / "cluster-099.png").write_bytes(b"of an older run")
+    (out / ".pieces" / "lock").write_text("1\n")  # a pid that lives, a lock that nobody holds
+    assert unpose("cluster", new_shapes, "-o", out).exit_code == 0
+    assert not [path for path in out.rglob("*") if path.name.endswith(".tmp") or "099" in path.name]
+
+
+def test_two_runs_never_share_a_folder(new_shapes, tmp_path, monkeypatch):
+    import fcntl
+
+    out = tmp_path / "run"
+    begin(new_shapes, out, monkeypatch)
+    before = json.loads((out / ".pieces" / "begun.json").read_text())
+    with (out / ".pieces" / "lock").open("a+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for arguments in ([], ["--force"], ["--resume"]):
+            done = unpose("cluster", new_shapes, "-o", out, *arguments)
+            assert done.exit_code == 2
+            assert "another unpose" in done.output
+    assert json.loads((out / ".pieces" / "begun.json").read_text()) == before
+    assert unpose("cluster", new_shapes, "-o", out).exit_code == 0
+
+
+def test_a_failure_is_one_line_and_the_log_has_the_rest(new_shapes, tmp_path, monkeypatch):
+    from unpose.cluster import InvariantClustering
+
+    def break_down(*_):
+        raise RuntimeError("out of luck\nand more")
+
+    monkeypatch.setattr(InvariantClustering, "fit", break_down)
+    done = unpose("cluster", new_shapes, "-o", tmp_path / "run")
+    assert done.exit_code == 1
+    assert "out of luck" in done.output
+    assert "Traceback" not in done.output
+    assert "Traceback" in (tmp_path / "run" / "log.txt").read_text()

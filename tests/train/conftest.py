@@ -1,0 +1,42 @@
+"""A small problem that a small network learns in a second: which of three marks an image shows."""
+
+import numpy as np
+import pytest
+
+from unpose.data import Dataset, Split
+from unpose.train import recipe_from
+
+
+def marks(count, seed):
+    """Bars, corners and dots at random places on a 9 x 11 canvas, with noise: (count, 9, 11) and labels."""
+    rng = np.random.default_rng(seed)
+    images = 0.1 * rng.random((count, 9, 11)).astype(np.float32)
+    labels = np.arange(count) % 3
+    for image, label in zip(images, labels, strict=True):
+        y, x = rng.integers(1, 5), rng.integers(1, 7)
+        shape = [np.ones((1, 4)), np.array([[1, 0, 0], [1, 0, 0], [1, 1, 1]]), np.ones((2, 2))][label]
+        turned = np.rot90(shape, rng.integers(4))
+        image[y : y + turned.shape[0], x : x + turned.shape[1]] += turned[: 9 - y, : 11 - x]
+    return Split(images, labels)
+
+
+@pytest.fixture(scope="session")
+def problem():
+    return Dataset("marks", "made for tests", ("bar", "corner", "dot"), marks(53, 0), marks(20, 1), marks(31, 2))
+
+
+@pytest.fixture
+def small_recipe():
+    def make(**changes):
+        table = {
+            "epochs": 3,
+            "batch_size": 8,
+            "seed": 5,
+            "network": {"group": "c4", "options": {"width": 3, "stages": [1, 1]}},
+            "optimizer": {"learning_rate": 0.02},
+        }
+        for name, value in changes.items():
+            table[name] = table[name] | value if isinstance(value, dict) and name in table else value
+        return recipe_from(table)
+
+    return make

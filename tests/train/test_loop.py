@@ -1,0 +1,357 @@
+"""The loop: killed and resumed is uninterrupted, the test set is used once, and what happens when all goes wrong."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from unpose.data import Dataset, InputError, Split
+from unpose.nn import GSAConfig, count_parameters, group_cnn, gsa_net, rebuild, swivel_net
+from unpose.train import (
+    Diverged,
+    StateError,
+    Stopped,
+    accuracy,
+    accuracy_by_angle,
+    build_network,
+    load_network,
+    read_classes,
+    train,
+    twin_description,
+)
+from unpose.train import loop as loop_module
+from unpose.train.batches import order_of_epoch, seed_for, steps_in_epoch
+from unpose.train.optimizers import learning_rate, move_average
+from unpose.train.recipe import OptimizerPart
+
+FULL = {  # everything that has a state: dropout, poses, an average, moments
+    "average": 0.9,
+    "label_smoothing": 0.1,
+    "network": {"group": "c4", "options": {"width": 3, "stages": [1, 1], "dropout": 0.2}},
+    "poses": {"max_angle": 30, "max_shift": 1, "mirror": True},
+}
+
+
+class Killed(BaseException):
+    """Stands for a signal that no code handles."""
+
+
+def stop_at(step, what):
+    def watch(moment):
+        if moment.step == step:
+            raise what
+
+    return watch
+
+
+def tensors(folder):
+    return safetensors.torch.load_file(folder / "state.safetensors")
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def without_seconds(history):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in history]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd"])
+def test_a_run_killed_anywhere_and_resumed_equals_one_that_never_stopped(optimizer, problem, small_recipe, tmp_path):
+    recipe = small_recipe(**FULL, optimizer={"name": optimizer, "learning_rate": 0.02})
+    whole = train(problem, recipe, tmp_path / "whole")
+    for step in (1, 5, 8, 12, 18):  # six steps an epoch; a state is written after every fourth
+        folder = tmp_path / f"killed {step}"
+        with pytest.raises(Killed):
+            train(problem, recipe, folder, checkpoint_steps=4, watch=stop_at(step, Killed))
+        again = train(problem, recipe, folder, checkpoint_steps=4, resume=True)
+        assert_same_bits(tensors(folder), tensors(tmp_path / "whole"))
+        assert again.test_accuracy == whole.test_accuracy
+        assert without_seconds(again.history) == without_seconds(whole.history)
+        assert_same_bits(load_network(folder / "model.safetensors").state_dict(), whole.network.state_dict())
+
+
+def test_a_run_that_is_asked_to_stop_loses_no_step(problem, small_recipe, tmp_path):
+    recipe = small_recipe(**FULL)
+    whole = train(problem, recipe)
+    for step in (1, 6, 11):  # in an epoch, and after the last step of one
+        folder = tmp_path / str(step)
+        with pytest.raises(Stopped):
+            train(problem, recipe, folder, watch=stop_at(step, Stopped))
+        seen = []
+        again = train(problem, recipe, folder, resume=True, watch=lambda moment, seen=seen: seen.append(moment.step))
+        assert seen == list(range(step + 1, 19))
+        assert_same_bits(again.network.state_dict(), whole.network.state_dict())
+
+
+def test_the_seed_decides_everything_and_the_callers_generator_is_left_alone(problem, small_recipe):
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    first = train(problem, small_recipe(**FULL))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(99)
+    assert_same_bits(train(problem, small_recipe(**FULL)).network.state_dict(), first.network.state_dict())
+    other = train(problem, small_recipe(**FULL, seed=6)).network.state_dict()
+    assert not all(torch.equal(other[name], weight) for name, weight in first.network.state_dict().items())
+
+
+def test_it_learns(problem, small_recipe):
+    outcome = train(problem, small_recipe(epochs=20))
+    assert outcome.test_accuracy > 0.8
+    assert outcome.history[-1]["train_loss"] < 0.5 * outcome.history[0]["train_loss"]
+    assert accuracy(outcome.network, problem.test) == outcome.test_accuracy
+    turns = accuracy_by_angle(outcome.network, problem.test, [0.0, np.pi])
+    assert turns[0] == outcome.test_accuracy
+    assert abs(turns[1] - turns[0]) < 0.04  # half a turn only moves pixels; rounding may flip a tie
+
+
+def test_validation_chooses_and_the_test_set_is_used_once_at_the_end(problem, small_recipe, monkeypatch, tmp_path):
+    seen = []
+    honest = loop_module.validate
+
+    def recorded(network, split, *rest):
+        seen.append("test" if split is problem.test else "validation")
+        return honest(network, split, *rest)
+
+    monkeypatch.setattr(loop_module, "validate", recorded)
+    outcome = train(problem, small_recipe(epochs=4), tmp_path)
+    assert seen == ["validation"] * 4 + ["test"]
+    best = max(outcome.history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
+    assert outcome.best_epoch == best["epoch"]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["test_accuracy"] == outcome.test_accuracy
+    assert result["chosen_epoch"] == outcome.best_epoch
+    assert "once" in result["test_set"]
+
+
+def test_what_a_run_leaves(problem, small_recipe, tmp_path):
+    outcome = train(problem, small_recipe(), tmp_path / "deep" / "run")
+    assert sorted(path.name for path in (tmp_path / "deep" / "run").iterdir()) == [
+        "config.toml", "log.csv", "model.safetensors", "result.json", "state.safetensors",
+    ]  # fmt: skip
+    rows = (tmp_path / "deep" / "run" / "log.csv").read_text().splitlines()
+    assert rows[0].startswith("epoch,learning_rate,train_loss")
+    assert len(rows) == 4
+    assert float(rows[2].split(",")[2]) == outcome.history[1]["train_loss"]
+    assert read_classes(tmp_path / "deep" / "run" / "model.safetensors") == ("bar", "corner", "dot")
+
+
+# When things go wrong ------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(
+    problem, small_recipe, tmp_path, monkeypatch
+):
+    honest = loop_module.learning_rate
+    monkeypatch.setattr(
+        loop_module, "learning_rate", lambda part, step, *rest: 1e30 if step >= 9 else honest(part, step, *rest)
+    )
+    with pytest.raises(Diverged, match=r"in epoch 2, at step 1[01].*last good checkpoint.*lower optimizer"):
+        train(problem, small_recipe(optimizer={"name": "sgd"}), tmp_path)
+    assert all(torch.isfinite(tensor).all() for tensor in tensors(tmp_path).values())
+    network = load_network(tmp_path / "model.safetensors")
+    assert np.isfinite(accuracy(network, problem.test))
+    monkeypatch.undo()
+    train(problem, small_recipe(optimizer={"name": "sgd"}), tmp_path, resume=True)  # the state is good to go on from
+
+
+def test_a_run_that_diverges_at_once_says_so(problem, small_recipe, tmp_path):
+    with pytest.raises(Diverged, match="no good checkpoint yet"):
+        train(problem, small_recipe(optimizer={"name": "sgd", "learning_rate": 1e30}), tmp_path)
+    assert not (tmp_path / "state.safetensors").exists()
+
+
+def test_a_folder_is_never_overwritten_by_accident(problem, small_recipe, tmp_path):
+    train(problem, small_recipe(epochs=1), tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="not empty and nothing is overwritten"):
+        train(problem, small_recipe(epochs=1), tmp_path / "run")
+    with pytest.raises(ValueError, match="finished run"):
+        train(problem, small_recipe(epochs=1), tmp_path / "run", resume=True)
+    assert before.items() <= {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}.items()
+    train(problem, small_recipe(epochs=1, seed=8), tmp_path / "run", force=True)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() != before["model.safetensors"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file"):
+        train(problem, small_recipe(epochs=1), tmp_path / "file", force=True)
+
+
+def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_taken(problem, small_recipe, tmp_path):
+    with pytest.raises(Killed):
+        train(problem, small_recipe(), tmp_path / "run", watch=stop_at(1, Killed))  # before the first state
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
+    (tmp_path / "run" / ".state.safetensors.x7.tmp").write_bytes(b"half")
+    train(problem, small_recipe(), tmp_path / "run", resume=True)
+    assert not list((tmp_path / "run").glob(".*"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="nothing is overwritten"):
+        train(problem, small_recipe(), tmp_path / "other", resume=True)
+
+
+def test_a_validation_loss_that_is_no_number_stops_the_run_too(problem, small_recipe, monkeypatch):
+    monkeypatch.setattr(loop_module, "validate", lambda *_: (float("nan"), 0.5))
+    with pytest.raises(Diverged, match="the loss on validation became nan in epoch 1"):
+        train(problem, small_recipe())
+
+
+@pytest.fixture
+def stopped(problem, small_recipe, tmp_path):
+    with pytest.raises(Stopped):
+        train(problem, small_recipe(**FULL), tmp_path / "run", watch=stop_at(8, Stopped))
+    return tmp_path / "run"
+
+
+def resumed(problem, recipe, folder):
+    return train(problem, recipe, folder, resume=True)
+
+
+def test_states_that_are_cut_off_or_changed(stopped, problem, small_recipe, generator):
+    state = stopped / "state.safetensors"
+    content = state.read_bytes()
+    for cut in (0, 7, 100, len(content) // 2, len(content) - 1):
+        state.write_bytes(content[:cut])
+        with pytest.raises(StateError, match=r"state\.safetensors does not hold a run that can go on"):
+            resumed(problem, small_recipe(**FULL), stopped)
+        assert state.read_bytes() == content[:cut]
+    length = 8 + int.from_bytes(content[:8], "little")
+    for at in torch.randint(length, (15,), generator=generator).tolist():
+        broken = bytearray(content)
+        broken[at] ^= 1 << (at % 8)
+        state.write_bytes(broken)
+        fresh = loop_module._fresh_state(small_recipe(**FULL), problem, torch.device("cpu"))
+        try:  # a flipped bit in a number of the history is not to be seen
+            loop_module.load_state(state, fresh, {})
+        except StateError as error:
+            assert "state.safetensors" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, "layout 2"),
+        ({"format": None}, "layout None"),
+        ({"step": -1}, "step is -1"),
+        ({"step": "soon"}, "not a count"),
+        ({"best_epoch": 7}, "none of its 1 epochs"),
+        ({"history": 3}, "history"),
+        ({"history": [{"epoch": "x"}]}, "rows that are none"),
+        ({"identity": None}, "which run"),
+    ],
+)
+def test_states_that_lie(changes, message, stopped, problem, small_recipe):
+    path = stopped / "state.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["unpose-run"])
+    path.write_bytes(safetensors.torch.save(tensors(stopped), {"unpose-run": json.dumps(about | changes)}))
+    with pytest.raises(StateError, match=message):
+        resumed(problem, small_recipe(**FULL), stopped)
+
+
+def test_tensors_that_do_not_belong(stopped, problem, small_recipe):
+    path = stopped / "state.safetensors"
+    with safetensors.safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    good = tensors(stopped)
+    for change in (
+        {"network.extra": torch.zeros(2)},
+        {"optimizer.99.step": torch.zeros(())},
+        {"optimizer.0.hook": torch.zeros(())},
+        {"optimizer.0.exp_avg": torch.zeros(2, 2)},
+        {"totals": torch.zeros(4)},
+    ):
+        path.write_bytes(safetensors.torch.save(good | change, metadata))
+        with pytest.raises(StateError):
+            resumed(problem, small_recipe(**FULL), stopped)
+
+
+def test_another_recipe_or_other_data_is_not_gone_on_with(stopped, problem, small_recipe):
+    with pytest.raises(StateError, match="its recipe is"):
+        resumed(problem, small_recipe(**FULL, seed=6), stopped)
+    changed = Split(problem.train.images + 0.01, problem.train.labels)
+    with pytest.raises(StateError, match="its data is"):
+        resumed(dataclasses.replace(problem, train=changed), small_recipe(**FULL), stopped)
+
+
+def test_images_that_are_no_numbers_are_named(problem, small_recipe):
+    images = problem.train.images.copy()
+    images[3, 2, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        train(dataclasses.replace(problem, train=Split(images, problem.train.labels)), small_recipe())
+
+
+# Laws ----------------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_takes_every_image_once_and_each_epoch_another_order():
+    first, second = (order_of_epoch(53, 5, epoch) for epoch in (0, 1))
+    assert sorted(first.tolist()) == list(range(53)) == sorted(second.tolist())
+    assert first.tolist() != second.tolist()
+    assert steps_in_epoch(53, 8) == 6
+    assert steps_in_epoch(5, 8) == 1
+    assert seed_for(1, "order", 2) != seed_for(1, "poses", 2) != seed_for(2, "poses", 2)
+
+
+def test_fewer_images_than_a_batch_are_one_step(problem, small_recipe):
+    few = Dataset("few", "", problem.classes, problem.train.take(np.arange(5)), problem.validation, problem.test)
+    steps = []
+    train(few, small_recipe(epochs=2), watch=lambda moment: steps.append(moment.step))
+    assert steps == [1, 2]
+    with pytest.raises(InputError, match="no images for training"):
+        dataclasses.replace(few, train=problem.train.take(np.arange(0)))
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero():
+    part = OptimizerPart(learning_rate=0.5, schedule="cosine", warmup_epochs=2)
+    rates = [learning_rate(part, step, 7, 10) for step in range(70)]
+    assert rates[:14] == sorted(rates[:14])
+    assert rates[0] == pytest.approx(0.5 / 15)
+    assert rates[14] == 0.5
+    assert rates[14:] == sorted(rates[14:], reverse=True)
+    assert 0 < rates[-1] < 0.001
+    assert rates[42] == pytest.approx(0.25)  # half way down
+    constant = OptimizerPart(learning_rate=0.5, schedule="constant")
+    assert {learning_rate(constant, step, 7, 10) for step in range(70)} == {0.5}
+
+
+def test_the_average_is_the_weighted_sum_of_what_it_saw(generator):
+    network, average = group_cnn("c1", 1, 2, 5, width=2, stages=(1,)), group_cnn("c1", 1, 2, 5, width=2, stages=(1,))
+    expected = average.classify.weight.detach().clone()
+    for step in range(9):
+        with torch.no_grad():
+            network.classify.weight.copy_(torch.randn(network.classify.weight.shape, generator=generator))
+        decay = min(0.4, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * network.classify.weight.detach()
+        move_average(average, network, 0.4, step)
+    torch.testing.assert_close(average.classify.weight.detach(), expected)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        group_cnn("d4", 1, 10, 28, parameters=12_000, stages=(1, 2, 1)),
+        group_cnn("c8", 1, 10, 28, parameters=12_000, stages=(1, 2, 1)),
+        swivel_net("c4", 1, 10, 28, widths=(6, 8, 10), heads=2),
+        gsa_net("c8", 1, 3, 8, config=GSAConfig(6, ((6,), (8,)), window=3, heads=2)),
+    ],
+    ids=["d4", "c8", "swivel", "attention"],
+)
+def test_a_twin_knows_translations_only_and_has_as_many_parameters(network):
+    twin = rebuild(twin_description(network.description))
+    assert twin.group.name == "c1"
+    own, others = count_parameters(network), count_parameters(twin)
+    if network.description["network"] == "gsa_net":
+        assert 0.95 * own < others <= own
+    else:
+        assert own <= others < 1.2 * own  # one channel more can be a sixth of so small a network
+
+
+def test_building_twice_gives_the_same_weights(problem, small_recipe):
+    one, other = (build_network(small_recipe(), problem).state_dict() for _ in range(2))
+    assert_same_bits(one, other)

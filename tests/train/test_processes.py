@@ -1,0 +1,90 @@
+"""Two processes under ``torchrun``: the weights of one with the doubled batch, and a killed one that is survived."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unpose.data import load
+from unpose.train import recipe_toml, train
+
+
+def torchrun(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments],
+        capture_output=True, text=True, timeout=240, cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def on_disk(problem, tmp_path):
+    """The small problem as an archive, which every process can read."""
+    arrays = {}
+    for part, name in ((problem.train, "train"), (problem.validation, "valid"), (problem.test, "test")):
+        arrays |= {f"x_{name}": part.images, f"y_{name}": part.labels}
+    np.savez(tmp_path / "marks.npz", **arrays)
+    return tmp_path / "marks.npz"
+
+
+@pytest.fixture
+def recipe(small_recipe, on_disk):
+    # Plain descent: Adam divides by gradients that may be nothing but rounding.
+    return small_recipe(
+        data={"name": str(on_disk)}, batch_size=7, average=0.9, poses={"max_angle": 20, "max_shift": 1},
+        optimizer={"name": "sgd", "learning_rate": 0.05},
+    )  # fmt: skip
+
+
+def assert_close(folder, expected):
+    found = load_file(folder / "state.safetensors")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=2e-4, atol=2e-5, msg=lambda told, n=name: f"{n}: {told}")
+
+
+@pytest.fixture
+def doubled(recipe, on_disk, tmp_path):
+    """One process with the doubled batch."""
+    train(load(on_disk), recipe.changed(batch_size=14), tmp_path / "doubled")
+    return load_file(tmp_path / "doubled" / "state.safetensors")
+
+
+def test_two_processes_are_one_with_the_doubled_batch(recipe, doubled, tmp_path):
+    (tmp_path / "small.toml").write_text(recipe_toml(recipe))
+    done = torchrun("-m", "unpose", "train", "--config", "small.toml", "-o", "run", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Test accuracy") == 1  # one of the two speaks
+    assert_close(tmp_path / "run", doubled)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "config.toml", "curves.png", "log.csv", "model.safetensors", "result.json", "state.safetensors",
+    ]  # fmt: skip
+
+
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from unpose.data import load
+from unpose.train import joined_processes, read_recipe, train, was_restarted
+
+recipe = read_recipe(Path("small.toml"))
+with joined_processes(torch.device("cpu")) as processes:
+    def watch(moment):
+        if moment.step == 5 and processes.rank == 1 and not was_restarted():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    train(load(recipe.data.name), recipe, Path("run"), processes=processes, resume=was_restarted(), watch=watch)
+"""
+
+
+def test_a_killed_process_is_survived_by_restart_from_the_checkpoint(recipe, doubled, tmp_path):
+    (tmp_path / "small.toml").write_text(recipe_toml(recipe))
+    (tmp_path / "worker.py").write_text(WORKER)
+    done = torchrun("--max-restarts", "1", "worker.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    assert_close(tmp_path / "run", doubled)

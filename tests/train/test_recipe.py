@@ -1,0 +1,127 @@
+"""Recipes: in and out of TOML, the paper's numbers, and tables that cannot be meant."""
+
+import tomllib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unpose.data import Dataset, Split
+from unpose.nn import count_parameters
+from unpose.train import Recipe, RecipeError, build_network, named_recipe, read_recipe, recipe_names, recipe_toml
+from unpose.train.recipe import recipe_from
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_of_the_package_comes_back_from_its_toml(name):
+    recipe = named_recipe(name)
+    assert recipe.title
+    assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
+
+
+@given(
+    title=st.text(),
+    rate=st.floats(1e-12, 1e6),
+    seed=st.integers(0, 2**63 - 1),
+    options=st.dictionaries(
+        st.text(min_size=1), st.one_of(st.integers(-(2**62), 2**62), st.booleans(), st.lists(st.integers(0, 9)))
+    ),
+)
+def test_any_recipe_comes_back_from_its_toml(title, rate, seed, options):
+    recipe = recipe_from(
+        {"title": title, "seed": seed, "optimizer": {"learning_rate": rate}, "network": {"options": options}}
+    )
+    assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "batch", "optimizer", "rate", "schedule", "mixed", "parameters"),
+    [
+        ("rotmnist-r4", 300, 8, "adam", 1e-3, "constant", True, 44_428),
+        ("cifar10-m", 350, 24, "sgd", 1e-2, "cosine", False, 2_999_888),
+        ("pcam-r4", 100, 8, "sgd", 1e-2, "cosine", False, 206_602),
+    ],
+)
+def test_the_published_numbers(name, epochs, batch, optimizer, rate, schedule, mixed, parameters):
+    recipe = named_recipe(name)
+    assert (recipe.epochs, recipe.batch_size) == (epochs, batch)
+    assert (recipe.optimizer.name, recipe.optimizer.learning_rate) == (optimizer, rate)
+    assert recipe.optimizer.weight_decay == 1e-4
+    assert recipe.optimizer.momentum == 0.9
+    assert recipe.optimizer.schedule == schedule
+    assert recipe.mixed_precision == mixed
+    assert recipe.poses.still
+    assert not recipe.average
+    size, colours, classes = {"rotmnist-r4": (28, 1, 10), "cifar10-m": (32, 3, 10), "pcam-r4": (96, 3, 2)}[name]
+    assert count_parameters(build_network(recipe, blank(size, colours, classes))) == parameters
+
+
+@pytest.mark.parametrize("name", ["rotmnist-modern", "cifar10-modern", "pcam-modern", "folder", "digits"])
+def test_the_other_recipes_build_too(name):
+    assert count_parameters(build_network(named_recipe(name), blank(32, 1, 3))) > 1000
+
+
+def blank(size, colours, classes):
+    shape = (classes, size, size) if colours == 1 else (classes, size, size, colours)
+    part = Split(np.zeros(shape, np.uint8), np.arange(classes))
+    return Dataset("blank", "", tuple(map(str, range(classes))), part, part, part)
+
+
+def test_he_draws_linear_maps_with_variance_two_over_inputs():
+    network = build_network(named_recipe("cifar10-m"), blank(32, 3, 10))
+    weight = network.features[1].merge.weight
+    assert weight.std().item() == pytest.approx((2 / weight.shape[1]) ** 0.5, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"epoch": 3}, "unknown entry 'epoch'; known here: average, batch_size"),
+        ({"optimizer": {"lr": 3}}, "unknown entry 'optimizer.lr'"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"epochs": 2.5}, "epochs must be of type int, got 2.5"),
+        ({"epochs": True}, "epochs must be of type int"),
+        ({"epochs": "many"}, "epochs must be of type int"),
+        ({"optimizer": 3}, "optimizer must be a table"),
+        ({"optimizer": {"name": "lion"}}, "optimizer.name must be one of adam, adamw, sgd"),
+        ({"optimizer": {"learning_rate": 0}}, "learning_rate must be above 0"),
+        ({"optimizer": {"learning_rate": float("nan")}}, "learning_rate must be above 0"),
+        ({"optimizer": {"warmup_epochs": 30}}, "below epochs"),
+        ({"network": {"kind": "os.system"}}, "network.kind must be one of"),
+        ({"data": {"size": "big"}}, "data.size must be of type int"),
+        ({"poses": {"max_angle": 200}}, "at most 180"),
+        ({"average": 1.0}, "average must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+)
+def test_tables_that_cannot_be_meant(table, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_from(table)
+
+
+@pytest.mark.parametrize("content", [b"epochs = ", b"\xff\xfe", b"[[[", b"x" * 2**21])
+def test_files_that_are_no_recipes(content, tmp_path):
+    (tmp_path / "bad.toml").write_bytes(content)
+    with pytest.raises(RecipeError, match=r"bad\.toml is not a recipe"):
+        read_recipe(tmp_path / "bad.toml")
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(RecipeError, match=r"known: .*rotmnist-r4"):
+        named_recipe("rotmnist")
+    with pytest.raises(RecipeError, match="known"):
+        named_recipe("../recipes/digits")
+
+
+def test_a_short_trial_of_a_long_recipe_shortens_its_warm_up():
+    recipe = named_recipe("rotmnist-modern").changed(epochs=2, group="d4")
+    assert recipe.optimizer.warmup_epochs == 0.2
+    assert recipe.network.group == "d4"
+    assert Recipe().changed(epochs=None) == Recipe()
+
+
+def test_options_that_do_not_fit_the_network():
+    recipe = recipe_from({"network": {"options": {"colour": "red"}}})
+    with pytest.raises(ValueError, match=r"network\.options do not fit a group_cnn"):
+        build_network(recipe, blank(9, 1, 3))
