@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_PER_CLASS = 36
+_PER_CLASS = 30
 _SIDE, _MARGIN = 28, 8
 
 
@@ -32,7 +32,8 @@ def cluster_demo(out: Path, seed: int, force: bool) -> None:
     click.echo(
         f"{told['clusters']} groups found in {told['images']} images, without labels, in "
         f"{time.perf_counter() - began:.0f} s; agreement with the true digits {told['agreement']['accuracy']:.1%} "
-        f"(one group for each), {told['agreement']['purity']:.1%} (each group its most frequent digit)."
+        f"(one group for each), {told['agreement']['purity']:.1%} (each group its most frequent digit). "
+        "A 6 upside down is much like a 9."
     )
     click.echo(f"The page is {told['report']}: open it in a browser.")
 
