@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,7 +38,10 @@ class Browser:
         for kind in ("browser", "performance"):
             self.driver.get_log(kind)
         self.driver.get(path.as_uri())
-        assert self.js("return document.documentElement.dataset.ready") == "", self.driver.get_log("browser")
+        patience = time.monotonic() + 30  # on a busy machine the page's script may still be running
+        while self.js("return document.documentElement.dataset.ready") != "":
+            assert time.monotonic() < patience, self.driver.get_log("browser")
+            time.sleep(0.05)
         return self
 
     def js(self, script, *arguments):

@@ -236,6 +236,9 @@ def test_new_images_find_their_cluster(run, new_shapes, tmp_path):
     assert [str(image["cluster"]) for image in told["images"]] == [
         known[image["path"].partition("-")[0]] for image in told["images"]
     ]
+    one = next(iter(sorted(new_shapes.rglob("*.png"))))
+    told = json.loads(CliRunner().invoke(main, ["predict", str(out), str(one), "--json"]).stdout)
+    assert [str(image["cluster"]) for image in told["images"]] == [known[one.parent.name]]
 
 
 def test_predict_says_what_it_needs(run, shapes, tmp_path):

@@ -198,6 +198,8 @@ def test_few_copied_and_empty_images(turned):
     one = InvariantClustering().fit(turned.images[:1])
     assert one.labels_.tolist() == [0]
     assert one.n_clusters_ == 1
+    for few in (turned.images[:2], turned.images[[0, 0]], turned.images[:5]):  # of one thing: no group of one
+        assert np.bincount(InvariantClustering().fit(few).labels_).min() > 1
     copies = np.repeat(turned.images[:2], 5, axis=0)
     model = InvariantClustering(2).fit(copies)
     assert adjusted_rand_score(np.repeat([0, 1], 5), model.labels_) == 1.0

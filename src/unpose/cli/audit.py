@@ -121,7 +121,7 @@ def _inputs(path: Path | None, count: int, seed: int, channels: int, frame: tupl
             param_hint="--images",
         )
     try:
-        found = read_images(path, size=max(frame), color="grey" if channels == 1 else "rgb").images
+        found = read_images(path, size=max(frame), color="grey" if channels == 1 else "rgb", fewest=1).images
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--images") from error
     chosen = np.unique(np.linspace(0, len(found) - 1, count).round().astype(int))

@@ -24,7 +24,7 @@ def predict_network(model: Path, images: Path, out: Path | None, as_json: bool, 
     if channels not in (1, 3):
         raise click.BadParameter(f"it takes {channels} channels, and pictures have 1 or 3", param_hint="--model")
     try:
-        found = read_images(images, size=size, color="grey" if channels == 1 else "rgb")
+        found = read_images(images, size=size, color="grey" if channels == 1 else "rgb", fewest=1)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="IMAGES") from error
     probabilities = logits_of(network, found.images).double().softmax(1).tolist()

@@ -22,7 +22,7 @@ def predict_run(run: Path, images: Path, out: Path | None, as_json: bool, device
 
     found = read_run(run)
     try:
-        new = read_images(images, size=max(found.shape), color=found.color)
+        new = read_images(images, size=max(found.shape), color=found.color, fewest=1)
         # The rule for the canvas looks at all images: new ones of another shape are brought to the run's own.
         canvas = np.stack([onto_canvas(image, found.shape) for image in new.images])
         distances = found.model.set_params(device=str(pick_device(device))).transform(canvas)

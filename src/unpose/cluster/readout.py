@@ -68,7 +68,19 @@ def _communities(graph: sparse.csr_array, rng: np.random.RandomState) -> NDArray
     for _ in range(_STARTS):
         labels = communities(graph, RESOLUTION, rng)
         found.append(improve(graph, labels, RESOLUTION, rng.permutation(len(labels))))
-    return max(found, key=lambda labels: modularity(graph, labels, RESOLUTION))
+    return _without_hermits(graph, max(found, key=lambda labels: modularity(graph, labels, RESOLUTION)))
+
+
+def _without_hermits(graph: sparse.csr_array, labels: NDArray) -> NDArray:
+    """Groups of more than one: a single image joins the group it attends to most."""
+    labels = np.unique(labels, return_inverse=True)[1]
+    while len(alone := np.flatnonzero(np.bincount(labels) == 1)) and labels.max() > 0:
+        image = int(np.flatnonzero(labels == alone[0])[0])
+        attended = np.bincount(labels, graph[[image]].toarray().ravel())
+        attended[alone[0]] = -1.0
+        labels[image] = attended.argmax()
+        labels = np.unique(labels, return_inverse=True)[1]
+    return labels
 
 
 def _spectral(graph: sparse.csr_array, n_clusters: int, rng: np.random.RandomState) -> Iterator[NDArray]:

@@ -56,6 +56,7 @@ def read_images(
     size: int | None = None,
     memory: int | None = None,
     color: Colour = "auto",
+    fewest: int = 2,
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
@@ -71,6 +72,7 @@ def read_images(
         Half of it is for the images, half for the files while they are decoded. Declared sizes are checked against it
         before anything is read.
     color : ``"auto"`` gives colour only where at least one image truly is coloured; ``"grey"``, ``"rgb"`` always
+    fewest : images that must be readable; one is enough to say what it is, not to compare
     jobs : threads; the result does not depend on them
     progress : called with a stage, how many are done, and of how many
 
@@ -84,7 +86,7 @@ def read_images(
     Raises
     ------
     InputError
-        Where fewer than two images can be read, or they do not fit the budget.
+        Where too few images can be read, or they do not fit the budget.
 
     Notes
     -----
@@ -107,8 +109,8 @@ def read_images(
         readable = _readable(listing.files, headers, budget, rejected)
         readable = _that_fit(readable, size, color, budget, rejected)
         sizes = _sizes(readable)
-        if len(sizes) < 2:
-            raise _too_few(shown, len(sizes), listing, rejected)
+        if len(sizes) < fewest:
+            raise _too_few(shown, len(sizes), fewest, listing, rejected)
         shape, rule = choose_canvas(sizes, size)
         _check_budget(shown, len(sizes), shape, _channels(readable, color), budget)
         workers = max(1, min(workers, (budget // 2) // max(told.cost for _, told in readable)))
@@ -122,8 +124,8 @@ def read_images(
         kept += good
         for number, reason in bad:
             rejected.append((f"{found.name}[{number}]" if several and number is not None else found.name, reason))
-    if len(kept) < 2:
-        raise _too_few(shown, len(kept), listing, rejected)
+    if len(kept) < fewest:
+        raise _too_few(shown, len(kept), fewest, listing, rejected)
     kept.sort(key=lambda frame: frame.row)  # stable: only a STAR file asks for another order
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
@@ -274,15 +276,15 @@ def _in_threads(
     return made
 
 
-def _too_few(shown: str, count: int, listing: Listing, rejected: Sequence[tuple[str, str]]) -> InputError:
+def _too_few(shown: str, count: int, fewest: int, listing: Listing, rejected: Sequence[tuple[str, str]]) -> InputError:
     read = "no image" if count == 0 else "only one image"
     if not listing.files and not rejected:
         return InputError(
-            f"{shown} holds no image files ({_counted(listing.ignored, 'other file')}); at least 2 are needed"
+            f"{shown} holds no image files ({_counted(listing.ignored, 'other file')}); at least {fewest} needed"
         )
     reasons = "".join(f"\n  {name} {reason}" for name, reason in rejected[:5])
     more = f"\n  and {len(rejected) - 5:,} more" if len(rejected) > 5 else ""
-    return InputError(f"{shown}: {read} could be read, at least 2 are needed{':' if reasons else ''}{reasons}{more}")
+    return InputError(f"{shown}: {read} could be read, at least {fewest} needed{':' if reasons else ''}{reasons}{more}")
 
 
 def _check_budget(shown: str, count: int, shape: tuple[int, int], channels: int, budget: int) -> None:
