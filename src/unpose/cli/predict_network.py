@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from unpose.cli.learning import load_model
+from unpose.cli.tables import deliver
 
 
 def predict_network(model: Path, images: Path, out: Path | None, as_json: bool, device: str = "auto") -> None:
@@ -16,7 +17,6 @@ def predict_network(model: Path, images: Path, out: Path | None, as_json: bool, 
     Images that cannot be read are listed on stderr with their reasons.
     """
     from unpose.data import read_images
-    from unpose.images.files import write_text
     from unpose.train import logits_of
 
     network, classes = load_model(model, device, "--model")
@@ -33,17 +33,7 @@ def predict_network(model: Path, images: Path, out: Path | None, as_json: bool, 
         for name, line in zip(found.names, probabilities, strict=True)
     ]
     text = _json(rows, classes, found.rejected) if as_json else _csv(rows, classes)
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, text)
-        except OSError as error:
-            raise click.BadParameter(f"cannot write {out}: {error.strerror}", param_hint="--out") from error
-        click.echo(f"{len(rows):,} images, in {out}.")
-    for name, reason in found.rejected:
-        click.echo(f"not read: {name} {reason}", err=True)
+    deliver(text, out, len(rows), found.rejected)
 
 
 def _csv(rows: list[dict], classes: tuple[str, ...]) -> str:

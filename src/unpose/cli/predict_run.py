@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
-
 from unpose.cli.settings import Refused
-from unpose.cli.tables import as_csv
+from unpose.cli.tables import as_csv, deliver
 
 
 def predict_run(run: Path, images: Path, out: Path | None, as_json: bool, device: str) -> None:
@@ -18,7 +16,6 @@ def predict_run(run: Path, images: Path, out: Path | None, as_json: bool, device
     from unpose.cli.learning import pick_device
     from unpose.data import read_images
     from unpose.images.canvas import onto_canvas
-    from unpose.images.files import write_text
 
     found = read_run(run)
     try:
@@ -34,17 +31,7 @@ def predict_run(run: Path, images: Path, out: Path | None, as_json: bool, device
         text = json.dumps({"images": rows, "not_read": not_read}, indent=2) + "\n"
     else:
         text = as_csv(("path", "frame", "cluster", "distance", "second", "second_distance"), rows)
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, text)
-        except OSError as error:
-            raise click.BadParameter(f"cannot write {out}: {error.strerror}", param_hint="--out") from error
-        click.echo(f"{len(rows):,} images, in {out}.")
-    for name, reason in new.rejected:
-        click.echo(f"not read: {name} {reason}", err=True)
+    deliver(text, out, len(rows), new.rejected)
 
 
 def _row(name: str, frame: int, distances: Any) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,3 +49,20 @@ def pose_parts(pose: "NDArray") -> dict[str, Any]:
         "angle": math.degrees(math.atan2(c - b, a + d)), "shift_x": x, "shift_y": y, "scale": math.sqrt(abs(area)),
         "mirrored": area < 0,
     }  # fmt: skip
+
+
+def deliver(text: str, out: Path | None, count: int, rejected: Sequence[tuple[str, str]]) -> None:
+    """A table to stdout or to a file, and what could not be read to stderr."""
+    from unpose.images.files import write_text  # numpy and Pillow come with it
+
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, text)
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {out}: {error.strerror}", param_hint="--out") from error
+        click.echo(f"{count:,} images, in {out}.")
+    for name, reason in rejected:
+        click.echo(f"not read: {name} {reason}", err=True)

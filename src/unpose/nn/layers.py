@@ -27,13 +27,8 @@ class PointwiseLinear(nn.Linear):
         return super().forward(maps.movedim(1, -1)).movedim(-1, 1)
 
 
-class SpatialPool(nn.Module):
-    """Halve height and width by the ``"max"`` or ``"mean"`` of neighbours: (..., h, w) -> (..., ceil(h/2), ceil(w/2)).
-
-    An even side is cut into pairs. An odd side would lose its last row to pairs, and a turned image another one; there
-    three neighbours around every second pixel are taken, and those outside of the image do not count. Either way the
-    windows are symmetric about the centre, so turns and mirrors commute with pooling at every size.
-    """
+class _Pool(nn.Module):
+    """What pools by the ``"max"`` or the ``"mean"``."""
 
     def __init__(self, kind: str = "max") -> None:
         super().__init__()
@@ -43,6 +38,15 @@ class SpatialPool(nn.Module):
 
     def extra_repr(self) -> str:
         return self.kind
+
+
+class SpatialPool(_Pool):
+    """Halve height and width by the ``"max"`` or ``"mean"`` of neighbours: (..., h, w) -> (..., ceil(h/2), ceil(w/2)).
+
+    An even side is cut into pairs. An odd side would lose its last row to pairs, and a turned image another one; there
+    three neighbours around every second pixel are taken, and those outside of the image do not count. Either way the
+    windows are symmetric about the centre, so turns and mirrors commute with pooling at every size.
+    """
 
     def forward(self, maps: Tensor) -> Tensor:
         kernel = [3 if side % 2 else 2 for side in maps.shape[-2:]]
@@ -55,17 +59,8 @@ class SpatialPool(nn.Module):
         return pooled.unflatten(1, maps.shape[1:-2])
 
 
-class GroupPool(nn.Module):
+class GroupPool(_Pool):
     """The ``"max"`` or ``"mean"`` over the group axis: (b, c, order, ...) -> (b, c, ...), maps on the plane."""
-
-    def __init__(self, kind: str = "max") -> None:
-        super().__init__()
-        if kind not in ("max", "mean"):
-            raise ValueError(f"pooling must be 'max' or 'mean', got {kind!r}")
-        self.kind = kind
-
-    def extra_repr(self) -> str:
-        return self.kind
 
     def forward(self, maps: Tensor) -> Tensor:
         if maps.ndim < 3:
