@@ -73,12 +73,34 @@ def good_files(folder):
     picture("grey.pgm", grey)
     picture("colour.ppm", colour)
     (folder / "plain.ppm").write_text("P2\n3 2\n255\n1 2 3\n4 5 6\n")
+    deep = rng.integers(0, 65536, (23, 19, 4))
+    for name, colour_type, channels in (("rgb", 2, 3), ("la", 4, 2), ("rgba", 6, 4)):
+        (folder / f"{name}16.png").write_bytes(deep_png(deep[..., :channels], colour_type))
+        (folder / f"{name}16-adam7.png").write_bytes(deep_png(deep[..., :channels], colour_type, interlaced=True))
+    (folder / "deep.ppm").write_bytes(b"P6\n19 23\n65535\n" + deep[..., :3].astype(">u2").tobytes())
+    text = " ".join(str(value % 4096) for value in deep[:5, :7, :3].ravel())
+    (folder / "deep-plain.ppm").write_text(f"P3\n7 5\n4095\n{text}\n")
     np.save(folder / "stack.npy", stack)
     np.save(folder / "fortran.npy", np.asfortranarray(stack.astype(np.float32)))
     np.savez(folder / "stored.npz", images=stack, y=np.arange(5))
     np.savez_compressed(folder / "packed.npz", x=stack)
     _scientific(folder, stack, colour)
     return {path.name: path for path in sorted(folder.iterdir())}
+
+
+def deep_png(words, colour_type, interlaced=False):
+    """A PNG of 16 bits (h, w, c), in colour or with transparency, which Pillow cannot write."""
+
+    def chunk(kind, data):
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
+    parts = [words[i::down, j::across] for i, j, down, across in passes] if interlaced else [words]
+    # Every row names the next of the five filters. The bytes are noise, so that they mean something under each.
+    rows = [bytes([k % 5]) + row.astype(">u2").tobytes() for part in parts for k, row in enumerate(part)]
+    sizes = (words.shape[1].to_bytes(4, "big"), words.shape[0].to_bytes(4, "big"))
+    start = chunk(b"IHDR", b"".join(sizes) + bytes([16, colour_type, 0, 0, interlaced]))
+    return b"\x89PNG\r\n\x1a\n" + start + chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b"")
 
 
 def _scientific(folder, stack, colour):
@@ -161,6 +183,14 @@ def with_sums(data):
     return bytes(data)
 
 
+def mutated_inside(data, other, rng):
+    """A PNG whose rows were mutated before they were packed: their sum is right and their filters are not."""
+    at = data.index(b"IDAT") - 4
+    end = at + 8 + int.from_bytes(data[at : at + 4], "big")
+    packed = zlib.compress(mutated(zlib.decompress(data[at + 8 : end]), other, rng))
+    return with_sums(data[:at] + len(packed).to_bytes(4, "big") + b"IDAT" + packed + bytes(4) + data[end + 4 :])
+
+
 def write_mutant(good, name, target, rng):
     """A mutant of a good file, under a name that begins like it; of a Zarr folder one file is mutated."""
     other = rng.choice([path for path in good.values() if path.is_file()])
@@ -169,8 +199,9 @@ def write_mutant(good, name, target, rng):
         victim = rng.choice(sorted(path for path in target.rglob("*") if path.is_file()))
         victim.write_bytes(mutated(victim.read_bytes(), other.read_bytes(), rng))
     else:
-        data = mutated(good[name].read_bytes(), other.read_bytes(), rng)
-        target.write_bytes(with_sums(data) if name.endswith(".png") and rng.random() < 0.8 else data)
+        inside, summed = (name.endswith(".png") and rng.random() < share for share in (0.3, 0.8))
+        data = (mutated_inside if inside else mutated)(good[name].read_bytes(), other.read_bytes(), rng)
+        target.write_bytes(with_sums(data) if summed else data)
 
 
 def outcomes(folder):

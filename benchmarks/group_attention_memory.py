@@ -1,46 +1,52 @@
 """What one group self-attention layer costs to train in plain PyTorch, beside the direct way.
 
-    python benchmarks/group_attention_memory.py [--batch 2] [--rounds 5] [--out group_attention_memory.json]
+    python benchmarks/group_attention_memory.py [--groups c4 c8 d4] [--sizes 8 16 32] [--batches 1 4 16] [--rounds 3]
 
-One layer of the rotated-MNIST network (20 channels, 9 heads of 10, windows of 5, images of 28), forward and backward,
-one thread. The direct way writes out the paper's double sum over the group, |H|^3 scores for each pixel and neighbour,
-with neighbours copied beside each query; it is written here and shares nothing with the library but the encoding.
-`relative` is the library's default with |H|^2 pairs, `paper` its version of the same double sum as the direct way.
+One layer of the rotated-MNIST network (20 channels, 9 heads of 10, windows of 5), forward and backward, one thread. The
+direct way writes out the paper's double sum over the group, |H|^3 scores for each pixel and neighbour, with neighbours
+copied beside each query; it is written here and shares nothing with the library but the encoding. `paper` is the
+library's version of the same double sum, `relative` its default with |H|^2 pairs; both are shown as parts of the direct
+way. `lifting` is the lifting layer beside its own direct way, |H| scores.
 
-Each figure is a process of its own: the median time of the rounds, and the growth of the resident set over what the
-process held before the first step.
+Memory is the most bytes of tensors alive at once in a step, counted by storage after each operation of PyTorch: exact
+where the resident set is mostly the allocator's, blind to scratch inside one operation. Times are CPU seconds, the best
+of the rounds, with the methods in turn. Rows whose direct way would need more than --most bytes are left out and named.
 """
 
 import argparse
 import json
 import math
-import resource
-import subprocess
-import sys
 import time
+import weakref
+from itertools import product
 from pathlib import Path
 
-import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from unpose.groups import parse
-from unpose.nn import GroupSelfAttention, position_table
+from unpose.nn import GroupSelfAttention, LiftingSelfAttention, position_table
+from unpose.nn.attention import implementation
 
-SIZE, CHANNELS, HEADS, EACH, WINDOW = 28, 20, 9, 10, 5
+CHANNELS, HEADS, EACH, WINDOW = 20, 9, 10, 5
+PAIRS = {"paper": "direct", "relative": "direct", "lifting": "direct lifting"}
 
 
 class DirectLayer(torch.nn.Module):
-    """The double sum of equation 16, every score written down."""
+    """The double sum of equation 16, or the sum of equation 14, every score written down."""
 
     def __init__(self, layer):
         super().__init__()
-        self.layer = layer  # a layer in mode "paper": its projections and its encoding
+        self.layer = layer  # in mode "paper", or lifting: its projections and its encoding
 
     def forward(self, maps):
         layer = self.layer
+        maps = maps if maps.ndim == 5 else maps[:, :, None]
         projected = layer.project(maps.movedim(1, -1)).unflatten(-1, (3, HEADS, EACH))
         query, key, value = projected.permute(4, 0, 5, 1, 2, 3, 6).unbind(0)  # (b, n, g, h, w, d)
         table = position_table(layer.encoding, layer.inverses, layer.relations, (WINDOW, WINDOW))[0]
+        table = table if table.ndim == 6 else table[:, None]  # (o, q, k, y, x, d)
         near_key, near_value = self._unfold(key), self._unfold(value)  # (b, n, g, d, y, x, h, w)
         content = torch.einsum("bnqhwd,bnkdyxhw->bnqhwkyx", query, near_key)
         placed = torch.einsum("bnqhwd,oqkyxd->bnoqhwkyx", query, table)
@@ -59,62 +65,111 @@ class DirectLayer(torch.nn.Module):
         return near.view(batch, heads, order, each, WINDOW, WINDOW, height, width)
 
 
+class BytesAlive(TorchDispatchMode):
+    """Counts the storages that operations make, for as long as anything holds them; ``peak`` is the most at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = self.peak = 0
+        self._alive = {}
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if (name := storage._cdata) not in self._alive:
+                    self.now += storage.nbytes()
+                    self._alive[name] = weakref.ref(storage, self._leave(name, storage.nbytes()))
+        self.peak = max(self.peak, self.now)
+        return result
+
+    def _leave(self, name, size):
+        def leave(_):
+            del self._alive[name]
+            self.now -= size
+
+        return leave
+
+
 def make(method, group):
+    """A layer, or the direct way with the same weights."""
     torch.manual_seed(0)
-    mode = "relative" if method == "relative" else "paper"
-    layer = GroupSelfAttention(group, CHANNELS, CHANNELS, heads=HEADS, head_channels=EACH, window=WINDOW, mode=mode)
-    return DirectLayer(layer) if method == "direct" else layer
+    options = {"heads": HEADS, "head_channels": EACH, "window": WINDOW}
+    if "lifting" in method:
+        layer = LiftingSelfAttention(group, CHANNELS, CHANNELS, **options)
+    else:
+        mode = "relative" if method == "relative" else "paper"
+        layer = GroupSelfAttention(group, CHANNELS, CHANNELS, mode=mode, **options)
+    return DirectLayer(layer) if method.startswith("direct") else layer
+
+
+def inputs(method, group, size, batch):
+    order = () if "lifting" in method else (parse(group).order,)
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(batch, CHANNELS, *order, size, size, generator=generator).requires_grad_()
 
 
 def step(layer, maps):
     layer.zero_grad()
-    layer(maps).square().mean().backward()
+    maps.grad = None
+    with implementation("plain"):
+        layer(maps).square().mean().backward()
 
 
-def measure(method, group, batch, rounds):
-    torch.set_num_threads(1)
-    layer = make(method, group)
-    order = parse(group).order
-    small = torch.rand(1, CHANNELS, order, 2 * WINDOW, 2 * WINDOW, requires_grad=True)
-    step(layer, small)  # what a process needs once: code, buffers of the libraries
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    maps = torch.rand(batch, CHANNELS, order, SIZE, SIZE, requires_grad=True)
-    seconds = []
-    for _ in range(rounds):
-        start = time.perf_counter()
+def peak_bytes(method, group, size, batch):
+    """The most bytes of tensors alive during a training step, above its weights and inputs."""
+    layer, maps = make(method, group), inputs(method, group, size, batch)
+    with BytesAlive() as counter:
         step(layer, maps)
-        seconds.append(time.perf_counter() - start)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    unit = 1 if sys.platform == "darwin" else 1024
-    return {"seconds": float(np.median(seconds)), "spread": float(np.ptp(seconds)), "bytes": peak * unit}
+    return counter.peak
+
+
+def best_seconds(methods, group, size, batch, rounds):
+    """CPU seconds of a training step, for each method the best of the rounds."""
+    jobs = {method: (make(method, group), inputs(method, group, size, batch)) for method in methods}
+    best = dict.fromkeys(methods, math.inf)
+    for _ in range(rounds + 1):  # the first round warms up and is seldom the best
+        for method, (layer, maps) in jobs.items():
+            start = time.process_time()
+            step(layer, maps)
+            best[method] = min(best[method], time.process_time() - start)
+    return best
+
+
+def direct_bytes(group, size, batch):
+    """About what the direct way holds: six tensors of its scores."""
+    return 6 * 4 * batch * HEADS * size**2 * parse(group).order ** 3 * WINDOW**2
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--groups", nargs="+", default=["c4", "c8"])
+    parser.add_argument("--groups", nargs="+", default=["c4", "c8", "d4"])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[8, 16, 32])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--most", type=float, default=4e9, help="bytes that the direct way may need")
     parser.add_argument("--out", default="group_attention_memory.json")
-    parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.only:
-        print(json.dumps(measure(options.only, options.groups[0], options.batch, options.rounds)))
-        return
-    results = {}
-    for group in options.groups:
-        for method in ("direct", "paper", "relative"):
-            command = [sys.executable, __file__, "--only", method, "--groups", group]
-            command += ["--batch", str(options.batch), "--rounds", str(options.rounds)]
-            answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            results[f"{group} {method}"] = answer
-            direct = results[f"{group} direct"]
-            print(
-                f"{group:4} {method:9} {answer['seconds']:7.2f} s (spread {answer['spread']:.2f})  "
-                f"{answer['bytes'] / 2**20:7.0f} MiB   {answer['seconds'] / direct['seconds']:5.2f} of the direct "
-                f"time, {answer['bytes'] / direct['bytes']:5.2f} of its memory",
-                flush=True,
-            )
-    Path(options.out).write_text(json.dumps({"batch": options.batch, "threads": 1, "results": results}, indent=1))
+    torch.set_num_threads(1)
+    rows = []
+    heading = "".join(f"{method:>10} time  memory" for method in PAIRS)
+    print(f"{'group  size  batch':18}{'direct':>12}{'':12}{heading}", flush=True)
+    for group, size, batch in product(options.groups, options.sizes, options.batches):
+        start = f"{group:5} {size:5} {batch:6}"
+        if direct_bytes(group, size, batch) > options.most:
+            print(f"{start}   left out: the direct way would need {direct_bytes(group, size, batch) / 1e9:.0f} GB")
+            continue
+        methods = sorted({*PAIRS, *PAIRS.values()})
+        seconds = best_seconds(methods, group, size, batch, options.rounds)
+        memory = {method: peak_bytes(method, group, size, batch) for method in methods}
+        rows.append({"group": group, "size": size, "batch": batch, "seconds": seconds, "bytes": memory})
+        parts = "".join(
+            f"{seconds[method] / seconds[direct]:15.2f} {memory[method] / memory[direct]:7.2f}"
+            for method, direct in PAIRS.items()
+        )
+        print(f"{start}{seconds['direct']:10.3f} s {memory['direct'] / 2**20:7.0f} MiB{parts}", flush=True)
+    Path(options.out).write_text(json.dumps({"threads": 1, "torch": torch.__version__, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -24,12 +23,14 @@ def unpose(*arguments, **environment):
 def test_help_teaches_and_answers_at_once():
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        before = os.times()
         done = unpose("--help")
-        seconds.append(time.perf_counter() - start)
+        after = os.times()  # of the processor, not of the clock: other tests run beside this one
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert done.returncode == 0
     assert "Start here" in done.stdout
     assert "reproduce" in done.stdout
+    assert "130 stopped by Ctrl-C" in done.stdout
     assert min(seconds) < 0.3  # the best of five: the rest is the machine's noise
 
 

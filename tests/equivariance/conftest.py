@@ -64,3 +64,23 @@ def relative_error():
         return float((found - wanted).norm() / wanted.norm())
 
     return relative_error
+
+
+@pytest.fixture
+def train():
+    """Takes a module some steps from its start; says so where they do not lower the loss."""
+
+    def train(module, loss_of, steps):
+        module.train()
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = loss_of(module)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert losses[-1] < losses[0], type(module).__name__
+        return module.eval()
+
+    return train

@@ -4,10 +4,20 @@ import pytest
 import torch
 
 from unpose.groups import parse
-from unpose.nn import ChannelNorm, GroupConv2d, GroupPool, GroupSelfAttention, LiftingSelfAttention, SpatialPool
+from unpose.nn import (
+    ChannelNorm,
+    GroupConv2d,
+    GroupPool,
+    GroupSelfAttention,
+    LiftingSelfAttention,
+    PointwiseLinear,
+    SpatialPool,
+)
+from unpose.nn.attention import implementation
 
 GROUPS = ["c1", "d1", "c4", "d4", "c8", "c12", "c16"]
 SIZES = [(7, 7), (8, 8), (9, 13), (28, 28)]
+POINTWISE = {"pointwise", "norm", "max pooling", "mean pooling"}  # these commute with more than any group here
 
 
 def attention(kind, group, **options):
@@ -17,24 +27,29 @@ def attention(kind, group, **options):
     return kind(group, inside, 3, reach=4.0, **options)
 
 
-def layers(group, size):
-    """Layers to test at this size, the costly ones only where they are small; name -> (layer, lifts)."""
-    small = size[0] * size[1] * group.order**2 < 10_000
+def layers(group, size, most=3e7):
+    """Layers to test at this size, name -> (layer, lifts); not those that make more than ``most`` scores in a call."""
+    pixels = size[0] * size[1]
+    lift, relative, paper = group.order, group.order**2, group.order**3
     found = {
-        "lifting": (attention(LiftingSelfAttention, group), True),
-        "group, separable": (attention(GroupSelfAttention, group, heads=1), False),
-        "lifting convolution": (GroupConv2d(group, 2, 3, 5, lifting=True), True),
-        "group convolution": (GroupConv2d(group, 3, 2, 3), False),
+        "lifting": (9 * lift, attention(LiftingSelfAttention, group), True),
+        "lifting, global": (pixels * lift, attention(LiftingSelfAttention, group, window=None, heads=1), True),
+        "group, separable": (9 * relative, attention(GroupSelfAttention, group), False),
+        "group, harmonic": (25 * relative, attention(GroupSelfAttention, group, window=5, encoding="harmonic"), False),
+        "group, global": (
+            pixels * relative,
+            attention(GroupSelfAttention, group, window=None, heads=1, encoding="harmonic"),
+            False,
+        ),
+        "group, paper": (9 * paper, attention(GroupSelfAttention, group, heads=1, mode="paper"), False),
+        "lifting convolution": (0, GroupConv2d(group, 2, 3, 5, lifting=True), True),
+        "group convolution": (0, GroupConv2d(group, 3, 2, 3), False),
+        "pointwise": (0, PointwiseLinear(3, 2), False),
+        "norm": (0, ChannelNorm(3), False),
+        "max pooling": (0, SpatialPool("max"), False),
+        "mean pooling": (0, SpatialPool("mean"), False),
     }
-    if small:
-        found |= {
-            "lifting, global": (attention(LiftingSelfAttention, group, window=None), True),
-            "group, harmonic": (attention(GroupSelfAttention, group, window=5, encoding="harmonic"), False),
-            "group, global": (attention(GroupSelfAttention, group, window=None, encoding="harmonic"), False),
-        }
-    if small and group.order <= 8:
-        found["group, paper"] = (attention(GroupSelfAttention, group, mode="paper"), False)
-    return found
+    return {name: (layer, lifts) for name, (scores, layer, lifts) in found.items() if scores * pixels <= most}
 
 
 def inputs(group, size, dtype, generator):
@@ -64,16 +79,52 @@ def test_layers_commute_with_the_group(name, size, grid, contrast, relative_erro
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_layers_commute_to_the_last_digits_in_double_precision(name, grid, contrast, relative_error, generator):
+def test_attention_in_plain_pytorch_commutes_too(name, grid, contrast, relative_error, generator):
+    # Compiled loops serve the other tests wherever they can run.
     group = parse(name)
-    for size in [(7, 7), (4, 5)]:
-        images, maps = inputs(group, size, torch.float64, generator)
-        for what, (layer, lifts) in layers(group, size).items():
-            error = worst_error(contrast(layer.double()), lifts, images, maps, group, grid, relative_error)
-            assert error < 1e-10, f"{what}: {error}"
+    images, maps = inputs(group, (9, 13), torch.float32, generator)
+    with implementation("plain"):
+        for what, (layer, lifts) in layers(group, (9, 13), most=2e6).items():
+            if not isinstance(layer, LiftingSelfAttention | GroupSelfAttention):
+                continue
+            error = worst_error(contrast(layer), lifts, images, maps, group, grid, relative_error)
+            assert error < 1e-5, f"{what}: {error}"
 
 
-@pytest.mark.parametrize("name", ["c1", "d1", "c4", "d4", "c8"])
+@pytest.mark.parametrize("size", [*SIZES, (4, 5)], ids=str)
+@pytest.mark.parametrize("name", GROUPS)
+def test_layers_commute_to_the_last_digits_in_double_precision(name, size, grid, contrast, relative_error, generator):
+    group = parse(name)
+    images, maps = inputs(group, size, torch.float64, generator)
+    for what, (layer, lifts) in layers(group, size, most=3e6).items():
+        error = worst_error(contrast(layer.double()), lifts, images, maps, group, grid, relative_error)
+        assert error < 1e-10, f"{what}: {error}"
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_layers_commute_with_the_group_after_training(name, grid, contrast, train, relative_error, generator):
+    # Trained at one size, tested at all, in both precisions.
+    group = parse(name)
+    torch.manual_seed(6)
+    images, maps = inputs(group, (5, 6), torch.float32, generator)
+    for what, (layer, lifts) in layers(group, (5, 6), most=1e6).items():
+        if not list(layer.parameters()):
+            continue
+        given = images if lifts else maps
+        target = torch.randn(layer(given).shape, generator=generator)
+        train(contrast(layer), lambda layer, x=given, y=target: (layer(x) - y).square().mean(), steps=5)
+        for size in SIZES:
+            if what not in layers(group, size, most=3e6):
+                continue
+            fresh = inputs(group, size, torch.float32, generator)
+            error = worst_error(layer, lifts, *fresh, group, grid, relative_error)
+            assert error < 1e-5, f"{what} at {size}: {error}"
+        fresh = inputs(group, (7, 7), torch.float64, generator)
+        error = worst_error(layer.double(), lifts, *fresh, group, grid, relative_error)
+        assert error < 1e-10, f"{what}: {error}"
+
+
+@pytest.mark.parametrize("name", GROUPS)
 def test_layers_do_not_commute_with_more(name, grid, contrast, relative_error, generator):
     # A quarter turn for the mirror group, a mirror for rotations; for d4, which has them all, a shift around the edge.
     group = parse(name)
@@ -82,7 +133,9 @@ def test_layers_do_not_commute_with_more(name, grid, contrast, relative_error, g
         "d1": lambda pixels: torch.rot90(pixels, 1, (-2, -1)),
         "d4": lambda pixels: pixels.roll(3, -1),
     }.get(name, lambda pixels: pixels.flip(-1))
-    for what, (layer, lifts) in layers(group, (8, 8)).items():
+    for what, (layer, lifts) in layers(group, (8, 8), most=3e6).items():
+        if what in POINTWISE:
+            continue
         contrast(layer.double())
         with torch.no_grad():
             result = outside(layer(images if lifts else maps))
@@ -109,11 +162,12 @@ def test_pooling_in_pairs_would_break_odd_sizes(grid):
     assert not torch.equal(pairs(maps.rot90(1, (-2, -1)), 2), pairs(maps, 2).rot90(1, (-2, -1)))
 
 
-def test_norm_and_group_pooling(grid, contrast, generator):
-    group = parse("d4")
-    maps = torch.randn(2, 3, 8, 5, 6, generator=generator)
+@pytest.mark.parametrize("name", GROUPS)
+def test_norm_and_group_pooling(name, grid, contrast, generator):
+    group = parse(name)
+    maps = torch.randn(2, 3, group.order, 5, 6, generator=generator)
     norm = contrast(ChannelNorm(3))
-    for g in range(8):
+    for g in grid.elements(group):
         moved = grid.maps(maps, group, g)
         assert torch.equal(norm(moved), grid.maps(norm(maps), group, g))
         assert torch.equal(GroupPool("max")(moved), grid.images(GroupPool("max")(maps), group, g))

@@ -49,18 +49,6 @@ def refused(path, side=4096, **options):
     return str(reasons[0])
 
 
-def png(array, colour_type):
-    """A 16-bit PNG, which Pillow cannot write in colour."""
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    height, width = array.shape[:2]
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in array)
-    start = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", start) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
 # Values --------------------------------------------------------------------------------------------------------------
 
 
@@ -100,23 +88,6 @@ def test_floats_and_signed_integers_stay_as_they_are(tmp_path):
     values = (np.linspace(-3, 1200, 91).reshape(13, 7)).astype(np.float32)
     np.testing.assert_array_equal(only(write(tmp_path / "f.tiff", values)), values)
     np.testing.assert_array_equal(only(write(tmp_path / "i.tiff", values.astype(np.int32))), values.astype(np.int32))
-
-
-@pytest.mark.parametrize(("colour_type", "channels"), [(2, 3), (6, 4)])
-def test_colour_png_of_16_bits_is_read_at_8_and_says_so(tmp_path, colour_type, channels):
-    deep = np.repeat(DEEP[..., None], channels, axis=-1)
-    deep[..., 3:] = 65535
-    (tmp_path / "a.png").write_bytes(png(deep, colour_type))
-    np.testing.assert_allclose(only(tmp_path / "a.png")[..., 1], DEEP / 65535, atol=1 / 255)
-    assert "8 bits" in header(tmp_path / "a.png", 64).note
-    assert header(write(tmp_path / "b.png", COLOUR), 64).note == ""
-
-
-def test_colour_pixmaps_beyond_8_bits_say_so_too(tmp_path):
-    for most, kind, lost in ((65535, ">u2", True), (100, "u1", False)):
-        (tmp_path / "a.ppm").write_bytes(b"P6\n7 13\n%d\n" % most + np.repeat(GREY % 100, 3).astype(kind).tobytes())
-        np.testing.assert_allclose(only(tmp_path / "a.ppm")[..., 0], (GREY % 100) / most, atol=1 / 255)
-        assert bool(header(tmp_path / "a.ppm", 64).note) == lost
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.float16, np.float32, np.float64])

@@ -107,21 +107,26 @@ def project_with(basis: SteerableBasis, images: Tensor, analysis: Tensor) -> Ten
 def analysis_matrix(basis: SteerableBasis, views: Tensor) -> Tensor:
     """The functions moved to each view, sampled at the pixels: (h * w, V * C1 * 2) float32, real beside imaginary."""
     grid = pixel_grid(basis.shape, torch.float64).flatten(0, 1)  # (p, 2)
-    table, columns = _radial_table(basis), []
-    for view in views.double().cpu():
+    table = _radial_table(basis)
+    out = np.empty((len(grid), len(views), table.shape[1]), np.complex64)  # (p, V, C1)
+    for number, view in enumerate(views.double().cpu()):
         # <I o view, psi> = integral of I(q) psi(view q) |area|: the function moves, the image stays.
         place = transform(view, grid)
-        columns.append(_functions(basis, table, place.numpy()) * np.float32(area_change(view).abs()))
-    return torch.view_as_real(torch.from_numpy(np.stack(columns, axis=1))).flatten(1)  # from (p, V, C1) complex
+        out[:, number] = _functions(basis, table, place.numpy()) * np.float32(area_change(view).abs())
+    return torch.view_as_real(torch.from_numpy(out)).flatten(1)
 
 
 def _functions(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArray:
     """Conjugate values of the basis functions at points (p, 2): (p, C1) complex64, orthonormal on the disc."""
-    place = np.minimum(np.hypot(points[:, 0], points[:, 1]) * _FINENESS, len(table) - 2)  # the table ends in zeros
+    radius = np.hypot(points[:, 0], points[:, 1])
+    place = np.minimum(radius * _FINENESS, len(table) - 2)  # the table ends in zeros
     below = place.astype(np.int64)
     radial = table[below] + (place - below).astype(np.float32)[:, None] * (table[below + 1] - table[below])
-    angle = np.arctan2(-points[:, 1], points[:, 0])  # counter-clockwise on screen
-    phases = np.exp(-1j * angle[:, None] * np.arange(basis.n_frequencies)).astype(np.complex64)
+    # exp(-i angle), counter-clockwise on screen, and its powers: far cheaper than as many exponentials.
+    turn = np.where(radius > 0, (points[:, 0] + 1j * points[:, 1]) / np.where(radius > 0, radius, 1.0), 1.0)
+    powers = np.repeat(turn[:, None], basis.n_frequencies, axis=1)
+    powers[:, 0] = 1.0
+    phases = np.cumprod(powers, axis=1).astype(np.complex64)
     return radial * phases[:, np.repeat(np.arange(basis.n_frequencies), [mix.shape[1] for mix in basis.mixing])]
 
 

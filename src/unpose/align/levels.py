@@ -46,6 +46,7 @@ class Level:
         max_shift: float,
         max_scale: float,
         n_steps: int = refine.STEPS,
+        at_rest: tuple[float, float] = (refine.SMALL, refine.AT_REST),
     ) -> tuple[Tensor, Tensor]:
         """Gauss-Newton from these poses (p, 3, 3) of pairs of numbers (p,): poses and whether they converged."""
         start = _rescaled(poses, 1 / self.factor)
@@ -53,6 +54,7 @@ class Level:
             found, converged = refine.refine(
                 self.moving[moving], self.fixed[fixed], start, group, contrast=contrast, mask=self.mask,
                 max_angle=max_angle, max_shift=max_shift / self.factor, max_scale=max_scale, n_steps=n_steps,
+                at_rest=at_rest,
             )  # fmt: skip
         else:
             from unpose.align import newton_cpu
@@ -62,7 +64,7 @@ class Level:
             found, converged = newton_cpu.refine(
                 pixels, moving, fixed, start, group.generators, refine.velocity(group, pixel_grid(shape)),
                 contrast=photometry.CONTRASTS.index(contrast), unit=unit, pull=pull, n_steps=n_steps,
-                at_rest=(refine.SMALL, refine.AT_REST),
+                at_rest=at_rest,
                 bounds=(max_angle, max_shift / self.factor, math.log(max_scale)),
             )  # fmt: skip
         return _rescaled(found, self.factor), converged

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.align.pixels_cpu import N_MOMENTS, Pixels, normalised, summing, sums, warp
+from unpose.align.pixels_cpu import N_MOMENTS, Pixels, bench, normalised, summing, sums, warp
 from unpose.images.keys_cpu import compiled, in_threads
 
 
@@ -57,6 +57,7 @@ def _refine(  # type: ignore[no-untyped-def]
     normal, system, prior = np.empty((dim, dim)), np.empty((dim, dim)), np.empty(dim)
     xi, drift, trial_drift = np.empty(dim), np.empty(dim), np.empty(dim)
     gradient, trial_gradient, trial = np.empty(dim), np.empty(dim), np.empty((3, 3))
+    tools = bench(mask)
     everything, stiffness, linearised = np.float64(mask.sum()), 0.0, -1
     for p in range(start, stop):
         goal = fixed[right[p]].reshape(channels, size)
@@ -71,7 +72,7 @@ def _refine(  # type: ignore[no-untyped-def]
         for d in range(dim):
             prior[d] = pull[d] * unit[d] ** 2 * stiffness
         error = _error(images, left[p], _inverse(pose), goal, slope, speed, inside, mask, contrast, everything,
-                       moved, weight, force, table, level, gradient) / _growth(pose)  # fmt: skip
+                       tools, moved, weight, force, table, level, gradient) / _growth(pose)  # fmt: skip
         for _ in range(n_steps):
             system[:] = normal
             for d in range(dim):
@@ -81,7 +82,7 @@ def _refine(  # type: ignore[no-untyped-def]
                 break
             _moved(algebra, xi, pose, trial)  # tau exp(-xi), seen from the other side
             trial_error = _error(images, left[p], _inverse(trial), goal, slope, speed, inside, mask, contrast,
-                                 everything, moved, weight, force, table, level, trial_gradient)  # fmt: skip
+                                 everything, tools, moved, weight, force, table, level, trial_gradient)  # fmt: skip
             trial_error /= _growth(trial)
             largest = 0.0
             for d in range(dim):
@@ -101,12 +102,12 @@ def _refine(  # type: ignore[no-untyped-def]
 
 @compiled
 def _error(  # type: ignore[no-untyped-def]
-    images, number, tau, goal, slope, speed, inside, mask, contrast, everything, moved, weight, force, table,
-           level, gradient):  # fmt: skip
+    images, number, tau, goal, slope, speed, inside, mask, contrast, everything, tools, moved, weight, force,
+           table, level, gradient):  # fmt: skip
     """The weighted squared error at a pose with inverse tau, and half its gradient (dim,)."""
     channels = len(goal)
     overlap = contrast == 1 or contrast == 3
-    warp(images, number, tau, inside, mask, overlap, moved, weight)
+    warp(images, number, tau, inside, mask, overlap, tools, moved, weight)
     gain = 1.0
     level[:] = 0.0
     if contrast != 0:

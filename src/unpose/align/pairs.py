@@ -1,7 +1,5 @@
 """Pairs of images through both stages: what a call works on, refinement over levels, several starts for each pair."""
 
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +10,12 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from unpose.align import coarse, photometry
+from unpose.align import coarse, photometry, refine
 from unpose.align.levels import Level
 from unpose.align.threads import pool
 from unpose.groups import Group, inverse, parse_continuous, transform
 from unpose.images import as_batch, pixel_grid
+from unpose.images.budget import in_bytes
 
 Progress = Callable[[str, int, int], None]
 
@@ -27,6 +26,10 @@ _GRID_AT_ONCE = 2**28
 """Scores of pairs and poses held at once in a second look on CUDA; the CPU holds those of one pair."""
 _SECOND_LOOKS = 2
 """Poses of each candidate that get a second look."""
+_LOOK_STEPS = {True: 2, False: 3}
+"""Gauss-Newton steps of a second look: quick or not."""
+_AT_REST = {True: (0.1, 5e-3), False: (refine.SMALL, refine.AT_REST)}
+"""Pixels of a step and share of the error that count as rest: quick or not."""
 _DIFFERENT = 0.09
 """Poses are different where they part typical points of the image by more than this fraction of its larger side."""
 _EQUIVALENT = 0.1
@@ -114,7 +117,7 @@ class Job:
         """Estimate the peak beforehand; all work beyond the images is done in pieces of fixed size."""
         if memory is None:
             return
-        budget = _bytes(memory)
+        budget = in_bytes(memory)
         sides = one.numel() + (0 if two is one else two.numel())
         views, pixels = len(self.plan.views), self.plan.shape[0] * self.plan.shape[1]
         held = 4 * sides * (2 + 2 / self.plan.factor**2)
@@ -140,7 +143,14 @@ class Found:
 
 
 def finish(
-    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, *, refine: bool = True, stage: str | None = "refine"
+    job: Job,
+    moving: Tensor,
+    fixed: Tensor,
+    poses: Tensor,
+    *,
+    refined: bool = True,
+    quick: bool = False,
+    stage: str | None = "refine",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Refine poses of pairs (given by indices) level by level and measure them: poses, distances, converged.
 
@@ -148,22 +158,19 @@ def finish(
     """
 
     def work(rows: Tensor) -> tuple[Tensor, ...]:
-        return _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refine)
+        return _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refined, _AT_REST[quick])
 
     if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
-    refined, distances, converged = _in_chunks(job, work, len(moving), _chunk(job), stage)
-    return refined, distances, converged
+    found, distances, converged = _in_chunks(job, work, len(moving), _chunk(job), stage)
+    return found, distances, converged
 
 
-def shortlist(
-    job: Job, index: coarse.Index, at_rest: Tensor, fixed: Tensor, who: Tensor, keep: int
-) -> tuple[Tensor, Tensor]:
-    """The best ``keep`` of candidates who (n, c) of some fixed images (n,), and a pose each, by a cheap second look.
+def best_turns(job: Job, index: coarse.Index, at_rest: Tensor, fixed: Tensor, who: Tensor) -> Tensor:
+    """The best few poses of candidates who (n, c) of some fixed images (n,) on the grid: (n, c, looks, 3, 3).
 
-    The grid is coarse and gives one pose; a near-symmetric shape may fit better at another. So the best few poses of
-    each candidate get some Gauss-Newton steps on images of half the coarse size, and how far apart that leaves them
-    decides. ``at_rest`` are the coefficients of all moving images.
+    The search gives one pose; a near-symmetric shape may fit better at another, once refined. ``at_rest`` are the
+    coefficients of all moving images.
     """
     n, count = who.shape
 
@@ -181,22 +188,32 @@ def shortlist(
         return (torch.cat(found),)
 
     (grid,) = _in_chunks(job, look, n, coarse.TILE, None)
-    poses = inverse(job.plan.poses(grid.flatten()))  # (n * c * looks, 3, 3)
-    left = fixed.repeat_interleave(count * _SECOND_LOOKS)
-    right = who.flatten().repeat_interleave(_SECOND_LOOKS)
-    level = job.half
+    return inverse(job.plan.poses(grid))
+
+
+def shortlist(job: Job, fixed: Tensor, who: Tensor, poses: Tensor, keep: int, *, quick: bool) -> tuple[Tensor, Tensor]:
+    """The best ``keep`` of candidates who (n, c) of some fixed images (n,), and a pose each, by a cheap second look.
+
+    The grid ranks only roughly. So the poses (n, c, looks, 3, 3) of each candidate get some Gauss-Newton steps on
+    images of half the coarse size, and how far apart that leaves them decides.
+    """
+    n, count, looks = poses.shape[:3]
+    begin, level = poses.reshape(-1, 3, 3), job.half
+    left, right = fixed.repeat_interleave(count * looks), who.flatten().repeat_interleave(looks)
 
     def compare(rows: Tensor) -> tuple[Tensor, ...]:
         m, f = right[rows].to(job.device), left[rows].to(job.device)
-        start = poses[rows].to(job.device, torch.float32)
-        found, _ = level.refine(m, f, start, job.plan.group, contrast=job.contrast, n_steps=3, **_bounds(job))
+        start = begin[rows].to(job.device, torch.float32)
+        found, _ = level.refine(
+            m, f, start, job.plan.group, contrast=job.contrast, n_steps=_LOOK_STEPS[quick], **_bounds(job)
+        )
         return found.cpu(), level.distances(m, f, found, job.contrast).cpu()
 
     found, distances = _in_chunks(job, compare, len(right), 4 * _chunk(job), None)
-    distance, best = distances.reshape(n, count, _SECOND_LOOKS).min(2)
+    distance, best = distances.reshape(n, count, looks).min(2)
     order = torch.argsort(distance, dim=1, stable=True)[:, :keep]
     rows = torch.arange(n)[:, None]
-    return who[rows, order], found.reshape(n, count, _SECOND_LOOKS, 3, 3)[rows, order, best[rows, order]]
+    return who[rows, order], found.reshape(n, count, looks, 3, 3)[rows, order, best[rows, order]]
 
 
 def _in_chunks(
@@ -227,7 +244,7 @@ def _chunk(job: Job) -> int:
 
 
 def _finish_chunk(
-    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, refine: bool
+    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, refined: bool, at_rest: tuple[float, float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     moving, fixed = moving.to(job.device), fixed.to(job.device)
     start = poses.to(job.device, torch.float32)
@@ -235,16 +252,16 @@ def _finish_chunk(
     full = job.levels[-1]
     distances = full.distances(moving, fixed, start, job.contrast)
     best, converged = start, torch.zeros(len(start), dtype=torch.bool, device=job.device)
-    if refine:
+    if refined:
         current = start
         for level in job.levels:
             current, converged = level.refine(
-                moving, fixed, current, job.plan.group, contrast=job.contrast, **_bounds(job)
+                moving, fixed, current, job.plan.group, contrast=job.contrast, at_rest=at_rest, **_bounds(job)
             )
-        refined = full.distances(moving, fixed, current, job.contrast)
-        better = refined <= distances
+        reached = full.distances(moving, fixed, current, job.contrast)
+        better = reached <= distances
         best = torch.where(better[:, None, None], current, start)
-        distances = torch.where(better, refined, distances)
+        distances = torch.where(better, reached, distances)
         converged = converged & better
     return best.double().cpu(), distances.double().cpu(), converged.cpu()
 
@@ -319,7 +336,7 @@ def _nothing_to_align(job: Job, moving: Tensor, fixed: Tensor, found: Found) -> 
         return found
     rows = flat.nonzero().flatten()
     identity = torch.eye(3, dtype=torch.float64).repeat(len(rows), 1, 1)
-    _, distances, _ = finish(job, moving[rows], fixed[rows], identity, refine=False)
+    _, distances, _ = finish(job, moving[rows], fixed[rows], identity, refined=False)
     return Found(
         found.poses.index_put((rows,), identity),
         found.distances.index_put((rows,), distances),
@@ -347,12 +364,3 @@ def _mask(mask: str | ArrayLike | None, shape: tuple[int, int]) -> Tensor:
     if array.shape != shape or not torch.isfinite(array).all() or not (array > 0).any():
         raise ValueError(f"mask must be an array of shape {shape} with some positive entries, got {tuple(array.shape)}")
     return (array > 0).float()
-
-
-def _bytes(memory: int | str) -> float:
-    """2000000000, "2GB", "512 MB" -> bytes."""
-    units = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", str(memory).lower())
-    if not match or not (size := float(match[1]) * units[match[2]]) > 0 or math.isinf(size):
-        raise ValueError(f"memory must be a size such as '2GB' or a number of bytes, got {memory!r}")
-    return size

@@ -58,16 +58,17 @@ def normalised(poses: Tensor) -> np.ndarray:
     return (poses / poses[:, 2:, 2:]).contiguous().numpy()
 
 
-@summing
-def _weights(across, below, x_of, y_of, columns, top_x, top_y, near_x, near_y, at, u, v):  # type: ignore[no-untyped-def]
+@compiled  # not free to forget NaN: a place that is no number must not be read
+def _weights(points, x_of, y_of, columns, top_x, top_y, near_x, near_y, at, u, v):  # type: ignore[no-untyped-def]
     """Where the first tap of every pixel stands in the padded image (w,), and its Keys weights u, v (4, w).
 
-    The place of pixel k is linear in ``across[k]`` and ``below[k]``, with coefficients x_of and y_of.
+    The place of pixel k is linear in ``points[:, k]``, with coefficients x_of and y_of.
     """
     x_a, x_b, x_c = x_of
     y_a, y_b, y_c = y_of
     for k in range(at.size):
-        x, y = x_a * across[k] + x_b * below[k] + x_c, y_a * across[k] + y_b * below[k] + y_c
+        x = x_a * points[0, k] + x_b * points[1, k] + x_c
+        y = y_a * points[0, k] + y_b * points[1, k] + y_c
         # Beyond these all taps read zeros: no test is needed further on.
         x = x if x > _REACH else _REACH
         x = x if x < top_x else top_x
@@ -109,49 +110,60 @@ def _along_row(taps, u, out):  # type: ignore[no-untyped-def]
         out[k] = taps[k, 0] * u[0, k] + taps[k, 1] * u[1, k] + taps[k, 2] * u[2, k] + taps[k, 3] * u[3, k]
 
 
-@summing
-def _projected(x_of, y_of, depth_of, across, below, half_x, half_y, px, py):  # type: ignore[no-untyped-def]
-    """Where a homography reads pixels of the fixed frame, from the moving image's first pixel; behind it is far."""
+@compiled
+def _projected(x_of, y_of, depth_of, grid, half_x, half_y, out):  # type: ignore[no-untyped-def]
+    """Where a homography reads pixels of the fixed frame, from the moving image's first pixel; behind it is far.
+
+    Pixels grid (2, w) into out (2, w).
+    """
     x_a, x_b, x_c = x_of
     y_a, y_b, y_c = y_of
     depth_a, depth_b, depth_c = depth_of
-    for k in range(px.size):
-        x, y = across[k], below[k]
+    for k in range(grid.shape[1]):
+        x, y = grid[0, k], grid[1, k]
         depth = depth_a * x + depth_b * y + depth_c
         share = _ONE / (depth if depth > _BEHIND else _BEHIND)
-        px[k] = (x_a * x + x_b * y + x_c) * share + half_x if depth > _BEHIND else _FAR
-        py[k] = (y_a * x + y_b * y + y_c) * share + half_y if depth > _BEHIND else _FAR
+        out[0, k] = (x_a * x + x_b * y + x_c) * share + half_x if depth > _BEHIND else _FAR
+        out[1, k] = (y_a * x + y_b * y + y_c) * share + half_y if depth > _BEHIND else _FAR
 
 
 @compiled
-def warp(images, number, tau, inside, mask, overlap, moved, weight):  # type: ignore[no-untyped-def]
-    """One moving image into (c, h * w) and its weights into (h * w,)."""
+def bench(mask):  # type: ignore[no-untyped-def]
+    """What :func:`warp` works on, for frames like this mask (h, w); one for each thread."""
+    height, width = mask.shape
+    band = max(1, min(height, _AT_ONCE // width))  # rows
+    size = band * width
+    grid, place = np.empty((2, size), np.float32), np.empty((2, size), np.float32)
+    for row in range(band):
+        for column in range(width):
+            grid[0, row * width + column] = column - (width - 1) / 2
+            grid[1, row * width + column] = row - (height - 1) / 2
+    weights, taps = np.empty((2, 4, size), np.float32), np.empty((size, 4), np.float32)
+    return grid, place, np.empty(size, np.int32), weights, taps
+
+
+@compiled
+def warp(images, number, tau, inside, mask, overlap, tools, moved, weight):  # type: ignore[no-untyped-def]
+    """One moving image into (c, h * w) and its weights into (h * w,); tools are those of :func:`bench`."""
     _, channels, rows, columns = images.shape
     height, width = mask.shape
     own_height, own_width = rows - 2 * MARGIN, columns - 2 * MARGIN
     flat, known, line = images.ravel(), inside.ravel(), np.uintp(columns)
     half_x, half_y, near = (own_width - 1) / 2, (own_height - 1) / 2, 2 * np.spacing(_ONE)
     straight = tau[2, 0] == 0.0 and tau[2, 1] == 0.0
-    band = max(1, min(height, _AT_ONCE // width))  # rows
-    size = band * width
-    across, below = np.empty(size, np.float32), np.empty(size, np.float32)
-    for row in range(band):
-        for column in range(width):
-            across[row * width + column] = column - (width - 1) / 2
-        below[row * width : (row + 1) * width] = row - (height - 1) / 2
-    px, py, at = np.empty(size, np.float32), np.empty(size, np.float32), np.empty(size, np.int32)
-    u, v, taps = np.empty((4, size), np.float32), np.empty((4, size), np.float32), np.empty((size, 4), np.float32)
-    first = (MARGIN - 1) * columns + MARGIN - 1
+    grid, place, at, weights, taps = tools
+    u, v = weights[0], weights[1]
+    band, first = at.size // width, (MARGIN - 1) * columns + MARGIN - 1
     for top in range(0, height, band):
         begin, end = top * width, min(top + band, height) * width
         at = at[: end - begin]
         if straight:
-            one, two, x_of, y_of = across, below, _line(tau[0], top, half_x), _line(tau[1], top, half_y)
+            points, x_of, y_of = grid, _line(tau[0], top, half_x), _line(tau[1], top, half_y)
         else:
-            _projected(_line(tau[0], top, 0.0), _line(tau[1], top, 0.0), _line(tau[2], top, 0.0), across, below,
-                       np.float32(half_x), np.float32(half_y), px, py)  # fmt: skip
-            one, two, x_of, y_of = px, py, (_ONE, _ZERO, _ZERO), (_ZERO, _ONE, _ZERO)
-        _weights(one, two, x_of, y_of, np.float32(columns), np.float32(own_width + 1), np.float32(own_height + 1),
+            _projected(_line(tau[0], top, 0.0), _line(tau[1], top, 0.0), _line(tau[2], top, 0.0), grid,
+                       np.float32(half_x), np.float32(half_y), place)  # fmt: skip
+            points, x_of, y_of = place, (_ONE, _ZERO, _ZERO), (_ZERO, _ONE, _ZERO)
+        _weights(points, x_of, y_of, np.float32(columns), np.float32(own_width + 1), np.float32(own_height + 1),
                  np.float32(own_width * near), np.float32(own_height * near), at, u, v)  # fmt: skip
         for c in range(channels):
             _down(flat, (number * channels + c) * rows * columns + first, line, at, v, taps)
@@ -159,8 +171,8 @@ def warp(images, number, tau, inside, mask, overlap, moved, weight):  # type: ig
         weight[begin:end] = mask.ravel()[begin:end]
         if overlap:
             _down(known, first, line, at, v, taps)
-            _along_row(taps, u, px[: end - begin])
-            _cut(px, weight[begin:end])
+            _along_row(taps, u, place[0, : end - begin])
+            _cut(place[0], weight[begin:end])
 
 
 @compiled
@@ -196,8 +208,9 @@ def sums(moved, goal, weight, out):  # type: ignore[no-untyped-def]
 def _moments(images, fixed, inside, mask, left, right, tau, overlap, start, stop, out):  # type: ignore[no-untyped-def]
     channels, size = fixed.shape[1], mask.size
     moved, weight = np.empty((channels, size), np.float32), np.empty(size, np.float32)
+    tools = bench(mask)
     for p in range(start, stop):
-        warp(images, left[p], tau[p], inside, mask, overlap, moved, weight)
+        warp(images, left[p], tau[p], inside, mask, overlap, tools, moved, weight)
         sums(moved, fixed[right[p]].reshape(channels, size), weight, out[p])
 
 
@@ -205,17 +218,22 @@ def _moments(images, fixed, inside, mask, left, right, tau, overlap, start, stop
 def _energy_outside(images, left, poses, height, width, start, stop, out):  # type: ignore[no-untyped-def]
     channels, rows, columns = images.shape[1:]
     for p in range(start, stop):
-        pose, i, total = poses[p], left[p], 0.0
-        for row in range(MARGIN, rows - MARGIN):
-            for column in range(MARGIN, columns - MARGIN):
-                energy = 0.0
-                for c in range(channels):
-                    energy += np.float64(images[i, c, row, column]) ** 2
-                if energy > 0.0:
-                    x, y = column - (columns - 1) / 2, row - (rows - 1) / 2
-                    depth = pose[2, 0] * x + pose[2, 1] * y + 1.0
-                    there_x = (pose[0, 0] * x + pose[0, 1] * y + pose[0, 2]) / depth
-                    there_y = (pose[1, 0] * x + pose[1, 1] * y + pose[1, 2]) / depth
-                    if abs(there_x) > width / 2 or abs(there_y) > height / 2:
-                        total += energy
+        total = 0.0
+        for c in range(channels):
+            for row in range(MARGIN, rows - MARGIN):
+                line = images[left[p], c, row, MARGIN : columns - MARGIN]
+                total += _row_outside(line, row - (rows - 1) / 2, poses[p], width / 2, height / 2)
         out[p] = total
+
+
+@summing
+def _row_outside(line, y, pose, half_width, half_height):  # type: ignore[no-untyped-def]
+    """Energy of one row that a pose carries beyond the frame: compared before the division by depth, not after."""
+    at_x, at_y, depth = pose[0, 1] * y + pose[0, 2], pose[1, 1] * y + pose[1, 2], pose[2, 1] * y + 1.0
+    total, middle = 0.0, (line.size - 1) / 2
+    for column in range(line.size):
+        x, value = column - middle, np.float64(line[column])
+        away = abs(pose[2, 0] * x + depth)
+        far = (abs(pose[0, 0] * x + at_x) > half_width * away) | (abs(pose[1, 0] * x + at_y) > half_height * away)
+        total += value * value if far else 0.0
+    return total

@@ -35,6 +35,7 @@ def refine(
     max_shift: float = math.inf,
     max_scale: float = math.inf,
     n_steps: int = STEPS,
+    at_rest: tuple[float, float] = (SMALL, AT_REST),
 ) -> tuple[Tensor, Tensor]:
     """Refine the poses of pairs: (p, c, h, w) twice, (p, 3, 3) -> poses (p, 3, 3), converged (p,) bool.
 
@@ -72,8 +73,8 @@ def refine(
         inside = _within(trial, max_angle, max_shift, max_scale)
         better = inside & (trial_error <= error[active])
         # At rest: a step too small to see, or one that gains next to nothing.
-        small = (xi * unit).abs().amax(1) < SMALL
-        idle = better & (error[active] - trial_error <= AT_REST * error[active])
+        small = (xi * unit).abs().amax(1) < at_rest[0]
+        idle = better & (error[active] - trial_error <= at_rest[1] * error[active])
         taken = active[better]
         poses[taken], drift[taken] = trial[better], trial_drift[better]
         gradient[taken], error[taken] = trial_gradient[better], trial_error[better]

@@ -4,6 +4,7 @@ Nothing heavy is imported here or at the top of a command's file, so that ``unpo
 """
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -35,6 +36,13 @@ class _Lazy(click.Group):
         command: click.Command = import_module(f"unpose.cli.{name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("\nStopped.", err=True)
+            raise click.exceptions.Exit(130) from None  # what shells expect, and not click's 1
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
@@ -49,4 +57,7 @@ def main() -> None:
     Start here:
       unpose demo                        a few hundred turned digits, grouped without labels; ends with a page
       unpose cluster photos/ -o run      the same for your own images: open run/report.html
+
+    \b
+    Exit status: 0 done, 1 failed, 2 the call or the input is wrong, 130 stopped by Ctrl-C.
     """

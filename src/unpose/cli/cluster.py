@@ -58,6 +58,8 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     click.echo(f"{summary['images']:,} images, {summary['clusters']:,} groups, {sure}.")
     if summary["rejected"]:
         click.echo(f"{summary['rejected']:,} files could not be read; {out / 'rejected.csv'} says why.")
+    for note in summary["notes"]:
+        click.echo(f"{note}.")
     for measure, value in summary["agreement"].items():
         click.echo(f"Agreement with the class folders, {measure}: {value:.3f}")
     click.echo(f"The page is {summary['report']}.")

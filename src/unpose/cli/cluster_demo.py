@@ -1,5 +1,6 @@
 """``unpose demo``: handwritten digits at random pose, grouped without being told what a digit is."""
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ _PER_CLASS = 30
 _SIDE, _MARGIN = 28, 8
 
 
-def cluster_demo(out: Path, seed: int, force: bool) -> None:
+def cluster_demo(out: Path, seed: int, force: bool, as_json: bool) -> None:
     """Write digits turned every way as a folder of PNGs, cluster the folder, say where the page is."""
     from unpose.cli.cluster import run_cluster
     from unpose.cli.run_folder import check_run
@@ -29,6 +30,9 @@ def cluster_demo(out: Path, seed: int, force: bool) -> None:
         write_image(folder / str(digit) / f"{number:03d}.png", image)
     click.echo(f"{len(images)} handwritten digits, each turned and shifted at random, are in {folder}.", err=True)
     told = run_cluster(folder, run, Settings(seed=seed), force=force, resume=False)
+    if as_json:
+        click.echo(json.dumps(told, indent=2))
+        return
     click.echo(
         f"{told['clusters']} groups found in {told['images']} images, without labels, in "
         f"{time.perf_counter() - began:.0f} s; agreement with the true digits {told['agreement']['accuracy']:.1%} "

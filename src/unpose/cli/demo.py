@@ -11,8 +11,9 @@ from unpose.cli import learn_demo
 @click.option("-o", "--out", default=Path("demo"), show_default=True, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the digits and their poses.")
 @click.option("--force", is_flag=True, help="Replace the run of an earlier demonstration.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON on stdout.")
 @click.pass_context
-def command(ctx: click.Context, out: Path, seed: int, force: bool) -> None:
+def command(ctx: click.Context, out: Path, seed: int, force: bool, as_json: bool) -> None:
     """Demonstrations on data that comes along; nothing is downloaded.
 
     Without a command: a few hundred handwritten digits at random turns and shifts are written to a folder, grouped
@@ -26,7 +27,7 @@ def command(ctx: click.Context, out: Path, seed: int, force: bool) -> None:
     if ctx.invoked_subcommand is None:
         from unpose.cli.cluster_demo import cluster_demo
 
-        cluster_demo(out, seed, force)
+        cluster_demo(out, seed, force, as_json)
 
 
 command.add_command(learn_demo.command, "learn")

@@ -1,5 +1,6 @@
 """``unpose export``: the results of a run in the form the next tool wants."""
 
+import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass
@@ -26,18 +27,23 @@ _FORMS = ("csv", "folders", "npz", "star")
 @click.option("--aligned", is_flag=True, help="folders: images brought onto their mean, as PNG, instead of the files.")
 @click.option("--images", type=click.Path(exists=True, path_type=Path), help="Where the images are now, if they moved.")
 @click.option("--pixel-size", type=click.FloatRange(0, min_open=True), metavar="A",
-              help="star: Angstrom for a pixel of the canvas; origins are then in Angstrom.")  # fmt: skip
+              help="star: Angstrom for a pixel of the files; origins are then in Angstrom.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def command(
-    run: Path, form: str, out: Path, aligned: bool, images: Path | None, pixel_size: float | None, force: bool
-) -> None:
+    run: Path, form: str, out: Path, aligned: bool, images: Path | None, pixel_size: float | None, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Hand the results of a run on.
 
     \b
       csv       the table: path, frame, cluster, confidence, angle, shift, scale, mirrored, distance
       folders   one folder for each cluster with copies of its images, or with --aligned the images upright
       npz       NumPy arrays: aligned, labels, confidences, poses, means, names
-      star      RELION's columns: image name, class (from 1), psi, origin
+      star      RELION's columns: image name, class (from 1), psi, origin in pixels of the files
+
+    Shifts of the table are in pixels of the canvas that config.toml names, and so are origins where images of several
+    sizes were brought to it.
 
     \b
     Examples:
@@ -59,6 +65,8 @@ def command(
         if form == "csv":
             write_text(out, table(found))
         elif form == "star":
+            if found.source_scale is None:
+                click.echo("The images had several sizes: origins are in pixels of the canvas.", err=True)
             write_text(out, _star(found, pixel_size))
         elif form == "npz":
             write_chunks(out, [_npz(found, images)])
@@ -66,7 +74,8 @@ def command(
             _folders(found, out, images, aligned)
     except OSError as error:
         raise click.ClickException(f"{out} cannot be written: {error.strerror or error}") from error
-    click.echo(f"{len(found.names):,} images, in {out}.")
+    told = {"run": str(run), "to": form, "out": str(out), "images": len(found.names)}
+    click.echo(json.dumps(told, indent=2) if as_json else f"{told['images']:,} images, in {out}.")
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,14 @@ class _Pixels:
 
 def _read_again(run: "FinishedRun", moved: Path | None) -> _Pixels:
     """The images as the run read them; others under the same names would be a wrong export."""
+    from unpose.cli.progress import progress
     from unpose.cli.run_folder import fingerprint
     from unpose.data import read_images
 
     source = moved or run.source
     try:
-        found = read_images(source, size=max(run.shape))
+        with progress() as report:
+            found = read_images(source, size=max(run.shape), progress=report)
     except ValueError as error:
         raise Refused(f"the images of the run cannot be read again: {error}; --images says where they are") from error
     if fingerprint(found) != run.about["fingerprint"]:
@@ -174,6 +185,7 @@ def _star(run: "FinishedRun", pixel_size: float | None) -> str:
     from unpose.cli.tables import pose_parts
 
     units = "Angst" if pixel_size else ""
+    pixel = (run.source_scale or 1.0) * (pixel_size or 1.0)  # one of the canvas, in what origins are told in
     columns = ["_rlnImageName", "_rlnClassNumber", "_rlnAnglePsi", f"_rlnOriginX{units}", f"_rlnOriginY{units}"]
     if mirrored := "mirror" in run.model.group:
         columns.append("_rlnIsFlip")
@@ -185,7 +197,7 @@ def _star(run: "FinishedRun", pixel_size: float | None) -> str:
             continue  # images that show nothing have no class
         pose = run.model.poses_[i]
         parts = pose_parts(pose)
-        origin = np.linalg.solve(pose[:2, :2] / pose[2, 2], pose[:2, 2] / pose[2, 2]) * (pixel_size or 1.0)
+        origin = np.linalg.solve(pose[:2, :2] / pose[2, 2], pose[:2, 2] / pose[2, 2]) * pixel
         values: list[Any] = [_star_word(path, int(run.about["frames"][i]) if path in stacks else None)]
         values += [int(run.model.labels_[i]) + 1, *(f"{value:.6f}" for value in (-parts["angle"], *origin))]
         values += [int(parts["mirrored"])] if mirrored else []

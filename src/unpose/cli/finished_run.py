@@ -52,6 +52,12 @@ class FinishedRun:
         return int(height), int(width)
 
     @property
+    def source_scale(self) -> float | None:
+        """Pixels of the files for one of the canvas, where all images had one size."""
+        stored = self.about.get("source_shape")
+        return None if stored is None else max(stored) / max(self.shape)
+
+    @property
     def color(self) -> Any:
         return "rgb" if len(self.about["shape"]) == 3 else "grey"
 
@@ -84,11 +90,11 @@ def _check(run: FinishedRun) -> None:
     """A ``ValueError`` where the files of a run, which a stranger may have made, do not fit together."""
     kinds = {
         "input": str, "names": list, "paths": list, "frames": list, "shape": list, "rejected": list, "canvas": str,
-        "settings": dict, "version": str, "agreement": dict, "fingerprint": str, "command": str,
+        "settings": dict, "version": str, "agreement": dict, "fingerprint": str, "command": str, "notes": list,
     }  # fmt: skip
     for key, kind in kinds.items():
-        if not isinstance(run.about[key], kind):
-            raise ValueError(f"{key} in images.json is no {kind.__name__}")
+        if not isinstance(run.about.get(key), kind):
+            raise ValueError(f"{key} in images.json is missing or no {kind.__name__}")
     n, count = len(run.model.labels_), run.model.n_clusters_
     told = [run.about["names"], run.about["paths"], run.about["classes"] or run.names]
     if any(len(each) != n or not all(isinstance(text, str) for text in each) for each in told):
@@ -97,6 +103,9 @@ def _check(run: FinishedRun) -> None:
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
             raise ValueError(f"{key} in pictures.safetensors must be {length}, got {len(run.pictures[key])}")
+    stored = run.about.get("source_shape")
+    if stored is not None and (len(stored) != 2 or not all(isinstance(side, int) and side > 0 for side in stored)):
+        raise ValueError("source_shape in images.json is no size of an image")
     if len(run.about["frames"]) != n or not all(len(pair) == 2 for pair in run.about["rejected"]):
         raise ValueError("images.json does not belong to the model")
     if list(run.model.image_shape_) != run.about["shape"] or not isinstance(run.about["settings"]["seed"], int):
@@ -133,9 +142,9 @@ def write_run(
         "input": os.path.abspath(source), "names": images.names,
         "paths": [os.path.abspath(each) for each in images.paths],
         "frames": images.frames.tolist(), "classes": images.labels, "shape": list(images.images.shape[1:]),
-        "rejected": images.rejected, "canvas": images.canvas, "notes": images.notes,
-        "settings": settings.decisive(), "version": unpose.__version__, "fingerprint": fingerprint(images),
-        "command": command,
+        "rejected": images.rejected, "canvas": images.canvas, "source_shape": images.source_shape,
+        "notes": images.notes, "settings": settings.decisive(), "version": unpose.__version__,
+        "fingerprint": fingerprint(images), "command": command,
         "agreement": {} if images.labels is None else agreement(images.labels, model.labels_),
     }  # fmt: skip
     model.save(path)
@@ -204,6 +213,9 @@ def results(run: FinishedRun) -> "Results":
     used = f"after {averaged} such rounds" if averaged else "from the images as found"
     notes = ["", f"for show; the groups were read {used}", "for show"]
     settings = {name.replace("_", " "): value for name, value in about["settings"].items() if name != "seed"}
+    settings |= {"canvas": about["canvas"]}
+    if about["notes"]:
+        settings |= {"input": "; ".join(str(note) for note in about["notes"])}
     return Results(
         question=f"What kinds are there in {Path(printable_path(run.source)).name}, if pose does not count?",
         images=_Restored(pictures["images"], run.shape),
@@ -216,9 +228,7 @@ def results(run: FinishedRun) -> "Results":
         attention=model.weights_,
         rounds=[Round(frame, note) for frame, note in zip(pictures["film"], notes, strict=True)],
         rejected=[Rejected(name, reason) for name, reason in about["rejected"]],
-        reproduction=Reproduction(
-            about["command"], int(about["settings"]["seed"]), about["version"], settings | {"canvas": about["canvas"]}
-        ),
+        reproduction=Reproduction(about["command"], int(about["settings"]["seed"]), about["version"], settings),
         agreement=about["agreement"],
     )
 
@@ -238,7 +248,7 @@ def summary(run: FinishedRun) -> dict[str, Any]:
         "run": str(run.path), "images": len(run.names), "clusters": run.model.n_clusters_,
         "sizes": [each["size"] for each in _clusters(run)["clusters"]], "no_cluster": int((~inside).sum()),
         "confidence": float(run.model.confidences_[inside].mean()), "rejected": len(run.about["rejected"]),
-        "agreement": run.about["agreement"], "report": str(run.path / "report.html"),
+        "notes": run.about["notes"], "agreement": run.about["agreement"], "report": str(run.path / "report.html"),
     }  # fmt: skip
 
 

@@ -18,7 +18,9 @@ def command(given: tuple[Path, ...], model: Path | None, as_json: bool, device: 
     """Say for every image which cluster of a run it belongs to, or which class a network takes it for.
 
     RUN is a folder that `unpose cluster` made: every image is brought onto every mean, over all poses, and belongs to
-    the nearest. With --model there is no RUN, and the table holds the probability of each class.
+    the nearest. The table holds its cluster, its angle, shift (in pixels of the run's canvas), scale and handedness,
+    and how far the nearest and the second mean are. With --model there is no RUN, and the table holds the probability
+    of each class.
 
     \b
     Examples:

@@ -1,5 +1,6 @@
 """``unpose report``: the page of a run, made again from its folder."""
 
+import json
 from pathlib import Path
 
 import click
@@ -10,7 +11,8 @@ import click
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of RUN/report.html."
 )
-def command(run: Path, out: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the summary of the run as JSON.")
+def command(run: Path, out: Path | None, as_json: bool) -> None:
     """Make the page of a run again, from what its folder holds; the images themselves are not needed.
 
     \b
@@ -18,7 +20,7 @@ def command(run: Path, out: Path | None) -> None:
       unpose report run
       unpose report run -o ~/for-my-colleagues.html
     """
-    from unpose.cli.finished_run import read_run, results, write_page
+    from unpose.cli.finished_run import read_run, results, summary, write_page
     from unpose.images.files import write_text
     from unpose.report.page import render
 
@@ -27,4 +29,4 @@ def command(run: Path, out: Path | None) -> None:
         page = write_page(found) if out is None else write_text(out, render(results(found)))
     except OSError as error:
         raise click.ClickException(f"{out or run} cannot be written: {error.strerror}") from error
-    click.echo(f"The page is {page}.")
+    click.echo(json.dumps(summary(found) | {"report": str(page)}, indent=2) if as_json else f"The page is {page}.")

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _ABOUT = "made"
 """The table of a run's config.toml that tells about the run and sets nothing."""
 
@@ -54,12 +53,12 @@ class _Bytes(click.ParamType):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).strip().upper().removesuffix("B").removesuffix("I").strip()
-        unit = text[-1:] if text[-1:] in ("K", "M", "G", "T") else ""
+        from unpose.images.budget import in_bytes  # torch comes with it, which --help must not wait for
+
         try:
-            size = int(float(text.removesuffix(unit)) * _UNITS[unit])
-        except (ValueError, OverflowError):
-            self.fail(f"must be a size such as 4GB or 800MB, got {value!r}", param, ctx)
+            size = in_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
         if size < 10**6:
             self.fail(f"must be at least 1MB, got {value!r}", param, ctx)
         return size

@@ -163,17 +163,25 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def transform(self, X: ArrayLike) -> NDArray:
         """The orbit distance of each image to every mean, (n, K); infinite for images that show nothing."""
+        return self.place(X)[0]
+
+    def place(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
+        """The orbit distance of each image to every mean, (n, K), and the pose that brings it there, (n, K, 3, 3).
+
+        For an image that shows nothing the distances are infinite and the poses the identity.
+        """
         check_is_fitted(self)
         batch, seen = self._read(X, fitting=False)
+        poses = np.tile(np.eye(3), (len(batch), self.n_clusters_, 1, 1))
         if self._plain:
-            return pairwise_distances(batch[:, 0, 0].numpy(), self.means_)
+            return pairwise_distances(batch[:, 0, 0].numpy(), self.means_), poses
         distances = np.full((len(batch), self.n_clusters_), np.inf)
         rows = np.flatnonzero(seen)
         if len(rows):
             means = self.means_ if self.means_.ndim == 4 else self.means_[..., None]
             found = align(batch[rows].movedim(1, -1), means, every=True, group=self.group, **self._settings())
-            distances[rows] = found.distances
-        return distances
+            distances[rows], poses[rows] = found.distances, found.poses
+        return distances, poses
 
     def predict(self, X: ArrayLike) -> NDArray:
         """The nearest mean over the orbit of each image, (n,); -1 for images that show nothing."""
@@ -281,7 +289,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         history: list[Round] = []
         while True:
             kept = None if self.pieces is None else Chapter(self.pieces, f"round{len(history)}")
-            found = nearest(small.movedim(1, -1), min(NEIGHBOURS, n - 1), pieces=kept, **settings)
+            found = nearest(small.movedim(1, -1), min(NEIGHBOURS, n - 1), quick=True, pieces=kept, **settings)
             history.append(look(small, found, may_average=len(history) < MOST))
             if not history[-1].averaged:
                 return found, history

@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from unpose.images.budget import in_bytes
 from unpose.images.canvas import LARGEST_DEFAULT, choose_canvas, onto_canvas
 from unpose.images.decode import frames, guarded, header
 from unpose.images.frames import LUMINANCE, Header, Unreadable, printable, unreadable
@@ -44,6 +45,7 @@ class ImageSet:
     labels: list[str] | None  # the class folder of each image, where there is one folder per class
     rejected: list[tuple[str, str]]  # name, reason
     canvas: str  # how sizes were brought to one, in a sentence
+    source_shape: tuple[int, int] | None  # height and width as stored, where all images had the same
     notes: list[str]  # what else a reader should know: files ignored, bits lost
 
     def __len__(self) -> int:
@@ -54,7 +56,7 @@ def read_images(
     path: str | os.PathLike[str],
     *,
     size: int | None = None,
-    memory: int | None = None,
+    memory: int | str | None = None,
     color: Colour = "auto",
     fewest: int = 2,
     jobs: int | None = None,
@@ -68,7 +70,7 @@ def read_images(
         ``FILE::NAME`` picks one array of a file that holds several. What a file is, its content says, not its name.
     size : longer side of the canvas in pixels
         By default the median of the longer sides, at most 128; see :mod:`unpose.images.canvas` for the rule.
-    memory : budget in bytes, 4 GiB by default
+    memory : budget in bytes, or as ``"4GB"``; 4 GiB by default
         Half of it is for the images, half for the files while they are decoded. Declared sizes are checked against it
         before anything is read.
     color : ``"auto"`` gives colour only where at least one image truly is coloured; ``"grey"``, ``"rgb"`` always
@@ -93,7 +95,7 @@ def read_images(
     Every file is opened twice: for its header, then for its pixels, which are scaled at once. Memory is that of the
     result and of the files that are open. Files are never written to.
     """
-    budget = DEFAULT_MEMORY if memory is None else memory
+    budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
     _check_options(size, budget, color, jobs)
     report = progress if progress is not None else _silent
     shown = printable(str(path))
@@ -129,8 +131,8 @@ def read_images(
     kept.sort(key=lambda frame: frame.row)  # stable: only a STAR file asks for another order
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
-    images = _stacked(kept, shape, color)
-    return ImageSet(images, names, paths, numbers, labels, rejected, rule, _notes(listing, readable))
+    images, stored = _stacked(kept, shape, color), sizes[0] if len(set(sizes)) == 1 else None
+    return ImageSet(images, names, paths, numbers, labels, rejected, rule, stored, _notes(listing, readable))
 
 
 def _readable(

@@ -1,4 +1,4 @@
-"""TIFFs that Pillow cannot read or would cut to 8 bits: colour of 16 bits or floats, doubles, halves.
+"""TIFFs that Pillow cannot read or would cut to 8 bits: floats in colour, doubles, halves, planes of 16 bits.
 
 By tifffile, from the extra ``formats``. Pages that are compressed by anything but deflate need more than that.
 """
@@ -20,6 +20,9 @@ from unpose.images.frames import Frame, Header, Unreadable, check_size, checked_
 _MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _COMPRESSIONS = (1, 8, 32946)
 """None and deflate (two numbers): what tifffile reads without further libraries."""
+WHITE_IS_ZERO = 0
+_SAMPLES = {WHITE_IS_ZERO: (1, 2), 1: (1, 2), 2: (3, 4)}
+"""Samples of a pixel for each kind of picture: grey from white, grey from black, colour."""
 
 
 def is_tiff(path: Path) -> bool:
@@ -75,7 +78,7 @@ def probe(path: Path) -> Header:
             check_size(*size)
         # The page as stored, as floats, and once more while it is blended.
         cost = max(page.size * (page.dtype.itemsize + 12) for page in pages)
-        return Header(sizes, any(page.samplesperpixel > 1 for page in pages), cost)
+        return Header(sizes, any(page.samplesperpixel > 2 for page in pages), cost)
 
 
 def read(path: Path) -> Iterator[Frame]:
@@ -88,10 +91,12 @@ def read(path: Path) -> Iterator[Frame]:
 
 def _pixels(page: Any) -> NDArray:
     stored = page.asarray(maxworkers=1)
+    if int(page.photometric) == WHITE_IS_ZERO and stored.dtype.kind == "u" and stored.ndim == 2:
+        stored = ~stored
     frame = natural_units(np.moveaxis(stored, 0, -1) if _layout(page) == "SYX" else stored)
     if frame.ndim == 2:
         return frame
-    return over_ground(frame) if frame.shape[-1] == 4 else frame  # (h, w, 3)
+    return over_ground(frame) if frame.shape[-1] in (2, 4) else frame  # (h, w) or (h, w, 3)
 
 
 def _pages(file: Any) -> list[Any]:
@@ -102,10 +107,13 @@ def _pages(file: Any) -> list[Any]:
 
 
 def _layout(page: Any) -> str:
-    """Order of the axes: rows and columns, and 3 or 4 samples before or behind."""
+    """Order of the axes: rows and columns, and the samples of grey or colour, also with transparency, before or behind.
+
+    Others than these, such as four inks, would be taken for colours that they are not.
+    """
     axes = str(page.axes)
     samples = {"YX": 1, "YXS": page.shape[-1], "SYX": page.shape[0]}.get(axes)
-    if samples not in (1, 3, 4) or page.dtype is None:
+    if samples not in _SAMPLES.get(int(page.photometric), ()) or page.dtype is None:
         raise Unreadable(f"has pages of shape {tuple(page.shape)} ({axes}), which are not grey or colour pictures")
     return axes
 

@@ -62,19 +62,20 @@ def check_size(height: int, width: int) -> None:
         raise Unreadable(f"declares {height} x {width} pixels, more than the limit of {PIXEL_LIMIT:,}")
 
 
-def over_ground(rgba: NDArray) -> NDArray:
-    """Transparent images on a ground: (h, w, 4) -> (h, w, 3).
+def over_ground(image: NDArray) -> NDArray:
+    """Transparent images on a ground: colour (h, w, 4) -> (h, w, 3), grey (h, w, 2) -> (h, w).
 
     The ground is black, and white where the visible part is itself nearly black (mean luminance below a quarter): a
     black shape cut out of nothing would vanish on black.
     """
-    colour, alpha = rgba[..., :3], rgba[..., 3:]
+    colour, alpha = image[..., :-1], image[..., -1:]
+    luminance = colour @ LUMINANCE if colour.shape[-1] == 3 else colour[..., 0]
     total = float(alpha.sum(dtype=np.float64))
-    brightness = float((colour @ LUMINANCE * alpha[..., 0]).sum(dtype=np.float64)) / total if total > 0 else 1.0
+    brightness = float((luminance * alpha[..., 0]).sum(dtype=np.float64)) / total if total > 0 else 1.0
     ground = np.float32(brightness < 0.25)
     blended = colour * alpha
     blended += ground * (1 - alpha)
-    return blended
+    return blended if colour.shape[-1] == 3 else blended[..., 0]
 
 
 def unreadable(error: Exception) -> Unreadable:

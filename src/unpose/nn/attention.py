@@ -1,9 +1,52 @@
 """The one core of group self-attention; lifting and group layers, local and global, are shells around it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import local
+
 import torch
 from torch import Tensor
 
-from unpose.nn.windowed import attend
+from unpose.nn.fused import attend_fused, obstacle
+from unpose.nn.windowed import attend, attend_double
+
+
+class _Choice(local):
+    """One for each thread. A context variable would do the same, but torch.compile cannot read one."""
+
+    name = "auto"
+
+
+_CHOICE = _Choice()
+
+
+@contextmanager
+def implementation(name: str) -> Iterator[None]:
+    """Choose how group attention is computed inside a ``with`` block, networks included; other threads are not touched.
+
+    Parameters
+    ----------
+    name : {"auto", "plain", "fused"}
+        ``"plain"`` is PyTorch's own operations: the reference, for any device, with derivatives of any order.
+        ``"fused"`` is compiled loops that write no scores to memory, on the CPU and, but for float64, on CUDA; first
+        derivatives only. An error says why where they cannot run. ``"auto"``, the default, is fused where it can run,
+        and plain in float64, which is for checking.
+
+    Examples
+    --------
+    >>> maps, table = torch.randn(1, 2, 4, 5, 7, 6), torch.randn(1, 4, 4, 3, 3, 6)
+    >>> with implementation("plain"):
+    ...     reference = group_attention(maps, maps, maps, table)
+    >>> torch.allclose(group_attention(maps, maps, maps, table), reference, atol=1e-5)
+    True
+    """
+    if name not in ("auto", "plain", "fused"):
+        raise ValueError(f"the implementation must be 'auto', 'plain' or 'fused', got {name!r}")
+    before, _CHOICE.name = _CHOICE.name, name
+    try:
+        yield
+    finally:
+        _CHOICE.name = before
 
 
 def group_attention(
@@ -53,9 +96,9 @@ def group_attention(
     Time and scores grow with ``outputs * keys * window_y * window_x`` for each pixel and head; the paper's sum has the
     number of elements as a further factor.
 
-    This is the seam for faster implementations: they replace :func:`unpose.nn.windowed.attend`, which takes exactly
-    these tensors with a table of six axes. All are dense, d is the fastest axis, and the gradient of the table is a sum
-    over batch and pixels that can be taken in a fixed order.
+    Two implementations take exactly these tensors with a table of six axes: :func:`unpose.nn.windowed.attend`, the
+    reference, and :func:`unpose.nn.fused.attend_fused`, which keeps no scores; :func:`unpose.nn.implementation`
+    chooses. With dropout each draws in its own way, reproducibly from torch's seed.
 
     Examples
     --------
@@ -64,15 +107,57 @@ def group_attention(
     torch.Size([2, 3, 4, 5, 7, 6])
     """
     if position.ndim == 7:
-        if bias is not None and bias.ndim != 5:
+        if bias is not None and (bias.ndim != 5 or bias.shape[1] != position.shape[1]):
             raise ValueError(f"bias must be (heads or 1, outputs, keys, window_y, window_x), got {tuple(bias.shape)}")
-        outputs = []
-        for h in range(position.shape[1]):
-            own = None if bias is None else bias[:, h, None].expand(-1, position.shape[2], -1, -1, -1)
-            outputs.append(group_attention(query, key, value, position[:, h], bias=own, dropout=dropout).sum(2))
-        return torch.stack(outputs, dim=2)
+        parts = [
+            (position[:, h], None if bias is None else bias[:, h, None].expand(-1, position.shape[2], -1, -1, -1))
+            for h in range(position.shape[1])
+        ]
+        if not _is_fused(query, key, value, *parts[0], dropout):
+            _check(query, key, value, *parts[0])
+            return attend_double(query, key, value, position, bias, dropout)
+        sums = (group_attention(query, key, value, own, bias=extra, dropout=dropout).sum(2) for own, extra in parts)
+        return torch.stack(list(sums), dim=2)
     _check(query, key, value, position, bias)
-    return attend(query, key, value, position, bias, dropout)
+    method = attend_fused if _is_fused(query, key, value, position, bias, dropout) else attend
+    return method(query, key, value, position, bias, dropout)
+
+
+def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> bool:
+    if _CHOICE.name == "plain":
+        return False
+    reason = obstacle(query, key, value, position, bias, dropout)
+    if _CHOICE.name == "auto":
+        return reason is None and query.dtype != torch.float64
+    if reason is not None:
+        raise ValueError(f"fused group attention cannot run here: {reason}; use implementation('auto') or 'plain'")
+    return True
+
+
+def estimate_memory(query: Tensor, key: Tensor, value: Tensor, position: Tensor, *, threads: int | None = None) -> int:
+    """Bytes that a forward and backward pass of fused group attention holds at its peak on the CPU.
+
+    Inputs, result, all gradients and working memory are counted. It grows with pixels and with elements, not with pairs
+    of elements or with the window: only the position table does.
+
+    Parameters
+    ----------
+    query, key, value, position
+        As for :func:`group_attention`, with a table of six axes. Only shapes and types are read: tensors on the
+        ``meta`` device, which have no memory, will do.
+    threads : of the pass; by default those that torch uses now
+
+    Examples
+    --------
+    >>> maps = torch.empty(1, 9, 8, 256, 256, 10, device="meta")
+    >>> table = torch.empty(1, 8, 8, 5, 5, 10, device="meta")
+    >>> estimate_memory(maps, maps, maps, table, threads=2) < 2 * 2**30
+    True
+    """
+    from unpose.nn.windowed_cpu import peak_bytes  # late: numba takes its time to import
+
+    _check(query, key, value, position, None)
+    return peak_bytes(query, key, value, position, threads or torch.get_num_threads())
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> None:

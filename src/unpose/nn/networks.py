@@ -6,6 +6,7 @@ from typing import Any
 from unpose.nn.group_cnn import group_cnn
 from unpose.nn.gsa_net import gsa_net
 from unpose.nn.network import Network
+from unpose.nn.patch_net import patch_net
 from unpose.nn.scale_net import scale_net
 from unpose.nn.swivel_net import swivel_net
 
@@ -14,6 +15,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     "group_cnn": group_cnn,
     "swivel_net": swivel_net,
     "scale_net": scale_net,
+    "patch_net": patch_net,
 }
 
 

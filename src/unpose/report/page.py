@@ -28,6 +28,8 @@ THUMBNAIL_BYTES = 7_500_000
 THUMBNAIL_SIDE, MEAN_SIDE, ERROR_SIDE, FILM_SIDE = 64, 192, 96, 96
 PER_SHEET = 512  # a sheet is decoded whole, when the first picture on it is looked at
 FILM_IMAGES = 24
+_MATRIX_SIDE = 512
+"""Pixels along the attention matrix, at least half of them: what it takes on a screen."""
 _SCRIPTS = ("base", "edits", "tiles", "story", "cards", "members", "map", "attention", "film", "table", "main")
 
 _templates = Environment(loader=PackageLoader("unpose.report", "assets"), autoescape=True, trim_blocks=True)
@@ -189,9 +191,12 @@ def _few(each: Round) -> NDArray:
 
 def _shade(density: NDArray[np.uint8]) -> Sheet:
     """A picture that is only opacity: the page gives it the colour of its ink."""
-    alpha = np.zeros((*density.shape, 4), np.uint8)
-    alpha[..., 3] = density
-    return Sheet(webp(Image.fromarray(alpha), lossless=True), 1, 1, (density.shape[1], density.shape[0]))
+    # A browser would blur the few pixels of a small matrix as it makes them large; blocks of equal ones stay sharp.
+    block = np.ones((max(1, _MATRIX_SIDE // len(density)),) * 2, np.uint8)
+    large = np.kron(density, block)
+    alpha = np.zeros((*large.shape, 4), np.uint8)
+    alpha[..., 3] = large
+    return Sheet(webp(Image.fromarray(alpha), lossless=True), 1, 1, (large.shape[1], large.shape[0]))
 
 
 def _unit_square(layout: NDArray[np.float64]) -> NDArray[np.float64]:

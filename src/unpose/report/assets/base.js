@@ -25,6 +25,7 @@ function drawn(tag, attributes, ...children) {
 
 const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 const percent = (share) => `${Math.round(100 * share)}%`;
+const twoDigits = (value) => (value < 10 ? value.toPrecision(2) : String(Math.round(value)));
 
 // A file name as a person can read it: what would break the line or turn the text round is spelled out.
 const visible = (name) =>

@@ -24,7 +24,7 @@ function card(group) {
   });
   const open = make("button", { type: "button", className: "open", on: { click: () => openMembers(group) } },
     cut("means", group, side, "mean"),
-    cluster.error === null ? null : make("span", { className: "error-map" }, `± ${Number(cluster.error.toPrecision(2))}`,
+    cluster.error === null ? null : make("span", { className: "error-map" }, `± ${twoDigits(cluster.error)}`,
       cut("errors", group, tileWidth(60), "error")));
   const select = make("input", {
     type: "checkbox", className: "select",

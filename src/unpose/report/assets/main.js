@@ -36,7 +36,7 @@ function startRejected() {
 
 document.documentElement.style.setProperty("--outside", `rgb(${[data.outside, data.outside, data.outside].join(",")})`);
 document.querySelector(".switch-place").append(poseSwitch());
-if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for none to yellow for ${Number(data.worstError.toPrecision(2))})`;
+if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for none to yellow for ${twoDigits(data.worstError)})`;
 startMap();
 startTheme();
 startCards();

@@ -61,10 +61,19 @@ function startMap() {
     context.lineWidth = 4;
     context.strokeStyle = halo;
     context.fillStyle = ink;
-    const median = (list) => list.sort((a, b) => a - b)[Math.floor(list.length / 2)];
-    for (const [group, [xs, ys]] of middles) {
-      const name = visible(nameOf(group)), x = median(xs), y = median(ys);
+    const width = canvas.clientWidth, height = canvas.clientHeight, taken = [];
+    const ranked = (list, share) => list.sort((a, b) => a - b)[Math.floor(share * (list.length - 1))];
+    // The larger groups first; a name that finds no room of its own is left to the legend.
+    for (const [group, [xs, ys]] of [...middles].sort(([a], [b]) => ORDERS.size(a, b))) {
+      const name = visible(nameOf(group)), middle = ranked(xs, 0.5);
       const short = name.length > 24 ? `${name.slice(0, 23)}…` : name;
+      const half = context.measureText(short).width / 2 + 3;
+      const x = Math.max(half, Math.min(width - half, middle));
+      const free = (y) => middle > 0 && middle < width && y > 10 && y < height - 10
+        && !taken.some((box) => Math.abs(box.x - x) < box.half + half && Math.abs(box.y - y) < 17);
+      const y = [ranked(ys, 0.04) - 16, ranked(ys, 0.96) + 16, ranked(ys, 0.5)].find(free); // above, below, upon
+      if (y === undefined) continue;
+      taken.push({ x, y, half });
       context.strokeText(short, x, y);
       context.fillText(short, x, y);
     }

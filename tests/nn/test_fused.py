@@ -1,0 +1,260 @@
+"""Fused group attention: equal to the plain version in double precision, gradients too, at any number of threads."""
+
+import threading
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradgradcheck
+
+from unpose.nn import GroupSelfAttention, LiftingSelfAttention, group_attention, implementation, planes_cpu
+from unpose.nn.attention import _CHOICE
+
+
+def draw(shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def tensors(
+    batch, heads, outputs, keys, size, window, channels, *, shared=False, tables=1, bias=None, dtype=torch.float32
+):
+    """query, key, value, position, bias, and a gradient of the result; channels of queries and of values."""
+    each, value_channels = channels
+    query = draw((batch, heads, 1 if shared else outputs, *size, each), 1, dtype)
+    key, value = (
+        draw((batch, heads, keys, *size, each), 2, dtype),
+        draw((batch, heads, keys, *size, value_channels), 3, dtype),
+    )
+    position = draw((tables, outputs, keys, *window, each), 4, dtype)
+    added = None if bias is None else draw((bias, outputs, keys, *window), 5, dtype)
+    return [query, key, value, position, added], draw((batch, heads, outputs, *size, value_channels), 6, dtype)
+
+
+def results(inputs, slope, name, dropout=0.0):
+    """The attention and the gradients of all inputs."""
+    inputs = [None if tensor is None else tensor.detach().requires_grad_() for tensor in inputs]
+    *maps, bias = inputs
+    with implementation(name):
+        out = group_attention(*maps, bias=bias, dropout=dropout)
+        return [out.detach(), *torch.autograd.grad(out, [tensor for tensor in inputs if tensor is not None], slope)]
+
+
+def errors(inputs, slope):
+    """Relative errors against the plain version of the same numbers in double precision."""
+    wanted = results([None if t is None else t.double() for t in inputs], slope.double(), "plain")
+    found = results(inputs, slope, "fused")
+    assert [tensor.dtype for tensor in found] == [slope.dtype] * len(found)
+    # A gradient that vanishes, as the query's does where there is one key, is measured by that of the result.
+    least = 0.1 * slope.double().norm()
+    return [float((a.double() - b).norm() / torch.maximum(b.norm(), least)) for a, b in zip(found, wanted, strict=True)]
+
+
+@st.composite
+def cases(draw):
+    size = draw(st.tuples(st.integers(1, 9), st.integers(1, 37)))
+    window = tuple(draw(st.integers(0, min(side - 1, 3))) * 2 + 1 for side in size)
+    outputs, heads = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    return tensors(
+        draw(st.integers(1, 3)),
+        heads,
+        outputs,
+        draw(st.sampled_from([1, outputs, 3])),
+        size,
+        window,
+        (draw(st.integers(1, 11)), draw(st.integers(1, 6))),
+        shared=draw(st.booleans()),
+        tables=draw(st.sampled_from([1, heads])),
+        bias=draw(st.sampled_from([None, 1, heads])),
+    )
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(cases())
+def test_equals_the_plain_version_in_double_precision(case):
+    assert max(errors(*case)) < 1e-5
+
+
+@pytest.mark.parametrize("size", [(5, 7), (1, 6), (6, 1), (1, 1)], ids=str)
+def test_windows_over_the_whole_image(size):
+    assert max(errors(*tensors(2, 2, 3, 3, size, tuple(2 * side - 1 for side in size), (5, 3), bias=1))) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision(dtype):
+    assert max(errors(*tensors(2, 3, 4, 4, (11, 13), (5, 3), (10, 10), bias=3, dtype=dtype))) < 1e-2
+
+
+def test_double_precision():
+    assert max(errors(*tensors(1, 2, 3, 3, (5, 7), (3, 5), (5, 3), bias=2, dtype=torch.float64))) < 1e-12
+
+
+def test_bands_of_rows_make_the_whole(monkeypatch):
+    case = tensors(2, 2, 2, 2, (13, 17), (5, 3), (4, 3), bias=1)
+    whole = results(*case, "fused")
+    monkeypatch.setattr(planes_cpu, "_BAND", 40)
+    assert max(errors(*case)) < 1e-5
+    assert torch.equal(results(*case, "fused")[0], whole[0])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_no_byte_depends_on_the_number_of_threads(dropout):
+    case = tensors(5, 3, 4, 4, (9, 11), (5, 5), (10, 7), bias=1)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            torch.manual_seed(3)
+            found.append(results(*case, "fused", dropout))
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def kept(seed, shape, dropout):
+    """The hash that decides which weights stay, in plain operations: (batch, heads, outputs, h, w, keys, wy, wx)."""
+    word = 0xFFFFFFFF
+    x = (torch.arange(torch.Size(shape).numel()) * 0x9E3779B9 + seed) & word
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & word
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & word
+    return (x ^ (x >> 16)).view(shape) >= dropout * 2**32
+
+
+def test_weights_are_dropped_where_the_hash_says(monkeypatch):
+    # Values that mark their own pixel make the result the weights themselves.
+    batch, heads, outputs, keys, (height, width), (window_y, window_x) = 2, 2, 3, 2, (4, 5), (3, 5)
+    (query, key, _, position, _), _ = tensors(
+        batch, heads, outputs, keys, (height, width), (window_y, window_x), (4, 1)
+    )
+    marks = torch.eye(keys * height * width).view(keys, height, width, -1).expand(batch, heads, -1, -1, -1, -1)
+    leaves = [tensor.requires_grad_() for tensor in (query, key, position)]
+    seed, dropout = 2**31 - 5, 0.4
+    with implementation("plain"):
+        weights = group_attention(query, key, marks, position)  # (b, n, o, h, w, keys * h * w)
+    mask = torch.zeros_like(weights)
+    stays = kept(seed, (batch, heads, outputs, height, width, keys, window_y, window_x), dropout).float() / (
+        1 - dropout
+    )
+    for y in range(height):
+        for x in range(width):
+            for dy in range(max(0, y - 1), min(height, y + 2)):
+                for dx in range(max(0, x - 2), min(width, x + 3)):
+                    for k in range(keys):
+                        place = (k * height + dy) * width + dx
+                        mask[:, :, :, y, x, place] = stays[:, :, :, y, x, k, dy - y + 1, dx - x + 2]
+    wanted = weights * mask
+    monkeypatch.setattr(torch, "randint", lambda *_: torch.tensor(seed))
+    with implementation("fused"):
+        found = group_attention(query, key, marks, position, dropout=dropout)
+    torch.testing.assert_close(found, wanted)
+    assert 0.5 < float((found.detach()[weights.detach() > 0] > 0).float().mean()) < 0.7
+    slope = draw(found.shape, 8)
+    for a, b in zip(*(torch.autograd.grad(out, leaves, slope) for out in (found, wanted)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_follows_the_seed():
+    (query, key, value, position, _), _ = tensors(1, 2, 3, 3, (5, 7), (3, 3), (4, 4))
+    found = []
+    for seed in (4, 4, 5):
+        torch.manual_seed(seed)
+        found.append(group_attention(query, key, value, position, dropout=0.5))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("mode", ["lifting", "relative", "paper"])
+def test_layers_are_the_same_either_way(mode, generator):
+    torch.manual_seed(0)
+    options = {"heads": 2, "head_channels": 3, "window": 3}
+    if mode == "lifting":
+        layer, maps = LiftingSelfAttention("d2", 2, 3, **options), torch.rand(2, 2, 7, 5, generator=generator)
+    else:
+        layer = GroupSelfAttention("d2", 2, 3, mode=mode, **options)
+        maps = torch.rand(2, 2, 4, 7, 5, generator=generator)
+    found = {}
+    for name in ("plain", "fused"):
+        with implementation(name):
+            out = layer(maps)
+            found[name] = [out, *torch.autograd.grad(out.square().sum(), layer.parameters())]
+    torch.testing.assert_close(found["fused"], found["plain"], rtol=1e-4, atol=1e-5)
+
+
+def test_a_key_left_out_by_the_bias_does_not_count():
+    (query, key, value, position, bias), slope = tensors(1, 2, 2, 2, (5, 6), (3, 3), (4, 3), bias=1)
+    bias[:, :, 1] = -torch.inf
+    given = [query, key, value, position, bias]
+    assert max(errors(given, slope)[:-1]) < 1e-5
+    alone = [query, key[:, :, :1], value[:, :, :1], position[:, :, :1], bias[:, :, :1]]
+    torch.testing.assert_close(results(given, slope, "fused")[0], results(alone, slope, "fused")[0])
+
+
+def test_what_is_not_a_number_is_not_hidden():
+    (query, key, value, position, _), _ = tensors(1, 1, 2, 2, (7, 9), (3, 3), (4, 3))
+    key[0, 0, 1, 3, 4] = torch.nan
+    with implementation("fused"):
+        found = group_attention(query, key, value, position).isnan().any(-1)[0, 0]
+    near = torch.zeros(7, 9, dtype=torch.bool)
+    near[2:5, 3:6] = True
+    assert torch.equal(found, near.expand(2, 7, 9))
+
+
+def test_automatic_choice():
+    (query, key, value, position, _), _ = tensors(1, 1, 2, 2, (5, 4), (3, 3), (3, 3))
+
+    def operator(*given, **options):
+        name = type(group_attention(*(tensor.requires_grad_() for tensor in given), **options).grad_fn).__name__
+        return "unpose_group_attention" in name
+
+    assert operator(query, key, value, position)
+    assert operator(query, key, value, position, dropout=0.5)
+    assert not operator(*(tensor.detach().double() for tensor in (query, key, value, position)))
+    with implementation("plain"):
+        assert not operator(query, key, value, position)
+        with implementation("auto"):
+            assert operator(query, key, value, position)
+        assert not operator(query, key, value, position)
+    with implementation("fused"), pytest.raises(ValueError, match=r"dropout must be in \[0, 1\)"):
+        group_attention(query, key, value, position, dropout=1.0)
+    with implementation("fused"), pytest.raises(ValueError, match="one type among"):
+        group_attention(query, key, value, position.double())
+    with pytest.raises(ValueError, match="'auto', 'plain' or 'fused', got 'fast'"), implementation("fast"):
+        pass
+    with pytest.raises(KeyError), implementation("plain"):
+        raise KeyError
+    assert operator(query, key, value, position)
+
+
+def test_a_choice_is_its_threads_own():
+    seen = []
+    with implementation("plain"):
+        thread = threading.Thread(target=lambda: seen.append(_CHOICE.name))
+        thread.start()
+        thread.join()
+        seen.append(_CHOICE.name)
+    assert seen == ["auto", "plain"]
+
+
+def test_second_derivatives_are_the_plain_versions():
+    inputs, _ = tensors(1, 1, 2, 2, (3, 4), (3, 3), (2, 2))
+    query, key, value, position = (tensor.requires_grad_() for tensor in inputs[:4])
+    (slope,) = torch.autograd.grad(
+        group_attention(query, key, value, position).square().sum(), query, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match=r"no second derivatives.*implementation\('plain'\)"):
+        slope.sum().backward()
+    double = [tensor.detach().double().requires_grad_() for tensor in (query, key, value, position)]
+    with implementation("plain"):
+        assert gradgradcheck(group_attention, double, fast_mode=True)
+
+
+def test_autocast():
+    inputs, slope = tensors(1, 2, 2, 2, (5, 7), (3, 3), (4, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = results(inputs, slope.bfloat16(), "fused")
+    assert found[0].dtype == torch.bfloat16
+    assert {tensor.dtype for tensor in found[1:]} == {torch.float32}
+    rounded = [None if tensor is None else tensor.bfloat16() for tensor in inputs]
+    for a, b in zip(found, results(rounded, slope.bfloat16(), "fused"), strict=True):
+        assert torch.equal(a.bfloat16(), b)

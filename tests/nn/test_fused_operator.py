@@ -1,0 +1,115 @@
+"""Fused group attention as torch sees it, one operator, and the memory it says it needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from unpose.nn import GroupSelfAttention, estimate_memory, implementation
+from unpose.nn.fused import _attention, _attention_backward
+
+
+def layer_and_maps(generator, dropout=0.0):
+    torch.manual_seed(0)
+    layer = GroupSelfAttention("c3", 2, 3, heads=2, head_channels=3, window=3, attention_dropout=dropout)
+    return layer, torch.rand(2, 2, 3, 5, 7, generator=generator)
+
+
+def calls(graph):
+    return [str(node.target) for node in graph.nodes if "unpose" in str(node.target)]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_schema_shapes_and_gradients_are_what_torch_expects(bias, generator):
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, requires_grad=True)
+
+    given = [draw(2, 3, 1, 5, 7, 4), draw(2, 3, 2, 5, 7, 4), draw(2, 3, 2, 5, 7, 6), draw(1, 3, 2, 3, 5, 4)]
+    given += [draw(1, 3, 2, 3, 5) if bias else None, torch.tensor(11), 0.25]
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(_attention, given, test_utils=checks)
+    *tensors, seed, dropout = (t.detach() if isinstance(t, torch.Tensor) else t for t in given)
+    out, level = _attention(*tensors, seed, dropout)
+    torch.library.opcheck(
+        _attention_backward,
+        (torch.ones_like(out), *tensors, out, level, seed, dropout),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+def test_compiled_graphs_hold_one_operator(generator):
+    layer, maps = layer_and_maps(generator, dropout=0.25)
+    seen = []
+
+    def look(module, inputs):
+        seen.extend(calls(module.graph))
+        return module.forward
+
+    compiled = torch.compile(layer, backend=look, fullgraph=True)
+    torch.manual_seed(5)
+    found = compiled(maps)
+    assert seen == ["unpose.group_attention"] or seen == ["unpose.group_attention.default"], seen
+    torch.manual_seed(5)
+    wanted = layer(maps)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), layer.parameters()),
+        torch.autograd.grad(wanted.square().sum(), layer.parameters()),
+    )
+
+
+def test_exported_programs_hold_one_operator(generator):
+    layer, maps = layer_and_maps(generator)
+    program = torch.export.export(layer.eval(), (maps,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=9)},))
+    assert calls(program.graph) == ["unpose.group_attention.default"]
+    more = torch.rand(5, 2, 3, 5, 7, generator=generator)
+    torch.testing.assert_close(program.module()(more), layer(more))
+    with implementation("plain"):
+        program = torch.export.export(layer, (maps,))
+    assert calls(program.graph) == []
+
+
+def shapes(batch, heads, order, size, window=5, channels=10):
+    maps = torch.empty(batch, heads, order, *size, channels, device="meta")
+    return maps, maps, maps, torch.empty(1, order, order, window, window, channels, device="meta")
+
+
+def test_memory_grows_with_pixels_and_elements_only():
+    one = estimate_memory(*shapes(4, 9, 4, (64, 64)), threads=2)
+    assert 3.4 < estimate_memory(*shapes(4, 9, 4, (128, 128)), threads=2) / one < 4.1
+    assert 1.8 < estimate_memory(*shapes(4, 9, 8, (64, 64)), threads=2) / one < 2.3
+    assert estimate_memory(*shapes(4, 9, 4, (64, 64), window=11), threads=2) / one < 1.5
+    assert estimate_memory(*shapes(1, 9, 8, (256, 256)), threads=2) < 2 * 2**30
+    with pytest.raises(ValueError, match="odd height and width"):
+        estimate_memory(*shapes(1, 1, 2, (8, 8), window=4))
+
+
+MEASURE = """
+import json, torch
+from unpose.nn import estimate_memory, group_attention
+def attend(*shape):
+    maps = [torch.rand(*shape, 10).requires_grad_() for _ in range(3)]
+    table = torch.rand(1, shape[2], shape[2], 5, 5, 10).requires_grad_()
+    out = group_attention(*maps, table)
+    out.backward(torch.rand(out.shape))
+    return estimate_memory(*maps, table)
+def resident(name):
+    with open("/proc/self/status") as status:
+        return next(1024 * int(line.split()[1]) for line in status if line.startswith(name))
+torch.set_num_threads(1)
+attend(1, 1, 3, 7, 7)
+with open("/proc/self/clear_refs", "w") as refs:
+    refs.write("5")  # the peak begins anew
+before = resident("VmRSS")
+print(json.dumps([attend(2, 3, 6, 101, 97), resident("VmHWM") - before]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc to read the peak of a process from")
+def test_the_estimate_is_what_a_process_takes():
+    answer = subprocess.run([sys.executable, "-c", MEASURE], check=True, capture_output=True, text=True)
+    estimate, measured = json.loads(answer.stdout)
+    assert 0.8 < measured / estimate < 1.2, (estimate, measured)

@@ -1,0 +1,240 @@
+"""The GPU kernels of group attention: on a GPU where there is one, and everywhere by Triton's interpreter and compiler.
+
+Triton decides on import whether it interprets, so the interpreter runs in a process of its own: this file, as a script.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import pad
+
+TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else (0, 0)
+needs_triton = pytest.mark.skipif(TRITON < (3, 6), reason="Triton 3.6 or later is not installed")
+needs_interpreter = pytest.mark.skipif(TRITON < (3, 9), reason="the interpreter of Triton 3.9 is not installed")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+# batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special
+SMALL = {
+    "cyclic": dict(shape=(2, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
+    "lifting": dict(shape=(1, 2, 1, 4, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16),
+    "global": dict(shape=(1, 2, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
+    "table apart": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, table_bytes=0, programs=2),
+    "many channels": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, lanes=16),
+    "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 3), (3, 3)), heads=1, lanes=32, dropout=0.3, seed=3_000_000_019),
+    "bfloat16": dict(shape=(2, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=32, dtype="bfloat16"),
+}  # fmt: skip
+
+LARGE = {
+    "rotated digits": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1),
+    "dropped": dict(shape=(3, 9, 4, 4, 4, (14, 13), (10, 10), (5, 5)), heads=9, dropout=0.1, seed=11),
+    "twelve turns": dict(shape=(2, 3, 12, 12, 12, (13, 11), (10, 10), (5, 5)), heads=1, bias_heads=3),
+    "lifted": dict(shape=(7, 9, 1, 8, 1, (28, 29), (10, 10), (7, 7)), heads=9),
+    "global": dict(shape=(2, 3, 4, 4, 4, (11, 13), (6, 7), (21, 25)), heads=1),
+    "wide heads": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1),
+    "bfloat16": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, dtype="bfloat16"),
+}  # fmt: skip
+
+NAMES = ("out", "logsumexp", "query", "key", "value", "position", "bias")
+
+
+def draw(case, device="cpu"):
+    """Tensors of a case in its type: query, key, value, position, bias or None, gradient of the result."""
+    batch, heads, queries, outputs, keys, size, (d, dv), window = case["shape"]
+    generator = torch.Generator().manual_seed(7)
+    shapes = [
+        (batch, heads, queries, *size, d),
+        (batch, heads, keys, *size, d),
+        (batch, heads, keys, *size, dv),
+        (case["heads"], outputs, keys, *window, d),
+        (case.get("bias_heads", 0), outputs, keys, *window),
+        (batch, heads, outputs, *size, dv),
+    ]
+    dtype = getattr(torch, case.get("dtype", "float32"))
+    tensors = [torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes]
+    if not len(tensors[4]):
+        tensors[4] = None
+    else:
+        tensors[4][0, 0, 0, 0, 1] = -math.inf  # a key that is left out
+    return tensors
+
+
+def kept(shape, dropout, seed):
+    """What each weight of an array of this shape is multiplied with: a hash of its place, below 2^32 dropout zero."""
+    x = np.arange(math.prod(shape), dtype=np.uint32) * np.uint32(0x9E3779B9) + np.uint32(seed)
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    x = x ^ (x >> np.uint32(16))
+    return torch.from_numpy((x >= dropout * 2.0**32) / (1 - dropout)).reshape(shape)
+
+
+def slow(query, key, value, position, bias, dropout=0.0, seed=0):
+    """Every score written out, (b, n, outputs, h, w, keys, window_y, window_x), in float64; and the log-sum-exp."""
+    reach_y, reach_x = position.shape[3] // 2, position.shape[4] // 2
+
+    def around(tensor):  # (b, n, k, h, w, d) -> (b, n, k, h, w, d, window_y, window_x)
+        wide = pad(tensor, (0, 0, reach_x, reach_x, reach_y, reach_y))
+        return wide.unfold(3, 2 * reach_y + 1, 1).unfold(4, 2 * reach_x + 1, 1)
+
+    query = query.expand(-1, -1, position.shape[1], -1, -1, -1)
+    scores = torch.einsum("bnohwd,bnkhwdyx->bnohwkyx", query, around(key))
+    scores = scores + torch.einsum(
+        "bnohwd,nokyxd->bnohwkyx", query, position.expand(query.shape[1], -1, -1, -1, -1, -1)
+    )
+    scores = scores / math.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias[:, :, None, None]
+    inside = around(torch.ones_like(key[:1, :1, :1, ..., :1]))[:, :, :, :, :, 0].transpose(2, 3).transpose(3, 4)
+    scores = scores.masked_fill(inside == 0, -math.inf)  # inside (1, 1, h, w, 1, window_y, window_x)
+    weights = scores.flatten(5).softmax(-1).view_as(scores)
+    if dropout:
+        weights = weights * kept(weights.shape, dropout, seed).to(weights)
+    return torch.einsum("bnohwkyx,bnkhwdyx->bnohwd", weights, around(value)), scores.flatten(5).logsumexp(-1)
+
+
+def errors(kernels, case, device="cpu"):
+    """Relative error of each result of the kernels, by name; and the results."""
+    *tensors, gradient = draw(case, device)
+    dropping = case.get("dropout", 0.0), case.get("seed", 0)
+    out, logsumexp = kernels.forward(*tensors, *dropping)
+    found = kernels.backward(gradient, *tensors, out, logsumexp, *dropping)
+    exact = [tensor if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
+    wanted, wanted_sum = slow(*exact, *dropping)
+    given = [tensor for tensor in exact if tensor is not None]
+    slopes = torch.autograd.grad(wanted, given, gradient.double())
+    result = {}
+    for name, there, here in zip(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), strict=False):
+        if there.shape != here.shape or (name != "logsumexp" and there.dtype != tensors[0].dtype):
+            result[name] = math.inf
+        else:
+            result[name] = float((there.double() - here.detach()).norm() / here.detach().norm())
+    return result, (out, logsumexp, *(tensor for tensor in found if tensor is not None))
+
+
+def check(found, case):
+    tolerance = 1e-2 if case.get("dtype") == "bfloat16" else 1e-5
+    assert set(found) == set(NAMES) - ({"bias"} if "bias_heads" not in case else set())
+    assert {name: error for name, error in found.items() if not error < tolerance} == {}
+
+
+def child(job, **settings):
+    environment = {**os.environ, "TRITON_INTERPRET": str(int(job == "interpret")), "OMP_NUM_THREADS": "1", **settings}
+    done = subprocess.run(
+        [sys.executable, __file__, job], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def interpreted():
+    return child("interpret")
+
+
+@needs_interpreter
+@pytest.mark.parametrize("name", SMALL)
+def test_interpreted_kernels_are_the_sums_written_out(name, interpreted):
+    check(interpreted[name], SMALL[name])
+
+
+@needs_triton
+def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
+    # The interpreter takes what the compiler does not.
+    together = ["forward_kernel", "queries_kernel", "keys_kernel"]
+    apart = ["forward_kernel", "queries_kernel", "queries_kernel", "keys_kernel"]
+    assert child("compile", TRITON_CACHE_DIR=str(tmp_path)) == apart + together
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", LARGE)
+def test_kernels_are_the_sums_written_out(name):
+    from unpose.nn import windowed_cuda
+
+    found, results = errors(windowed_cuda, LARGE[name], "cuda")
+    check(found, LARGE[name])
+    again = errors(windowed_cuda, LARGE[name], "cuda")[1]
+    assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
+
+
+@needs_triton
+def test_pixels_side_by_side_are_not_copied():
+    from unpose.nn import windowed_cuda
+
+    maps = torch.randn(3, 2, 5, 4, 13, 11).permute(0, 1, 3, 4, 5, 2)  # (b, n, g, h, w, d)
+    assert windowed_cuda._planar(maps).data_ptr() == maps.data_ptr()
+    copied = windowed_cuda._planar(maps.contiguous())
+    assert copied.is_contiguous()
+    assert torch.equal(windowed_cuda._pixels_first(copied), maps)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtypes", [("float64",) * 3, ("float32", "float32", "bfloat16")], ids="-".join)
+def test_other_types_are_refused(dtypes):
+    from unpose.nn import windowed_cuda
+
+    query, key, value, position, bias, _ = draw(SMALL["cyclic"])
+    mixed = [tensor.to(getattr(torch, name)) for tensor, name in zip((query, key, value), dtypes, strict=True)]
+    with pytest.raises(TypeError, match=f"got torch.{dtypes[0]}.*plain version"):
+        windowed_cuda.forward(*mixed, position, bias)
+
+
+def interpret():
+    """Errors of every small case, in the interpreter."""
+    from unpose.nn import windowed_cuda as kernels
+
+    found = {}
+    for name, case in SMALL.items():
+        kernels._LANES = case["lanes"]
+        kernels._TABLE_BYTES = case.get("table_bytes", 2**27)
+        kernels._PROGRAMS = case.get("programs", 4096)
+        found[name] = errors(kernels, case)[0]
+    return found
+
+
+def compile_kernels():
+    """Every launch of small cases, compiled to machine code for compute capability 9.0; the kernels' names."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    from unpose.nn import windowed_cuda as kernels
+
+    class Absent:
+        """A GPU that can be compiled for, but not used."""
+
+        def get_current_target(self):
+            return GPUTarget("cuda", 90, 32)
+
+        def get_current_device(self):
+            return 0
+
+        def get_current_stream(self, device):
+            return 0
+
+    names = []
+    launch = JITFunction.run
+
+    def compile_only(self, *args, warmup, **options):
+        compiled = launch(self, *args, warmup=True, **options)
+        names.append(self.__name__ if compiled.asm["cubin"] else f"{self.__name__}: no machine code")
+        return compiled
+
+    driver.set_active(Absent())
+    JITFunction.run = compile_only
+    for name, table_bytes in (("bfloat16", 0), ("cyclic", 2**27)):
+        kernels._TABLE_BYTES = table_bytes
+        *tensors, gradient = draw(SMALL[name])
+        out, logsumexp = kernels.forward(*tensors)
+        kernels.backward(gradient, *tensors, out, logsumexp)
+    return names
+
+
+if __name__ == "__main__":
+    json.dump({"interpret": interpret, "compile": compile_kernels}[sys.argv[1]](), sys.stdout)
