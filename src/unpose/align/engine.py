@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unpose.align import coarse
+from unpose.align import coarse, mutual
 from unpose.align.pairs import Job, Progress, align_pairs, best_turns, finish, shortlist
 from unpose.align.pieces import Arrays, Pieces, finished
 from unpose.align.threads import pool
@@ -89,8 +89,8 @@ def nearest(
     candidates : keep this many candidates per image by comparing centred images at all turns before the whole search;
         None searches everything.
     refine : False stops after the coarse stage: poses of the grid, distances still measured at them.
-    quick : True refines one pose of each candidate and fewer of them: a good tenth of the k are then others, nearly as
-        near, in about a third of the time. Enough for a graph of neighbours.
+    quick : True looks at every pair once, for both its images, and less closely (:mod:`unpose.align.mutual`): a good
+        tenth of the k are then others, nearly as near, in about a third of the time. Enough for a graph of neighbours.
     n_jobs : threads of the coarse stage; torch's own number by default.
     memory : budget such as ``"2GB"``; an error says so beforehand where it cannot be kept.
     progress : called with the stage, how much is done and of how much.
@@ -109,7 +109,9 @@ def nearest(
         raise ValueError(f"k must be between 1 and {limit} (the images to look among), got {k}")
     if candidates is not None and candidates < k:
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
-    rough = min(limit, 2 * k + _second_looks(m, quick)) if refine else k
+    if quick and (others is not None or not refine):
+        raise ValueError("quick looks at pairs among the images themselves and refines them: not with others or refine")
+    rough = min(limit, mutual.looks(n, k) if quick else 2 * k + _second_looks(m)) if refine else k
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
 
     def search() -> Arrays:
@@ -125,17 +127,21 @@ def nearest(
 
     kept = finished(pieces, "search", search)
     listed, grid = torch.from_numpy(kept["who"]), torch.from_numpy(kept["grid"])
+
+    def poses_of(points: Tensor) -> Tensor:
+        poses = job.plan.poses(points)
+        return poses if candidates is None else inverse(poses)  # those were searched the other way round
+
+    if quick:
+        return Neighbours(*mutual.settle(job, listed, grid, poses_of, k, pieces))
     at_rest = index.at_rest(job.coarse_moving)
 
     def block(fixed: Tensor) -> Arrays:
-        moving, poses = listed[fixed], job.plan.poses(grid[fixed])
-        if candidates is not None:
-            poses = inverse(poses)  # those were searched the other way round
+        moving, poses = listed[fixed], poses_of(grid[fixed])
         if refine:
-            poses = poses[:, :, None] if quick else best_turns(job, index, at_rest, fixed, moving)
-            keep = 2 * k if quick else k + k // 2 + _REFINE
-            moving, poses = shortlist(job, fixed, moving, poses, keep, quick=quick)
-        parts = _finished(job, fixed, moving, poses, k, refined=refine, quick=quick)
+            looks = best_turns(job, index, at_rest, fixed, moving)
+            moving, poses = shortlist(job, fixed, moving, looks, k + k // 2 + _REFINE)
+        parts = _finished(job, fixed, moving, poses, k, refined=refine)
         return {name: part.numpy() for name, part in zip(("indices", "distances", "poses"), parts, strict=True)}
 
     found = []
@@ -267,24 +273,23 @@ def orbit_distances(
     return distances.numpy(), poses.numpy()
 
 
-def _second_looks(n: int, quick: bool) -> int:
+def _second_looks(n: int) -> int:
     """How many candidates beyond twice those asked for get a second look among n images.
 
     The grid ranks only roughly, and the more images there are the more come between an image and its true neighbours:
-    with as many as are not quick, 95% of the true ten nearest digits are among them at 1,000 as at 20,000 images.
+    with this many, 95% of the true ten nearest digits are among them at 1,000 as at 20,000 images.
     """
-    return max(56, int(1.3 * math.sqrt(n))) if quick else max(80, int(1.8 * math.sqrt(n)))
+    return max(80, int(1.8 * math.sqrt(n)))
 
 
 def _finished(
-    job: Job, fixed: Tensor, moving: Tensor, poses: Tensor, k: int, *, refined: bool, quick: bool
+    job: Job, fixed: Tensor, moving: Tensor, poses: Tensor, k: int, *, refined: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Refine and measure the candidates moving (n, c) of some fixed images (n,); the nearest k, nearest first."""
     count = moving.shape[1]
     poses, distances, _ = finish(
-        job, moving.flatten(), fixed.repeat_interleave(count), poses.flatten(0, 1), refined=refined, quick=quick,
-        stage=None,
-    )  # fmt: skip
+        job, moving.flatten(), fixed.repeat_interleave(count), poses.flatten(0, 1), refined=refined, stage=None
+    )
     distances, poses = distances.reshape(-1, count), poses.reshape(-1, count, 3, 3)
     order = torch.argsort(distances, dim=1, stable=True)[:, :k]
     rows = torch.arange(len(fixed))[:, None]

@@ -26,10 +26,8 @@ _GRID_AT_ONCE = 2**28
 """Scores of pairs and poses held at once in a second look on CUDA; the CPU holds those of one pair."""
 _SECOND_LOOKS = 2
 """Poses of each candidate that get a second look."""
-_LOOK_STEPS = {True: 2, False: 3}
-"""Gauss-Newton steps of a second look: quick or not."""
-_AT_REST = {True: (0.1, 5e-3), False: (refine.SMALL, refine.AT_REST)}
-"""Pixels of a step and share of the error that count as rest: quick or not."""
+_LOOK_STEPS = 3
+"""Gauss-Newton steps of a second look."""
 _DIFFERENT = 0.09
 """Poses are different where they part typical points of the image by more than this fraction of its larger side."""
 _EQUIVALENT = 0.1
@@ -149,7 +147,7 @@ def finish(
     poses: Tensor,
     *,
     refined: bool = True,
-    quick: bool = False,
+    at_rest: tuple[float, float] = (refine.SMALL, refine.AT_REST),
     stage: str | None = "refine",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Refine poses of pairs (given by indices) level by level and measure them: poses, distances, converged.
@@ -158,7 +156,7 @@ def finish(
     """
 
     def work(rows: Tensor) -> tuple[Tensor, ...]:
-        return _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refined, _AT_REST[quick])
+        return _finish_chunk(job, moving[rows], fixed[rows], poses[rows], refined, at_rest)
 
     if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
@@ -191,29 +189,32 @@ def best_turns(job: Job, index: coarse.Index, at_rest: Tensor, fixed: Tensor, wh
     return inverse(job.plan.poses(grid))
 
 
-def shortlist(job: Job, fixed: Tensor, who: Tensor, poses: Tensor, keep: int, *, quick: bool) -> tuple[Tensor, Tensor]:
+def shortlist(job: Job, fixed: Tensor, who: Tensor, poses: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     """The best ``keep`` of candidates who (n, c) of some fixed images (n,), and a pose each, by a cheap second look.
 
-    The grid ranks only roughly. So the poses (n, c, looks, 3, 3) of each candidate get some Gauss-Newton steps on
-    images of half the coarse size, and how far apart that leaves them decides.
+    The grid ranks only roughly; how far apart a second look at the poses (n, c, looks, 3, 3) leaves images decides.
     """
     n, count, looks = poses.shape[:3]
-    begin, level = poses.reshape(-1, 3, 3), job.half
     left, right = fixed.repeat_interleave(count * looks), who.flatten().repeat_interleave(looks)
-
-    def compare(rows: Tensor) -> tuple[Tensor, ...]:
-        m, f = right[rows].to(job.device), left[rows].to(job.device)
-        start = begin[rows].to(job.device, torch.float32)
-        found, _ = level.refine(
-            m, f, start, job.plan.group, contrast=job.contrast, n_steps=_LOOK_STEPS[quick], **_bounds(job)
-        )
-        return found.cpu(), level.distances(m, f, found, job.contrast).cpu()
-
-    found, distances = _in_chunks(job, compare, len(right), 4 * _chunk(job), None)
+    found, distances = second_look(job, right, left, poses.reshape(-1, 3, 3), _LOOK_STEPS)
     distance, best = distances.reshape(n, count, looks).min(2)
     order = torch.argsort(distance, dim=1, stable=True)[:, :keep]
     rows = torch.arange(n)[:, None]
     return who[rows, order], found.reshape(n, count, looks, 3, 3)[rows, order, best[rows, order]]
+
+
+def second_look(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, n_steps: int) -> tuple[Tensor, Tensor]:
+    """Poses (p, 3, 3) of pairs of numbers (p,) after some steps at half the coarse size, and distances there (p,)."""
+    level = job.half
+
+    def compare(rows: Tensor) -> tuple[Tensor, ...]:
+        m, f = moving[rows].to(job.device), fixed[rows].to(job.device)
+        start = poses[rows].to(job.device, torch.float32)
+        found, _ = level.refine(m, f, start, job.plan.group, contrast=job.contrast, n_steps=n_steps, **_bounds(job))
+        return found.cpu(), level.distances(m, f, found, job.contrast).cpu()
+
+    found, distances = _in_chunks(job, compare, len(moving), 4 * _chunk(job), None)
+    return found, distances
 
 
 def _in_chunks(

@@ -17,8 +17,10 @@ from unpose.images import as_batch, from_batch, warp
 
 _ROUNDS = 3
 """Alignments: to the exemplar, then to the averages."""
+_SOME = 48
+"""Images of each group that are enough to settle what the others are brought onto in the last round."""
 _SETTLED = 0.03
-"""Averages that change by less, relative to their norm, are not aligned to again."""
+"""Averages that change by less, relative to their norm, are settled."""
 _AT_ONCE = 2**22
 """Pixels warped at a time."""
 
@@ -94,17 +96,29 @@ def average(
 
     images (n, c, h, w), labels (n,) in 0..K-1, exemplars (K,) the images that stand for the averages at first. An
     object that looks the same at several poses is brought onto its mean by one of them, so that it is not smeared.
+    Some of each group settle the average; the last round brings all onto it.
     """
-    means, changes = images[exemplars], []
-    public = _public(images)
+    means, changes = images[exemplars], list[float]()
+    everyone, some = np.arange(len(images)), _some(labels)
     for number in range(_ROUNDS):
+        is_last = number == _ROUNDS - 1 or (number > 0 and changes[-1] < _SETTLED)
+        rows = everyone if is_last else some
+        bring = partial(_brought, _public(images[rows]), _public(means), labels[rows], settings)
+        found = finished(pieces, f"average{number}", bring)
         before = means
-        found = finished(pieces, f"average{number}", partial(_brought, public, _public(means), labels, settings))
-        means, errors = _means(images, labels, found["poses"], len(exemplars))
+        means, errors = _means(images[rows], labels[rows], found["poses"], len(exemplars))
         changes.append(float((means - before).norm() / before.norm().clamp(min=1e-12)))
-        if changes[-1] < _SETTLED:
+        if is_last:
             break
     return Averages(means, errors, found["poses"], found["distances"], changes)
+
+
+def _some(labels: NDArray) -> NDArray:
+    """Up to so many images of each group, spread evenly over it, in order."""
+    order = np.argsort(labels, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    chosen = [group[np.linspace(0, len(group) - 1, min(len(group), _SOME)).astype(np.int64)] for group in groups]
+    return np.sort(np.concatenate(chosen))
 
 
 def _brought(images: Tensor, means: Tensor, labels: NDArray, settings: dict[str, Any]) -> Arrays:
