@@ -4,7 +4,8 @@ Spectral read-outs with the wanted number of groups fuse what is hard to tell ap
 what is large. Reading out more groups and joining those that attend to each other most mends that, but how many more is
 right differs from set to set. So partitions are proposed from several graphs and several numbers of groups, each is
 improved node by node, and the one of highest modularity stays. Where the number of groups is not given, it is that of
-the communities of highest modularity.
+communities: many partitions have nearly the highest modularity and differ in what they join, so what counts is what
+they agree on.
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ RESOLUTION = 2.0
 """Groups are kept apart unless they attend to each other more than twice as much as chance would have it."""
 _GRAPHS = (6, 8, 10, 12)
 _SURPLUS = (1.0, 1.1, 1.25, 1.5, 2.0)
+_VOTES = 16
 _STARTS = 4
 _DENSE = 400
 """Matrices up to this size are decomposed whole."""
@@ -64,11 +66,25 @@ def by_size(labels: NDArray) -> NDArray:
 
 
 def _communities(graph: sparse.csr_array, rng: np.random.RandomState) -> NDArray:
+    """Groups that many partitions of high modularity agree on (Lancichinetti and Fortunato, 2012).
+
+    Every link is weakened by the share of partitions that cut it; the best partition of what is left stays.
+    """
+    links, votes = graph.tocoo(), _partitions(graph, _VOTES, rng)
+    uncut = np.mean([labels[links.row] == labels[links.col] for labels in votes], axis=0)
+    agreed = sparse.csr_array((links.data * np.maximum(uncut, 1e-9), (links.row, links.col)), shape=graph.shape)
+    agreed.sort_indices()
+    found = _partitions(agreed, _STARTS, rng)
+    return _without_hermits(graph, max(found, key=lambda labels: modularity(agreed, labels, RESOLUTION)))
+
+
+def _partitions(graph: sparse.csr_array, count: int, rng: np.random.RandomState) -> list[NDArray]:
+    """Partitions of high modularity, from different orders of the nodes."""
     found = []
-    for _ in range(_STARTS):
+    for _ in range(count):
         labels = communities(graph, RESOLUTION, rng)
         found.append(improve(graph, labels, RESOLUTION, rng.permutation(len(labels))))
-    return _without_hermits(graph, max(found, key=lambda labels: modularity(graph, labels, RESOLUTION)))
+    return found
 
 
 def _without_hermits(graph: sparse.csr_array, labels: NDArray) -> NDArray:
