@@ -284,12 +284,16 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if searched.dim < 4:
             settings["max_scale"] = 1.0
         settings["max_angle"] = max(self.max_angle, _TOLERANCE) if searched.kind != "translation" else _TOLERANCE
-        few = n <= _EXHAUSTIVE or torch.device(self.device).type != "cpu"
-        settings |= {"group": "perspective" + "+mirror" * searched.mirrored, "candidates": None if few else _CANDIDATES}
+        on_cpu = torch.device(self.device).type == "cpu"  # elsewhere a closer look at more pairs costs seconds
+        settings |= {
+            "group": "perspective" + "+mirror" * searched.mirrored,
+            "candidates": _CANDIDATES if on_cpu and n > _EXHAUSTIVE else None,
+            "quick": on_cpu,
+        }
         history: list[Round] = []
         while True:
             kept = None if self.pieces is None else Chapter(self.pieces, f"round{len(history)}")
-            found = nearest(small.movedim(1, -1), min(NEIGHBOURS, n - 1), quick=True, pieces=kept, **settings)
+            found = nearest(small.movedim(1, -1), min(NEIGHBOURS, n - 1), pieces=kept, **settings)
             history.append(look(small, found, may_average=len(history) < MOST))
             if not history[-1].averaged:
                 return found, history
