@@ -8,6 +8,7 @@ full-size pixels.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.util import find_spec
 
 import numpy as np
@@ -48,7 +49,7 @@ class Plan:
         """The views that are not mirrored; they come first."""
         return self.views[: len(self.views) // (2 if self.group.mirrored else 1)]
 
-    @property
+    @cached_property
     def mirrored_shifts(self) -> Tensor:
         """For each unmirrored view the one of the same scale whose shift has the opposite x."""
         views = self.unmirrored

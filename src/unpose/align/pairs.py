@@ -271,24 +271,22 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
     """Search the whole grid for each pair, refine the best local maxima, and compare what they lead to."""
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
     at_rest = index.at_rest(job.coarse_fixed)
-    chunk = max(1, _chunk(job) // (8 * max(1, len(job.plan.views) // 64)))
-    few = torch.unique(moving)
-    kept = _views(job, index, few, coarse.TILE) if len(few) <= coarse.TILE else None
-    pieces = []
-    for start in range(0, len(moving), chunk):
-        rows = torch.arange(start, start + chunk).clamp(max=len(moving) - 1)
-        if kept is not None:
-            views = kept[torch.searchsorted(few, moving[rows]).to(job.device)]
-        else:
-            unique, where = torch.unique(moving[rows], return_inverse=True)
-            views = _views(job, index, unique, chunk)[where.to(job.device)]
-        peaks = coarse.peaks(views, at_rest[fixed[rows].to(job.device), None], index.basis, job.plan, starts)[:, 0]
-        pieces.append(peaks.cpu()[: len(moving) - start])
-        job.report("search", min(start + chunk, len(moving)), len(moving))
-    if not pieces:
+    if len(moving) == 0:
         empty = torch.zeros(0, dtype=torch.float64)
         return Found(torch.zeros(0, 3, 3, dtype=torch.float64), empty, empty, [], torch.zeros(0, dtype=torch.bool))
-    grid = torch.cat(pieces)  # (p, starts)
+    chunk = max(1, _chunk(job) // (8 * max(1, len(job.plan.views) // 64)))
+    unique, where = torch.unique(moving, return_inverse=True)
+    grid = torch.empty(len(moving), starts, dtype=torch.long)
+    done = 0
+    for tile in range(0, len(unique), coarse.TILE):  # every image is put into all its views once
+        views = _views(job, index, unique[tile : tile + coarse.TILE])
+        for pairs in ((where >= tile) & (where < tile + coarse.TILE)).nonzero()[:, 0].split(chunk):
+            rows = pairs[torch.arange(chunk).clamp(max=len(pairs) - 1)]  # as many in every piece
+            seen = views[(where[rows] - tile).to(job.device)]
+            peaks = coarse.peaks(seen, at_rest[fixed[rows].to(job.device), None], index.basis, job.plan, starts)
+            grid[pairs] = peaks[: len(pairs), 0].cpu()
+            done += len(pairs)
+            job.report("search", done, len(moving))
     begin = job.plan.poses(grid)
     poses, distances, converged = finish(
         job, moving.repeat_interleave(starts), fixed.repeat_interleave(starts), begin.flatten(0, 1)
@@ -298,9 +296,10 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Found:
     return _nothing_to_align(job, moving, fixed, found)
 
 
-def _views(job: Job, index: coarse.Index, moving: Tensor, count: int) -> Tensor:
-    """All views of some moving images, projected as a batch of ``count``: sums must not depend on their number."""
-    return index.views_of(job.coarse_moving[torch.nn.functional.pad(moving, (0, count - len(moving))).to(job.device)])
+def _views(job: Job, index: coarse.Index, moving: Tensor) -> Tensor:
+    """All views of some moving images, projected as a whole tile: sums must not depend on their number."""
+    padding = (0, coarse.TILE - len(moving))
+    return index.views_of(job.coarse_moving[torch.nn.functional.pad(moving, padding).to(job.device)])
 
 
 def _compare(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, converged: Tensor) -> Found:
