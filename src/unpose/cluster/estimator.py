@@ -284,11 +284,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if searched.dim < 4:
             settings["max_scale"] = 1.0
         settings["max_angle"] = max(self.max_angle, _TOLERANCE) if searched.kind != "translation" else _TOLERANCE
-        on_cpu = torch.device(self.device).type == "cpu"  # elsewhere a closer look at more pairs costs seconds
+        on_cpu = torch.device(self.device).type == "cpu"
         settings |= {
             "group": "perspective" + "+mirror" * searched.mirrored,
             "candidates": _CANDIDATES if on_cpu and n > _EXHAUSTIVE else None,
-            "quick": on_cpu,
+            # A closer look costs seconds on a GPU; where scales are searched too, shapes fit in more ways than one.
+            "quick": on_cpu and searched.dim < 4,
         }
         history: list[Round] = []
         while True:
