@@ -74,8 +74,15 @@ def measure_time(options):
 
 
 def contents(folder):
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "log.txt")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    """Everything of a finished run but its log, and but the scrap that a kill in the very last step leaves."""
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if name != "log.txt" and ".tmp" not in name}
+
+
+def unlike(found, expected):
+    """One line that names the files of a finished run that are not those of the undisturbed one, or none."""
+    names = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    return [", ".join(names)] if names else []
 
 
 def broken(folder, expected):
@@ -137,7 +144,7 @@ def measure_kills(options):
         seconds = time.monotonic() - began
         expected = contents(whole)
         moments = random.Random(0)
-        kills, corrupt, different, finished, run = 0, [], 0, 0, None
+        kills, corrupt, different, finished, run = 0, [], [], 0, None
         start = time.monotonic()
         while kills < options.count and (not options.seconds or time.monotonic() - start < options.seconds):
             run = run or Path(place) / f"run{finished}"
@@ -152,17 +159,17 @@ def measure_kills(options):
                 sys.exit("a run failed instead of going on")
             if run.exists() and (run / "config.toml").exists() and not (run / ".pieces").exists():
                 finished += 1
-                different += contents(run) != expected
+                different += unlike(contents(run), expected)
                 shutil.rmtree(run)
                 run = None
         if run is not None:  # the last one is finished without a knife
             if os.waitpid(forked([*arguments, str(run)]), 0)[1] != 0:
                 sys.exit("the last run could not be finished")
             finished += 1
-            different += contents(run) != expected
+            different += unlike(contents(run), expected)
     print(f"{kills} kills in {time.monotonic() - start:.0f} s, over {finished} runs of {seconds:.1f} s each")
     print(f"  corrupt files      {len(corrupt)}{''.join(f'{chr(10)}    {each}' for each in corrupt[:10])}")
-    print(f"  different results  {different}")
+    print(f"  different results  {len(different)}{''.join(f'{chr(10)}    {each}' for each in different[:10])}")
     return {"kills": kills, "runs": finished, "corrupt": corrupt, "different": different, "seconds of a run": seconds}
 
 
