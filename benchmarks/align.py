@@ -34,6 +34,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 import peers
+from arrays import load
 from unpose.align import align, nearest
 from unpose.align.coarse import plan
 from unpose.align.descent import Bounds, descend
@@ -49,14 +50,6 @@ VIEWS, ANGLES = 49, 64
 """Size of the kernel's problem: shifts on a grid of 7 x 7, and turns."""
 
 # ------------------------------------------------------------------------------------------------------ data
-
-
-def load(name, *keys):
-    folder = os.environ.get("UNPOSE_DATA")
-    if not folder or not (Path(folder) / name).exists():
-        raise FileNotFoundError(f"{name} is not in the folder that the environment variable UNPOSE_DATA names")
-    with np.load(Path(folder) / name) as arrays:
-        return [arrays[key] for key in keys]
 
 
 def on_canvas(images, size):

@@ -12,13 +12,13 @@ warm-up, the median of three.
 import argparse
 import json
 import math
-import os
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from arrays import load
 from unpose.align import coarse, nearest
 from unpose.align.pairs import Job
 from unpose.align.refine import refine
@@ -45,8 +45,7 @@ def main():
     parser.add_argument("--images", type=int, default=20000)
     parser.add_argument("--out", default="align_gpu.json")
     options = parser.parse_args()
-    mnist = np.load(Path(os.environ["UNPOSE_DATA"]) / "mnist.npz")
-    digits, labels = mnist["x_train"][: options.images], mnist["y_train"][: options.images]
+    digits, labels = (array[: options.images] for array in load("mnist.npz", "x_train", "y_train"))
     images = posed(digits, "se2", shape=(40, 40), max_shift=4.0, random_state=1).images
     n, shift = len(images), 4.3  # 25 shifts of the grid
     report = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "images": n}

@@ -14,7 +14,6 @@ there to show what pose does, not to lose.
 
 import argparse
 import json
-import os
 import platform
 import sys
 import time
@@ -27,6 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import HDBSCAN, KMeans, MeanShift, SpectralClustering
 
 import peers
+from arrays import load
 from unpose import InvariantClustering
 from unpose.align import nearest
 from unpose.cluster import estimator as ours
@@ -36,14 +36,6 @@ from unpose.cluster.modularity import merged
 from unpose.data import posed
 
 # ------------------------------------------------------------------------------------------------------ data
-
-
-def load(name, *keys):
-    folder = os.environ.get("UNPOSE_DATA")
-    if not folder or not (Path(folder) / name).exists():
-        raise FileNotFoundError(f"{name} is not in the folder that the environment variable UNPOSE_DATA names")
-    with np.load(Path(folder) / name) as arrays:
-        return [arrays[key] for key in keys]
 
 
 def canvas(images, size):
