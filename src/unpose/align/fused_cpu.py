@@ -9,15 +9,15 @@ neighbours hold: no byte of a result depends on how the inputs are split or on t
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
 from itertools import chain
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.core import cgutils
+
+from unpose.images.vector_code import vector_code
 
 _FEATURES = binding.get_host_cpu_features()
 _LANES = 16 if _FEATURES.get("avx512f", False) else 8 if _FEATURES.get("avx", False) else 4
@@ -33,21 +33,7 @@ _INT = ir.VectorType(_I32, _LANES)
 _ZERO, _LOW, _FIRST = _VEC([0.0] * _LANES), _VEC([-np.inf] * _LANES), _INT([0] * _LANES)
 
 
-def _vector_code(emit: Callable[..., None]) -> Any:
-    """Make ``emit(builder, ...)`` callable from compiled code; arrays reach it as addresses."""
-
-    def address(context: Any, builder: Any, kind: Any, arg: Any) -> Any:
-        return context.make_array(kind)(context, builder, arg).data if isinstance(kind, types.Array) else arg
-
-    @wraps(emit)  # numba counts the arguments by the signature, where its own context stands for the builder
-    def define(typing: Any, *kinds: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            emit(builder, *(address(context, builder, t, arg) for t, arg in zip(kinds, args, strict=True)))
-            return context.get_dummy_value()
-
-        return types.void(*kinds), codegen
-
-    return intrinsic(define)
+_vector_code = vector_code(lambda context, builder, kinds: builder)
 
 
 def _step(builder: Any, pointer: Any, index: Any, size: int = 1) -> Any:
