@@ -63,7 +63,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     told = json.loads(counted.read_text())
-    assert (told["kills"], told["corrupt"], told["different"]) == (KILLS, [], 0)
+    assert (told["kills"], told["corrupt"], told["different"]) == (KILLS, [], [])
     assert told["runs"] >= 1
 
 
