@@ -1,60 +1,111 @@
-"""The network for dilations: an enlarged image is seen one scale up, and the control, another ratio, is not."""
-
-import math
+"""The network for dilations: an enlarged image is seen one scale up, and the control, the same scale, sees another."""
 
 import pytest
 import torch
 
-from unpose.groups import scaling
-from unpose.images import pixel_grid, warp
-from unpose.nn import ScaleConv2d, count_parameters, rebuild, scale_net
+from unpose.images import pixel_grid
+from unpose.nn import count_parameters, rebuild, scale_net, scale_pyramid
 from unpose.train import load_network, save_network, twin_description
+
+RATIO = 1.5
+GROUP = f"dilations(3, {RATIO})"
 
 
 def blobs(shape, generator, scale):
     """Three smooth blobs about the centre, enlarged by a scale, drawn and not resampled: (1, 2, h, w)."""
-    places = 5 * torch.rand(2, 3, 2, generator=generator, dtype=torch.float64) - 2.5
+    places = 12 * torch.rand(2, 3, 2, generator=generator, dtype=torch.float64) - 6
     grid = pixel_grid(shape, torch.float64) / scale
     gaps = (grid[None, None] - places[:, :, None, None]).square().sum(-1)  # (2, 3, h, w)
-    return torch.exp(-gaps / (2 * 2.0**2)).sum(1)[None]
+    return torch.exp(-gaps / (2 * 3.0**2)).sum(1)[None]
 
 
-def test_an_enlarged_image_is_seen_one_scale_up(generator):
-    torch.manual_seed(0)
-    ratio = 1.5
-    first = ScaleConv2d(f"dilations(3, {ratio})", 2, 3, 7, lifting=True).double()
-    second = ScaleConv2d(f"dilations(3, {ratio})", 3, 4, 7).double()
-    shape, seed = (57, 61), generator.get_state()
-    small = blobs(shape, generator, 1.0)
+def relative_error(found, wanted):
+    return float((found - wanted).norm() / wanted.norm())
+
+
+@pytest.fixture
+def small_and_large(generator):
+    """An image and the same enlarged with its frame."""
+    seed = generator.get_state()
+    small = blobs((46, 54), generator, 1.0)
     generator.set_state(seed)
-    large = blobs(shape, generator, ratio)
-
-    def seen(images):
-        return second(torch.tanh(first(images)))
-
-    up = warp(seen(small)[:, :, 0], scaling(torch.tensor(ratio, dtype=torch.float64)))  # the small one, enlarged
-    middle = (..., slice(14, -14), slice(14, -14))
-    error = (seen(large)[:, :, 1] - up)[middle].norm() / up[middle].norm()
-    control = (seen(large)[:, :, 0] - up)[middle].norm() / up[middle].norm()
-    assert error < 0.1  # two layers; a sum over pixels is not an integral
-    assert control > 4 * error
+    return small, blobs((69, 81), generator, RATIO)
 
 
-def test_kernels_equal_the_slow_sum(generator):
-    torch.manual_seed(1)
-    layer = ScaleConv2d("dilations(2, 2)", 2, 3, 3).double()
-    maps = torch.rand(1, 2, 2, 7, 9, generator=generator, dtype=torch.float64)
-    found = layer(maps)
-    assert found.shape == (1, 3, 2, 7, 9)
-    basis = layer.basis1.double()  # seen at scale 2: a window of 5
-    assert basis.shape[-1] == 5
-    expected = 0.0
-    for y in range(5):
-        for x in range(5):
-            if 0 <= 3 + y - 2 < 7 and 0 <= 4 + x - 2 < 9:
-                pixel = maps[0, :, 1, 3 + y - 2, 4 + x - 2]
-                expected = expected + torch.einsum("oin,n,i->o", layer.weight, basis[:, y, x], pixel)
-    torch.testing.assert_close(found[0, :, 1, 3, 4], expected)
+def contrasted(network):
+    """A network in evaluation mode whose norms have seen other images, so that nothing is near zero or the identity."""
+    network = network.double()
+    with torch.no_grad():
+        for _ in range(20):
+            network(torch.rand(5, 2, 23, 29, dtype=torch.float64))
+    return network.eval()
+
+
+def test_an_enlarged_image_is_seen_one_scale_up(small_and_large):
+    small, large = (scale_pyramid(images, [1, RATIO, RATIO**2]) for images in small_and_large)
+    for number in range(2):
+        assert large[number + 1].shape == small[number].shape
+        assert relative_error(large[number + 1], small[number]) < 0.01
+    assert [tuple(each.shape[-2:]) for each in large] == [(69, 81), (46, 54), (31, 36)]
+
+
+def test_features_and_scores_move_up_by_one_scale(small_and_large):
+    torch.manual_seed(0)
+    network = contrasted(scale_net(GROUP, 2, 5, (46, 54), widths=(3, 4, 7)))
+    small, large = small_and_large
+    with torch.no_grad():
+        below, above = network.features(small), network.features(large)
+        for number in range(2):
+            assert relative_error(above[number + 1], below[number]) < 0.02
+        scores, moved = network.scores(small), network.scores(large)
+    assert scores.shape == (1, 3, 5)
+    error = (moved[:, 1:] - scores[:, :-1]).norm()
+    control = (moved[:, :-1] - scores[:, :-1]).norm()  # the same scale of the enlarged image
+    assert error < 0.1 * control
+
+
+def test_two_steps_of_a_pyramid_are_one(generator):
+    images = blobs((60, 84), generator, 1.0)
+    (once,) = scale_pyramid(images, [3.0])
+    (half,) = scale_pyramid(images, [1.5])
+    (twice,) = scale_pyramid(half, [2.0])
+    assert relative_error(twice, once) < 0.01
+
+
+def test_what_is_finer_than_a_pixel_of_a_scale_does_not_come_back_as_something_else():
+    stripes = (torch.arange(61) % 2).double().expand(1, 1, 53, 61)
+    (seen,) = scale_pyramid(stripes, [3.0])  # every third pixel alone would be stripes again
+    inside = seen[..., 4:-4, 4:-4]
+    assert inside.std() < 0.01
+    assert (inside - 0.5).abs().max() < 0.01
+
+
+def test_a_class_has_the_probability_of_all_its_scales(generator):
+    network = scale_net(GROUP, 1, 4, (11, 13), widths=(3, 4)).eval()
+    images = torch.rand(2, 1, 11, 13, generator=generator)
+    pairs = network.scores(images).flatten(1).softmax(1).unflatten(1, (3, 4))  # of scale and class
+    torch.testing.assert_close(network(images).softmax(1), pairs.sum(1))
+
+
+def test_while_it_learns_one_scale_is_favoured_and_a_twin_loses_nothing(generator):
+    """Each octave from the favoured scale costs the same; with one scale training and use agree."""
+    network = scale_net("dilations(4, 2)", 1, 4, (11, 13), widths=(3,))
+    steps = network.held_back
+    assert steps.argmin() == 1
+    torch.testing.assert_close(steps, steps[0] * torch.tensor([1.0, 0.0, 1.0, 2.0]))
+    assert steps[0] > 0
+    images = torch.rand(3, 1, 11, 13, generator=generator)
+    torch.testing.assert_close(network(images), (network.scores(images) - steps[:, None]).logsumexp(1))
+    twin = rebuild(twin_description(network.description))
+    torch.testing.assert_close(twin(images), twin.scores(images)[:, 0])
+
+
+def test_every_parameter_gets_a_gradient(generator):
+    network = scale_net(GROUP, 2, 4, (17, 19), widths=(3, 4))
+    network(torch.rand(3, 2, 17, 19, generator=generator)).square().sum().backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
 
 
 def test_a_twin_has_exactly_as_many_parameters_and_a_file_brings_it_back(tmp_path, generator):
@@ -62,10 +113,17 @@ def test_a_twin_has_exactly_as_many_parameters_and_a_file_brings_it_back(tmp_pat
     twin = rebuild(twin_description(network.description))
     assert twin.group.order == 1
     assert count_parameters(twin) == count_parameters(network)
+    assert count_parameters(rebuild(network.description | {"kernel_size": 7})) == count_parameters(network)
     images = torch.rand(2, 1, 11, 13, generator=generator)
     again = load_network(save_network(tmp_path / "scales.safetensors", network))
     assert torch.equal(again(images), network(images))
-    assert math.isfinite(float(again(images).sum().detach()))
+    assert network(images).isfinite().all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 31)], ids=str)
+def test_small_and_narrow_images_go_through(size, generator):
+    network = scale_net("dilations(4, 2)", 1, 5, size, widths=(3, 4)).eval()
+    assert network(torch.rand(2, 1, *size, generator=generator)).shape == (2, 5)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +133,11 @@ def test_a_twin_has_exactly_as_many_parameters_and_a_file_brings_it_back(tmp_pat
         (lambda: scale_net("d1", 1, 5, 11), "needs dilations"),
         (lambda: scale_net("dilations(2)", 1, 5, 11, widths=()), "at least one layer"),
         (lambda: scale_net("dilations(2)", 1, 5, 11, kernel_size=4), "odd"),
+        (lambda: scale_net("dilations(2)", 1, 5, 11, kernel_size=1), "at least 3"),
         (lambda: scale_net("se2", 1, 5, 11), "finite group"),
+        (lambda: scale_net("dilations(2)", 1, 5, 11)(torch.rand(1, 2, 11, 11)), "1 channels"),
     ],
+    ids=["turns", "mirror", "no layer", "even kernel", "kernel of one", "continuous", "channels"],
 )
 def test_it_says_what_it_needs(make, message):
     with pytest.raises(ValueError, match=message):

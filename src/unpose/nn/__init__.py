@@ -12,7 +12,7 @@ from unpose.nn.networks import NETWORKS, rebuild
 from unpose.nn.orbit_kernel import Attended, orbit_attention
 from unpose.nn.patch_net import patch_net
 from unpose.nn.positions import position_table
-from unpose.nn.scale_net import ScaleConv2d, scale_net
+from unpose.nn.scale_net import scale_net, scale_pyramid
 from unpose.nn.self_attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.swivel_net import swivel_net
 
@@ -31,7 +31,6 @@ __all__ = [
     "Network",
     "OrbitEmbedding",
     "PointwiseLinear",
-    "ScaleConv2d",
     "SeparableEncoding",
     "SpatialPool",
     "count_parameters",
@@ -45,5 +44,6 @@ __all__ = [
     "position_table",
     "rebuild",
     "scale_net",
+    "scale_pyramid",
     "swivel_net",
 ]
