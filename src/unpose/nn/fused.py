@@ -25,7 +25,7 @@ def attend_fused(
 ) -> Tensor:
     """:func:`unpose.nn.windowed.attend` in compiled loops; shapes already checked, and :func:`obstacle` found none."""
     tensors = _cast(query, key, value, position, bias)
-    seed = torch.randint(2**31, ()) if dropout else None
+    seed = torch.randint(2**31, (), device=query.device) if dropout else None
     return _attention(*tensors, seed, dropout)[0]
 
 
@@ -78,8 +78,7 @@ def _attention(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    number = 0 if seed is None else int(seed)
-    return _loops(query).forward(query, key, value, position, bias, dropout, number)
+    return _loops(query).forward(query, key, value, position, bias, dropout, seed)
 
 
 @torch.library.custom_op("unpose::group_attention_backward", mutates_args=())
@@ -95,10 +94,7 @@ def _attention_backward(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    number = 0 if seed is None else int(seed)
-    *found, to_bias = _loops(query).backward(
-        grad_out, query, key, value, position, bias, out, logsumexp, dropout, number
-    )
+    *found, to_bias = _loops(query).backward(grad_out, query, key, value, position, bias, out, logsumexp, dropout, seed)
     return *found, position.new_empty(0) if to_bias is None else to_bias
 
 
@@ -136,9 +132,7 @@ def _attention_backward_shapes(
 
 
 def _map_like(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A map as the loops of a device return it: on CUDA the pixels of a channel lie side by side."""
-    if tensor.device.type != "cuda":
-        return tensor.new_empty(shape)
+    """A map as the loops return it: the pixels of a channel lie side by side."""
     batch, heads, elements, height, width, channels = shape
     return tensor.new_empty(batch, heads, channels, elements, height, width).permute(0, 1, 3, 4, 5, 2)
 

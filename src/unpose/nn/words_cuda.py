@@ -1,0 +1,110 @@
+"""Columns of numbers on a GPU, and columns of words: two numbers of half precision in 32 bits.
+
+One instruction multiplies or adds both numbers of a word. These functions are written in the machine's language, since
+the compiler does not keep the two together; Triton's interpreter, which knows no machine, has the same in Triton's own.
+With ``PAIR`` = 1 they are float32 arithmetic.
+"""
+
+# Triton drops the way not taken only below an else.
+# ruff: noqa: RET505
+
+import os
+
+import triton
+import triton.language as tl
+
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def _low(word):  # type: ignore[no-untyped-def]
+    return word.to(tl.int16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def _high(word):  # type: ignore[no-untyped-def]
+    return (word >> 16).to(tl.int16).to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def word(low, high):  # type: ignore[no-untyped-def]
+    """Two columns as one of words, rounded."""
+    if _INTERPRETED:
+        low = low.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+        return low | (high.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
+    else:
+        return tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", [low.to(tl.float32), high.to(tl.float32)], tl.int32, True, 1
+        )
+
+
+@triton.jit
+def _numbers(word):  # type: ignore[no-untyped-def]
+    """Both columns of a column of words, in float32."""
+    if _INTERPRETED:
+        return _low(word).to(tl.float32), _high(word).to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }", "=f,=f,r",
+            [word], (tl.float32, tl.float32), True, 1,
+        )  # fmt: skip
+
+
+@triton.jit
+def twice(column):  # type: ignore[no-untyped-def]
+    """A column in half precision as both halves of words."""
+    if _INTERPRETED:
+        return word(column, column)
+    else:
+        return tl.inline_asm_elementwise("mov.b32 $0, {$1, $1};", "=r,h", [column], tl.int32, True, 1)
+
+
+@triton.jit
+def plus(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PAIR == 1:
+        return one + other
+    elif _INTERPRETED:
+        return word(_low(one) + _low(other), _high(one) + _high(other))
+    else:
+        return tl.inline_asm_elementwise("add.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
+
+
+@triton.jit
+def times(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PAIR == 1:
+        return one * other
+    elif _INTERPRETED:
+        return word(_low(one) * _low(other), _high(one) * _high(other))
+    else:
+        return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
+
+
+@triton.jit
+def times_plus(one, other, more, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """one * other + more"""
+    if PAIR == 1:
+        return one * other + more
+    elif _INTERPRETED:
+        return word(_low(one) * _low(other) + _low(more), _high(one) * _high(other) + _high(more))
+    else:
+        return tl.inline_asm_elementwise(
+            "fma.rn.f16x2 $0, $1, $2, $3;", "=r,r,r,r", [one, other, more], tl.int32, True, 1
+        )
+
+
+@triton.jit
+def apart(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What a column holds, one float32 column for each element."""
+    if PAIR == 1:
+        return (column,)
+    else:
+        return _numbers(column)
+
+
+@triton.jit
+def together(columns, first: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The opposite: columns from ``first`` on as one."""
+    if PAIR == 1:
+        return columns[first]
+    else:
+        return word(columns[first], columns[first + 1])
