@@ -75,6 +75,36 @@ def test_equals_the_plain_version_in_double_precision(case):
     assert max(errors(*case)) < 1e-5
 
 
+@pytest.mark.parametrize(("outputs", "keys"), [(1, 9), (7, 2), (9, 6), (13, 1)], ids=str)
+@pytest.mark.parametrize("shared", [False, True], ids=["own queries", "shared query"])
+def test_any_number_of_elements(outputs, keys, shared):
+    # Elements are computed a few at a time; what remains is computed two at a time and alone.
+    case = tensors(2, 2, outputs, keys, (9, 11), (3, 5), (7, 5), shared=shared, tables=2, bias=1)
+    assert max(errors(*case)) < 1e-5
+
+
+@pytest.mark.parametrize("size", [(9, 37), (5, 3), (67, 3)], ids=str)
+def test_no_byte_depends_on_the_layout_in_memory(size):
+    inputs, slope = tensors(2, 3, 3, 2, size, (3, 3), (5, 4), bias=1)
+
+    def planar(tensor):
+        """The same numbers with the pixels of a channel side by side."""
+        return tensor.permute(0, 1, 5, 2, 3, 4).contiguous().permute(0, 1, 3, 4, 5, 2)
+
+    wanted = results(inputs, slope, "fused")
+    found = results([*(planar(tensor) for tensor in inputs[:3]), *inputs[3:]], planar(slope), "fused")
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    out, to_query, to_key, to_value = found[:4]
+    assert {tensor.stride()[3:5] for tensor in (out, to_query, to_key, to_value)} == {(size[1], 1)}
+
+
+def test_scores_far_apart():
+    # The largest score takes all of the weight, whatever its size; those far below it have a weight of zero.
+    (query, key, value, position, _), slope = tensors(1, 2, 3, 3, (7, 9), (3, 3), (4, 3))
+    for factor in (30.0, 1e4):
+        assert max(errors([factor * query, key, value, position, None], slope)[:1]) < 1e-5
+
+
 @pytest.mark.parametrize("size", [(5, 7), (1, 6), (6, 1), (1, 1)], ids=str)
 def test_windows_over_the_whole_image(size):
     assert max(errors(*tensors(2, 2, 3, 3, size, tuple(2 * side - 1 for side in size), (5, 3), bias=1))) < 1e-5
@@ -144,7 +174,7 @@ def test_weights_are_dropped_where_the_hash_says(monkeypatch):
                         place = (k * height + dy) * width + dx
                         mask[:, :, :, y, x, place] = stays[:, :, :, y, x, k, dy - y + 1, dx - x + 2]
     wanted = weights * mask
-    monkeypatch.setattr(torch, "randint", lambda *_: torch.tensor(seed))
+    monkeypatch.setattr(torch, "randint", lambda *_, **__: torch.tensor(seed))
     with implementation("fused"):
         found = group_attention(query, key, marks, position, dropout=dropout)
     torch.testing.assert_close(found, wanted)

@@ -10,7 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from unpose.images.keys_cpu import compiled
-from unpose.nn.lanes_cpu import BLOCK, HALF, WIDTH
+from unpose.nn.lanes_cpu import BLOCK, HALF, HASH, WIDTH
+from unpose.nn.lines_cpu import copy, inner
+from unpose.nn.tiles_cpu import ROW
 
 FAR = 1e30
 """Added to what must not count; finite, so that a lane where nothing counts stays a number."""
@@ -57,14 +59,14 @@ def flat(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 @compiled
-def reached(tile, first_row, plan, per_row, sign):  # type: ignore[no-untyped-def]
-    """The entries, in whole blocks, whose rows of the window meet the image from some pixel of a tile.
+def reached(tile, tiles, first_row, plan, per_row, sign):  # type: ignore[no-untyped-def]
+    """The entries, in whole blocks, whose rows of the window meet the image from some pixel of some tiles.
 
     sign is 1 where the entry's row lies below the pixel's (keys of a query), -1 where above (queries of a key).
     """
     height, reach = plan.shape[5], plan.reach[0]
     top = first_row + tile * WIDTH // plan.line
-    bottom = min(first_row + (tile * WIDTH + WIDTH - 1) // plan.line, height - 1)
+    bottom = min(first_row + ((tile + tiles) * WIDTH - 1) // plan.line, height - 1)
     if sign > 0:
         lowest, highest = max(-reach, -bottom), min(reach, height - 1 - top)
     else:
@@ -94,28 +96,28 @@ def make_planes(plan, like):  # type: ignore[no-untyped-def]
         room(outputs * value_channels * size, dtype),
         room(outputs * size, dtype),
         room(outputs * size, dtype),
-        np.zeros(size, np.int32),
+        np.zeros(size, np.uint32),
     )
 
 
 @compiled
-def load(inputs, b, n, first_row, margin, plan, outside, planes):  # type: ignore[no-untyped-def]
-    """Fill the planes of a band; queries count only in the band and so many rows around it."""
+def load(inputs, b, n, first_row, margin, plan, factor, planes):  # type: ignore[no-untyped-def]
+    """Fill the planes of a band; queries, times the factor, count only in the band and so many rows around it."""
     query, key, value, grad, out, level = inputs
-    ask, have, give, wanted, levels, deltas, numbers = planes
+    ask, have, give, wanted, levels, deltas, pixels = planes
     _, _, outputs, queries, keys, _, _, channels, value_channels = plan.shape
     one = ask.dtype.type(1)
-    pack(query, b, n, queries, channels, 1, first_row, plan, one / np.sqrt(ask.dtype.type(channels)), one, one, ask)
-    pack(key, b, n, keys, channels, 1, first_row, plan, one, outside, one - one, have)
+    pack(query, b, n, queries, channels, 1, first_row, plan, factor, one, one, ask)
+    pack(key, b, n, keys, channels, 1, first_row, plan, one, -ask.dtype.type(FAR), one - one, have)
     pack(value, b, n, keys, value_channels, 0, first_row, plan, one, one, one, give)
     pack(grad, b, n, outputs, value_channels, 0, first_row, plan, one, one, one, wanted)
     _pack_levels(level, grad, out, b, n, first_row, margin, plan, levels, deltas)
-    number(first_row, plan, numbers)
+    number(first_row, plan, pixels)
 
 
 @compiled
 def pack(source, b, n, elements, channels, extra, first_row, plan, factor, outside, inside, planes):  # type: ignore[no-untyped-def]
-    """A band of one image and head, (element, row, column, channel) in memory, into planes with zeros around it.
+    """A band of one image and head, (element, row, column, channel), into planes with zeros around it.
 
     An extra plane for each element holds one number outside of the image and another inside.
     """
@@ -124,14 +126,15 @@ def pack(source, b, n, elements, channels, extra, first_row, plan, factor, outsi
     next_x, next_c = np.uintp(strides[4]), np.uintp(strides[5])
     for element in range(elements):
         start = element * (channels + extra) * size
-        for i in range(channels * size):
-            planes[np.uintp(start + i)] = 0
-        for i in range(extra * size):
-            planes[np.uintp(start + channels * size + i)] = outside
+        fill(planes[start : start + channels * size], factor - factor)
+        fill(planes[start + channels * size : start + (channels + extra) * size], outside)
         for row in range(max(0, first_row - reach_y), min(height, first_row + plan.band + reach_y)):
             at = np.uintp(b * strides[0] + n * strides[1] + element * strides[2] + row * strides[3])
             to = start + plan.origin + (row - first_row) * line
             for c in range(channels):
+                if strides[4] == 1:
+                    copy(planes, to + c * size, numbers, np.intp(at) + c * strides[5], width, factor)
+                    continue
                 there, here = np.uintp(to + c * size), at + np.uintp(c) * next_c
                 for x in range(width):
                     planes[there + np.uintp(x)] = numbers[here + np.uintp(x) * next_x] * factor
@@ -154,42 +157,53 @@ def _pack_levels(level, grad, out, b, n, first_row, margin, plan, levels, deltas
     fill(deltas, deltas.dtype.type(0))
     for h in range(outputs):
         for row in range(max(0, first_row - margin), min(height, first_row + plan.band + margin)):
-            to = np.uintp(h * size + plan.origin + (row - first_row) * line)
-            one = np.uintp(b * by_level[0] + n * by_level[1] + h * by_level[2] + row * by_level[3])
-            two = np.uintp(b * by_slope[0] + n * by_slope[1] + h * by_slope[2] + row * by_slope[3])
-            three = np.uintp(b * by_value[0] + n * by_value[1] + h * by_value[2] + row * by_value[3])
+            to = h * size + plan.origin + (row - first_row) * line
+            one = b * by_level[0] + n * by_level[1] + h * by_level[2] + row * by_level[3]
+            two = b * by_slope[0] + n * by_slope[1] + h * by_slope[2] + row * by_slope[3]
+            three = b * by_value[0] + n * by_value[1] + h * by_value[2] + row * by_value[3]
             for x in range(width):
-                at = np.uintp(x)
-                levels[to + at] = numbers[one + at * np.uintp(by_level[4])]
+                levels[np.uintp(to + x)] = numbers[np.uintp(one + x * by_level[4])]
+            if by_slope[4] == 1 and by_value[4] == 1:
+                inner(deltas, to, slopes, two, by_slope[5], values, three, by_value[5], channels, width)
+                continue
+            for x in range(width):
+                total = deltas.dtype.type(0)
                 for c in range(channels):
-                    slope = slopes[two + at * np.uintp(by_slope[4]) + np.uintp(c) * np.uintp(by_slope[5])]
-                    found = values[three + at * np.uintp(by_value[4]) + np.uintp(c) * np.uintp(by_value[5])]
-                    deltas[to + at] += slope * found
+                    slope = slopes[np.uintp(two + x * by_slope[4] + c * by_slope[5])]
+                    total += slope * values[np.uintp(three + x * by_value[4] + c * by_value[5])]
+                deltas[np.uintp(to + x)] = total
 
 
 @compiled
-def number(first_row, plan, numbers):  # type: ignore[no-untyped-def]
-    """The number of each pixel in its image, in a plane."""
+def number(first_row, plan, pixels):  # type: ignore[no-untyped-def]
+    """What each pixel adds to the index of its weights, times HASH, in a plane."""
     height, width, reach_y, line = plan.shape[5], plan.shape[6], plan.reach[0], plan.line
+    weights = plan.shape[4] * (2 * reach_y + 1) * (2 * plan.reach[1] + 1)  # of one query
     for row in range(max(0, first_row - reach_y), min(height, first_row + plan.band + reach_y)):
         to = plan.origin + (row - first_row) * line
         for x in range(width):
-            numbers[np.uintp(to + x)] = row * width + x
+            index = np.uint64((row * width + x) * weights)
+            pixels[np.uintp(to + x)] = np.uint32((index * np.uint64(HASH)) & np.uint64(0xFFFFFFFF))
 
 
 @compiled
-def unpack(rows, channels, tile, first_row, plan, target):  # type: ignore[no-untyped-def]
-    """Rows (channels, WIDTH) of a tile into their pixels of a map (height, width, channels)."""
-    height, width = plan.shape[5], plan.shape[6]
-    y, x = tile * WIDTH // plan.line, tile * WIDTH % plan.line
-    stop = min(plan.band, height - first_row)
-    for lane in range(WIDTH):
-        if x < width and y < stop:
-            for c in range(channels):
-                target[np.uintp(first_row + y), np.uintp(x), np.uintp(c)] = rows[np.uintp(c * WIDTH + lane)]
-        x += 1
-        if x == plan.line:
-            x, y = 0, y + 1
+def unpack(rows, member, factor, tile, first_row, plan, target, image, element):  # type: ignore[no-untyped-def]
+    """A member's tile of rows (channels, SHARE, WIDTH), times a factor, into maps (b, n, channels, elements, h, w).
+
+    ``image`` counts images and heads.
+    """
+    channels, elements, height, width = target.shape[2:]
+    line, stop, lane = plan.line, min(plan.band, height - first_row), 0
+    while lane < WIDTH:
+        y, x = (tile * WIDTH + lane) // line, (tile * WIDTH + lane) % line
+        if y >= stop:
+            break
+        count = min(line - x, WIDTH - lane)
+        to = ((image * channels * elements + element) * height + first_row + y) * width + x
+        for c in range(channels):
+            here = c * ROW + member * WIDTH + lane
+            copy(target, to + c * elements * height * width, rows, here, min(count, width - x), factor)
+        lane += count
 
 
 @compiled
@@ -200,7 +214,7 @@ def fill(rows, value):  # type: ignore[no-untyped-def]
 
 @compiled
 def multiply(rows, factors):  # type: ignore[no-untyped-def]
-    """Rows (any, WIDTH), each times the factors (WIDTH,)."""
-    for i in range(rows.size // WIDTH):
-        for lane in range(WIDTH):
-            rows[np.uintp(i * WIDTH + lane)] *= factors[np.uintp(lane)]
+    """Rows (any, SHARE, WIDTH), each times the factors (SHARE, WIDTH)."""
+    for i in range(rows.size // ROW):
+        for lane in range(ROW):
+            rows[np.uintp(i * ROW + lane)] *= factors[np.uintp(lane)]

@@ -66,17 +66,30 @@ class _SelfAttention(nn.Module):
     def _attend(self, maps: Tensor) -> Tensor:
         """(b, channels, keys, h, w) -> (b, channels, order, h, w)"""
         height, width = maps.shape[-2:]
-        projected = self.project(maps.movedim(1, -1)).unflatten(-1, (3, self.heads, -1))  # (b, keys, h, w, 3, n, d)
-        query, key, value = projected.permute(4, 0, 5, 1, 2, 3, 6).unbind(0)  # (b, n, keys, h, w, d) each
+        projected = _pointwise(self.project, maps).unflatten(1, (3, self.heads, -1)).unbind(1)  # (b, n, d, keys, h, w)
+        query, key, value = (planes.permute(0, 1, 3, 4, 5, 2) for planes in projected)  # (b, n, keys, h, w, d) each
         window = self._table or (2 * height - 1, 2 * width - 1)
-        position = position_table(self.encoding, self.inverses, self.relations, window).to(query.dtype)
+        # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
+        inverses = self.inverses.to(self.project.weight.dtype)
+        position = position_table(self.encoding, inverses, self.relations, window).to(query.dtype)
         bias = None
         if self._dilates:
             bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(query)
         dropout = self.attention_dropout if self.training else 0.0
         found = group_attention(query, key, value, position, bias=bias, dropout=dropout)  # (b, n, order, h, w, d)
-        merged = self.merge(found.permute(0, 2, 3, 4, 1, 5).flatten(-2))  # (b, order, h, w, channels)
-        return self.value_dropout(merged.movedim(-1, 1))
+        joined = found.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, n d, order, h, w)
+        return self.value_dropout(_pointwise(self.merge, joined))
+
+
+def _pointwise(linear: nn.Linear, maps: Tensor) -> Tensor:
+    """A linear layer on the channels, (b, in, elements, h, w) -> (b, out, elements, h, w), and so in memory.
+
+    The loops of attention read and write the pixels of a channel side by side. Applied to a last axis of channels, the
+    layer would have them copied on the way there and back.
+    """
+    pixels = maps.flatten(2)  # (b, in, elements * h * w)
+    mapped = torch.baddbmm(linear.bias[:, None], linear.weight.expand(maps.shape[0], -1, -1), pixels)
+    return mapped.unflatten(2, maps.shape[2:])
 
 
 class LiftingSelfAttention(_SelfAttention):

@@ -24,6 +24,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Te
     is_shared = query.shape[2] == 1
     axis = 1 if is_shared else 2  # a shared query asks for all outputs, others for that of their own element
     bias = None if bias is None else bias.unsqueeze(axis)
+    query, key, value = _side_by_side(query, key, value)
     return _attend(Terms(query, key, value, position.unsqueeze(axis), bias), dropout, is_shared)
 
 
@@ -31,9 +32,15 @@ def attend_double(
     query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float
 ) -> Tensor:
     """:func:`unpose.nn.group_attention` for a table of seven axes, the paper's double sum, shapes already checked."""
+    query, key, value = _side_by_side(query, key, value)
     query = query.expand(-1, -1, position.shape[2], -1, -1, -1)
     bias = None if bias is None else bias[:, None]
     return _attend(Terms(query, key, value, position.transpose(1, 2), bias), dropout, True)
+
+
+def _side_by_side(*maps: Tensor) -> list[Tensor]:
+    """The channels of a pixel side by side in memory, since products go over them; layers leave planes of pixels."""
+    return [tensor.contiguous() for tensor in maps]
 
 
 def _attend(terms: Terms, dropout: float, is_summed: bool) -> Tensor:

@@ -1,8 +1,8 @@
 """Group attention on the CPU in compiled loops that never write a score to memory, forward and backward.
 
 The same sums as :mod:`unpose.nn.windowed`. A band of rows of one image and head is copied into planes with a margin,
-then tiles of neighbouring pixels go through the entries of the window, a chunk at a time (:mod:`unpose.nn.lanes_cpu`).
-Besides its channels a key has a mask, a query a one and the table a bias, so that one sum over channels is the score.
+then tiles of neighbouring pixels go through the entries of the window, a chunk at a time (:mod:`unpose.nn.tiles_cpu`).
+Besides its channels a key has a mask, a query a one and the table a bias.
 
 Backward the scores are computed again, twice: seen from the queries for the gradients of query and table, seen from
 the keys for those of key and value. So every result has one writer. Work is divided by shapes alone and the table's
@@ -10,28 +10,14 @@ partial sums are added in a fixed order: no byte depends on the number of thread
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unpose.images.keys_cpu import compiled, in_threads
-from unpose.nn.lanes_cpu import (
-    BLOCK,
-    HALF,
-    WIDTH,
-    drop,
-    dropped_gradients,
-    exponentials,
-    gather,
-    gather_encoded,
-    gradients,
-    key_scores,
-    outer,
-    peak,
-    products,
-    query_scores,
-)
+from unpose.nn.lanes_cpu import BLOCK, HALF, SHARE, WIDTH
 from unpose.nn.planes_cpu import (
     FAR,
     Plan,
@@ -47,9 +33,25 @@ from unpose.nn.planes_cpu import (
     room,
     unpack,
 )
+from unpose.nn.tiles_cpu import (
+    ROW,
+    drop,
+    gather,
+    gather_encoded,
+    hold,
+    key_scores,
+    key_slopes,
+    outer,
+    peak,
+    powers,
+    query_scores,
+    query_slopes,
+)
 
-_CHUNK = 128  # entries scored before they are used: their rows stay in the nearest cache
+_CHUNK = 32  # entries scored before they are used: their rows stay in the nearest cache
+_STRIP = 2  # tiles whose part of the table's gradient is summed in registers
 _PARTS = 8  # partial sums of the table's gradient for each head
+_LOG2_E = math.log2(math.e)
 
 
 def forward(
@@ -59,23 +61,24 @@ def forward(
     position: Tensor,
     bias: Tensor | None,
     dropout: float = 0.0,
-    seed: int = 0,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The attention of :func:`unpose.nn.windowed.attend`, and the logarithm of each query's sum of weights.
+    """The attention of :func:`unpose.nn.windowed.attend`, and the logarithm to base two of each query's sum of weights.
 
     Shapes as there; bfloat16 and half precision are computed in float32. A weight is dropped where a hash of seed and
     its place in (batch, heads, outputs, height, width, keys, window_y, window_x) says so, here and in :func:`backward`.
 
     Returns
     -------
-    (batch, heads, outputs, height, width, value channels) in the type of the query, and
-    (batch, heads, outputs, height, width) in the type of the sums
+    (batch, heads, outputs, height, width, value channels) in the type of the query, the pixels of a channel side by
+    side in memory, and (batch, heads, outputs, height, width) in the type of the sums
     """
     plan = make_plan(query, key, value, position)
     dtype = _working(query)
     table = _table(position, bias, dtype, by_key=False)
-    out = torch.empty(*plan.shape[:3], *plan.shape[5:7], plan.shape[8], dtype=dtype)
-    top, total = torch.empty(2, *out.shape[:5], 1, dtype=dtype).unbind(0)
+    batch, heads, outputs, _, _, height, width, _, value_channels = plan.shape
+    out = torch.empty(batch, heads, value_channels, outputs, height, width, dtype=dtype)
+    top, total = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value))
     entries, chance = _entries(plan, by_key=False), _chance(dropout, seed, dtype)
     results = out.numpy(), top.numpy(), total.numpy()
@@ -83,8 +86,8 @@ def forward(
     def run(start: int, stop: int) -> None:
         _forward(inputs, table, plan, entries, chance, start, stop, results)
 
-    in_threads(run, plan.shape[0] * plan.shape[1] * plan.bands)
-    return out.to(query.dtype), (top + total.log_())[..., 0]
+    in_threads(run, batch * heads * plan.bands)
+    return _pixels_first(out).to(query.dtype), (top + total.log2_())[:, :, 0]
 
 
 def backward(
@@ -97,7 +100,7 @@ def backward(
     out: Tensor,
     logsumexp: Tensor,
     dropout: float = 0.0,
-    seed: int = 0,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key, value, position and bias (where there is one), from what :func:`forward` returned."""
     plan = make_plan(query, key, value, position)
@@ -108,15 +111,15 @@ def backward(
     table = _table(position, bias, dtype, by_key=False)
     channels = plan.shape[7] + (bias is not None)
     parts = min(_PARTS, batch * plan.bands)
-    to_query = torch.empty(query.shape, dtype=dtype)
-    partial = np.empty((heads, parts, outputs, table.shape[2] * BLOCK, channels), to_query.numpy().dtype)
+    to_query = _planar_like(query, dtype)
+    partial = np.empty((heads, parts, outputs, table.shape[2] * BLOCK, channels), table.dtype)
     entries, written = _entries(plan, by_key=False), (to_query.numpy(), partial)
 
     def from_queries(start: int, stop: int) -> None:
         _query_gradients(inputs, table, plan, entries, chance, start, stop, written)
 
     in_threads(from_queries, heads * parts)
-    to_key, to_value = (torch.empty(tensor.shape, dtype=dtype) for tensor in (key, value))
+    to_key, to_value = (_planar_like(tensor, dtype) for tensor in (key, value))
     mirrored = _table(position, bias, dtype, by_key=True)
     seen, found = _entries(plan, by_key=True), (to_key.numpy(), to_value.numpy())
 
@@ -127,7 +130,8 @@ def backward(
     to_table = _reduced(partial, position)
     to_bias = None if bias is None else _reduced_heads(to_table[..., -1], len(bias)).to(bias.dtype)
     to_position = _reduced_heads(to_table[..., : position.shape[-1]], len(position)).to(position.dtype)
-    return to_query.to(query.dtype), to_key.to(key.dtype), to_value.to(value.dtype), to_position, to_bias
+    maps = (_pixels_first(planar).to(query.dtype) for planar in (to_query, to_key, to_value))
+    return *maps, to_position, to_bias  # type: ignore[return-value]
 
 
 def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, threads: int) -> int:
@@ -142,39 +146,57 @@ def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, thre
         held += 2 * maps * number
     parts = min(_PARTS, batch * plan.bands)
     entries = -(-math.prod(position.shape[2:5]) // BLOCK) * BLOCK
-    table = outputs * entries * (channels + 1)
-    tables = 3 * position.numel() + 3 * len(position) * table + heads * (parts + 1) * table
+    row = entries * (channels + 1)
+    table, padded = outputs * row, -(-max(outputs, keys) // SHARE) * SHARE * row
+    tables = 3 * position.numel() + 3 * len(position) * padded + heads * (parts + 1) * table
     workers = min(threads, max(heads * parts, batch * heads * plan.bands))
     planes = (queries + keys) * (channels + 1) + (keys + outputs) * value_channels + 2 * outputs + 1
     return held + number * (tables + workers * (planes * plan.size + table * HALF))
+
+
+def _planar_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for a map (b, n, g, h, w, d) as (b, n, d, g, h, w)."""
+    batch, heads, elements, height, width, channels = tensor.shape
+    return torch.empty(batch, heads, channels, elements, height, width, dtype=dtype)
+
+
+def _pixels_first(planar: Tensor) -> Tensor:
+    """(b, n, d, g, h, w) -> (b, n, g, h, w, d), a view."""
+    return planar.permute(0, 1, 3, 4, 5, 2)
 
 
 def _working(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _chance(dropout: float, seed: int, dtype: torch.dtype) -> tuple[int, int, np.ndarray]:
+def _chance(dropout: float, seed: Tensor | None, dtype: torch.dtype) -> tuple[int, int, np.ndarray]:
     """Seed, threshold of the hash and the factor of what is kept."""
     factor = np.array([1 / (1 - dropout)], np.float64 if dtype == torch.float64 else np.float32)
-    return seed, min(math.ceil(dropout * 2**32), 2**32 - 1), factor
+    return 0 if seed is None else int(seed), min(math.ceil(dropout * 2**32), 2**32 - 1), factor
 
 
 def _table(position: Tensor, bias: Tensor | None, dtype: torch.dtype, *, by_key: bool) -> np.ndarray:
-    """The table with the bias as its last channel: (heads, outputs or keys, entries / 4, channels + 1, 4).
+    """The table and the bias behind it: (heads, members / SHARE, entries / BLOCK, channels + 1, SHARE, BLOCK).
 
-    Entries are ordered by row of the window first, so that the rows inside of the image are consecutive.
+    Members are the outputs, or the keys. Entries are ordered by row of the window first, so that the rows inside of the
+    image are consecutive. Entries that fill a block are infinitely far.
     """
     shape = (max(len(position), 1 if bias is None else len(bias)), *position.shape[1:5])
-    added = torch.zeros(shape, dtype=dtype) if bias is None else bias.detach().to(dtype).expand(shape)
+    added = torch.zeros(shape, dtype=dtype) if bias is None else _LOG2_E * bias.detach().to(dtype).expand(shape)
     full = torch.cat([position.detach().to(dtype).expand(*shape, -1), added[..., None]], -1)
     full = full.permute(0, 2, 3, 1, 4, 5) if by_key else full.permute(0, 1, 3, 2, 4, 5)
-    rows = full.flatten(2, 4)  # (heads, outputs or keys, entries, channels + 1)
-    table = torch.zeros(*rows.shape[:2], -(-rows.shape[2] // BLOCK) * BLOCK, rows.shape[3], dtype=dtype)
+    rows = full.flatten(2, 4)  # (heads, members, entries, channels + 1)
+    members, entries = (-(-size // step) * step for size, step in zip(rows.shape[1:3], (SHARE, BLOCK), strict=True))
+    table = torch.zeros(len(rows), members, entries, rows.shape[3], dtype=dtype)
     table[:, :, rows.shape[2] :, -1] = -FAR
-    table[:, :, : rows.shape[2]] = rows
-    return table.unflatten(2, (-1, BLOCK)).mT.contiguous().numpy()
+    table[:, : rows.shape[1], : rows.shape[2]] = rows
+    blocks = table.unflatten(2, (-1, BLOCK)).unflatten(
+        1, (-1, SHARE)
+    )  # (heads, groups, SHARE, blocks, BLOCK, channels)
+    return blocks.permute(0, 1, 3, 5, 2, 4).contiguous().numpy()
 
 
+@lru_cache(maxsize=64)
 def _entries(plan: Plan, *, by_key: bool) -> tuple[np.ndarray, ...]:
     """For each entry how far from the tile it reads, and the index of its weight: five arrays of int64.
 
@@ -229,56 +251,60 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
     _, heads, outputs, queries, keys, height, width, channels, value_channels = plan.shape
     out, tops, sums = results
     dtype, size, one = out.dtype, plan.size, out.dtype.type(1)
-    ask = room(queries * (channels + 1) * size, dtype)
+    ask = room(queries * channels * size, dtype)
     have = room(keys * (channels + 1) * size, dtype)
     give = room(keys * value_channels * size, dtype)
-    scores, found = room(_CHUNK * WIDTH, dtype), room(value_channels * WIDTH, dtype)
-    top, total, last = room(WIDTH, dtype), room(WIDTH, dtype), room(WIDTH, dtype)
-    ignored, numbers = np.zeros(WIDTH, dtype), np.zeros(size, np.int32)
+    held, scores, found = room(channels * ROW, dtype), room(_CHUNK * ROW, dtype), room(value_channels * ROW, dtype)
+    top, total, last = room(ROW, dtype), room(ROW, dtype), room(ROW, dtype)
+    ignored, pixels = np.zeros(ROW, dtype), np.zeros(size, np.uint32)
     per_row = keys * (2 * plan.reach[1] + 1)
-    weights = per_row * (2 * plan.reach[0] + 1)  # of one query
-    scale, far = one / np.sqrt(dtype.type(channels)), dtype.type(FAR)
+    weights = per_row * (2 * plan.reach[0] + 1) * height * width  # of one output
+    scale, far = dtype.type(_LOG2_E) / np.sqrt(dtype.type(channels)), dtype.type(FAR)
     to_key, to_value, _, _, index = entries
     seed, threshold, factor = chance
     for job in range(start, stop):
         b, n, first_row = job // plan.bands // heads, job // plan.bands % heads, job % plan.bands * plan.band
-        pack(query, b, n, queries, channels, 1, first_row, plan, scale, one, one, ask)
+        pack(query, b, n, queries, channels, 0, first_row, plan, scale, one, one, ask)
         pack(key, b, n, keys, channels, 1, first_row, plan, one, -far, one - one, have)
         pack(value, b, n, keys, value_channels, 0, first_row, plan, one, one, one, give)
         if threshold > 0:
-            number(first_row, plan, numbers)
+            number(first_row, plan, pixels)
         for tile in range(plan.tiles):
             at = plan.origin + tile * WIDTH
-            first, end = reached(tile, first_row, plan, per_row, 1)
-            for h in range(outputs):
-                codes = table[n if len(table) > 1 else 0, h]
-                asked = (h if queries > 1 else 0) * (channels + 1) * size
-                base = ((b * heads + n) * outputs + h) * height * width * weights
+            first, end = reached(tile, 1, first_row, plan, per_row, 1)
+            for h in range(0, outputs, SHARE):
+                members = min(SHARE, outputs - h)
+                codes = table[n if len(table) > 1 else 0, h // SHARE]
+                step = channels * size if queries > 1 else 0
+                hold(ask, h * step + at, step, members, channels, size, held)
+                base = ((b * heads + n) * outputs + h) * weights
                 fill(top, -far)
                 fill(total, one - one)
                 fill(found, one - one)
                 for e in range(first, end, _CHUNK):
                     count = min(_CHUNK, end - e)
                     blocks = count // BLOCK
-                    query_scores(ask, asked + at, have, at, to_key, e, blocks, channels + 1, size, codes, scores)
-                    for lane in range(WIDTH):
+                    query_scores(held, members, have, at, to_key, e, blocks, channels, size, codes, scores)
+                    for lane in range(ROW):
                         last[lane] = top[lane]
-                    peak(scores, count, top)
+                    peak(scores, count, members, top)
                     if e > first:
                         # What is summed so far was relative to a smaller maximum.
-                        exponentials(last, 1, top, ignored)
+                        powers(last, 1, members, top, ignored)
                         multiply(total, last)
                         multiply(found, last)
-                    exponentials(scores, count, top, total)
+                    powers(scores, count, members, top, total)
                     if threshold > 0:
-                        drop(scores, count, numbers, at, index, e, weights, base, seed, threshold, factor)
-                    gather(scores, give, at, to_value, e, blocks, value_channels, size, found)
-                unpack(top, 1, tile, first_row, plan, tops[b, n, h])
-                unpack(total, 1, tile, first_row, plan, sums[b, n, h])
-                for lane in range(WIDTH):
+                        drop(scores, count, members, pixels, at, index, e, base, weights, seed, threshold, factor)
+                    gather(scores, members, give, at, to_value, e, blocks, value_channels, size, found)
+                for m in range(members):
+                    unpack(top, m, one, tile, first_row, plan, tops, b * heads + n, h + m)
+                    unpack(total, m, one, tile, first_row, plan, sums, b * heads + n, h + m)
+                for lane in range(ROW):
                     total[lane] = one / total[lane]
                 multiply(found, total)
-                unpack(found, value_channels, tile, first_row, plan, out[b, n, h])
+                for m in range(members):
+                    unpack(found, m, one, tile, first_row, plan, out, b * heads + n, h + m)
 
 
 @compiled
@@ -289,56 +315,78 @@ def _query_gradients(inputs, table, plan, entries, chance, start, stop, results)
     dtype, size, one = to_query.dtype, plan.size, to_query.dtype.type(1)
     parts, table_channels = partial.shape[1], partial.shape[4]
     per_row = keys * (2 * plan.reach[1] + 1)
-    weights = per_row * (2 * plan.reach[0] + 1)
+    weights = per_row * (2 * plan.reach[0] + 1) * height * width
     planes = make_planes(plan, to_query)
-    ask, have, give, wanted, levels, deltas, numbers = planes
-    scores, slopes = room(_CHUNK * WIDTH, dtype), room(_CHUNK * WIDTH, dtype)
-    found = room(channels * WIDTH, dtype)
+    ask, have, give, wanted, levels, deltas, pixels = planes
+    slopes = room(_STRIP * _CHUNK * ROW, dtype).reshape(_STRIP, -1)
+    asked = room(_STRIP * (channels + 1) * ROW, dtype).reshape(_STRIP, -1)
+    graded = room(_STRIP * value_channels * ROW, dtype).reshape(_STRIP, -1)
+    level, delta = room(_STRIP * ROW, dtype).reshape(_STRIP, -1), room(_STRIP * ROW, dtype).reshape(_STRIP, -1)
+    found = room(_STRIP * channels * ROW, dtype).reshape(_STRIP, -1)
     totals = room(outputs * partial.shape[3] * table_channels * HALF, dtype).reshape(outputs, -1)
-    scale, far = one / np.sqrt(dtype.type(channels)), dtype.type(FAR)
-    to_key, to_value, nowhere, _, index = entries
+    natural, scale = dtype.type(1 / _LOG2_E), one / np.sqrt(dtype.type(channels))
+    to_key, to_value, _, _, index = entries
     seed, threshold, factor = chance
     items = batch * plan.bands
+    step = (channels + 1) * size if queries > 1 else 0
     for job in range(start, stop):
         n, part = job // parts, job % parts
         fill(totals.ravel(), one - one)
         for item in range(part * items // parts, (part + 1) * items // parts):
             b, first_row = item // plan.bands, item % plan.bands * plan.band
-            load(inputs, b, n, first_row, 0, plan, -far, planes)
-            for tile in range(plan.tiles):
-                at = plan.origin + tile * WIDTH
-                first, end = reached(tile, first_row, plan, per_row, 1)
-                for h in range(outputs):
-                    codes = table[n if len(table) > 1 else 0, h]
-                    asked = h if queries > 1 else 0
-                    ask_at, level_at = asked * (channels + 1) * size + at, h * size + at
-                    wanted_at = h * value_channels * size + at
-                    base = ((b * heads + n) * outputs + h) * height * width * weights
-                    if asked == h:
-                        fill(found, one - one)
+            load(inputs, b, n, first_row, 0, plan, scale / natural, planes)
+            for strip in range(0, plan.tiles, _STRIP):
+                tiles = min(_STRIP, plan.tiles - strip)
+                first, end = reached(strip, tiles, first_row, plan, per_row, 1)
+                for h in range(0, outputs, SHARE):
+                    members = min(SHARE, outputs - h)
+                    codes = table[n if len(table) > 1 else 0, h // SHARE]
+                    base = ((b * heads + n) * outputs + h) * weights
+                    for t in range(tiles):
+                        at = plan.origin + (strip + t) * WIDTH
+                        hold(ask, h * step + at, step, members, channels + 1, size, asked[t])
+                        hold(wanted, h * value_channels * size + at, value_channels * size, members, value_channels,
+                             size, graded[t])  # fmt: skip
+                        hold(levels, h * size + at, size, members, 1, size, level[t])
+                        hold(deltas, h * size + at, size, members, 1, size, delta[t])
+                        if queries > 1 or h == 0:
+                            fill(found[t], one - one)
                     for e in range(first, end, _CHUNK):
-                        count = min(_CHUNK, end - e)
-                        blocks = count // BLOCK
-                        query_scores(ask, ask_at, have, at, to_key, e, blocks, channels + 1, size, codes, scores)
-                        products(wanted, wanted_at, give, at, to_value, e, blocks, value_channels, size, slopes)
-                        if threshold > 0:
-                            dropped_gradients(scores, slopes, count, levels, deltas, level_at, nowhere, e, numbers, at,
-                                              nowhere, index, weights, base, seed, threshold, factor)  # fmt: skip
-                        else:
-                            gradients(scores, slopes, count, levels, deltas, level_at, nowhere, e)
-                        gather_encoded(scores, have, at, to_key, e, blocks, channels, size, codes, channels + 1, found)
-                        outer(scores, ask, ask_at, e, blocks, table_channels, size, totals[h])
-                    if queries > 1 or h == outputs - 1:
-                        for lane in range(found.size):
-                            found[lane] *= scale
-                        unpack(found, channels, tile, first_row, plan, to_query[b, n, asked])
+                        blocks = min(_CHUNK, end - e) // BLOCK
+                        for t in range(tiles):
+                            at = plan.origin + (strip + t) * WIDTH
+                            query_scores(asked[t], members, have, at, to_key, e, blocks, channels, size, codes,
+                                         slopes[t])  # fmt: skip
+                            query_slopes(graded[t], members, give, at, to_value, e, blocks, value_channels, size,
+                                         level[t], delta[t], slopes[t], pixels, at, index, base, weights, seed,
+                                         threshold, factor)  # fmt: skip
+                            gather_encoded(slopes[t], members, have, at, to_key, e, blocks, channels, size, codes,
+                                           found[t])  # fmt: skip
+                        outer(slopes, slopes.shape[1], asked, asked.shape[1], tiles, members, blocks, table_channels,
+                              e, totals.shape[1], totals[h])  # fmt: skip
+                    for t in range(tiles):
+                        if queries > 1:
+                            for m in range(members):
+                                unpack(found[t], m, scale, strip + t, first_row, plan, to_query, b * heads + n, h + m)
+                        elif h + members == outputs:
+                            _join(found[t], min(SHARE, outputs))
+                            unpack(found[t], 0, scale, strip + t, first_row, plan, to_query, b * heads + n, 0)
         for h in range(outputs):
             for e in range(partial.shape[3]):
                 for c in range(table_channels):
                     total = one - one
                     for lane in range(HALF):
                         total += totals[h, (e * table_channels + c) * HALF + lane]
-                    partial[n, part, h, e, c] = total
+                    partial[n, part, h, e, c] = total * natural if c < channels else total
+
+
+@compiled
+def _join(rows, members):  # type: ignore[no-untyped-def]
+    """Add the tiles of all members to that of the first."""
+    for c in range(rows.size // ROW):
+        for m in range(1, members):
+            for lane in range(WIDTH):
+                rows[c * ROW + lane] += rows[c * ROW + m * WIDTH + lane]
 
 
 @compiled
@@ -349,36 +397,38 @@ def _key_gradients(inputs, table, plan, entries, chance, start, stop, results): 
     dtype, size, one = to_key.dtype, plan.size, to_key.dtype.type(1)
     per_row = outputs * (2 * plan.reach[1] + 1)
     window = (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1)
-    weights = keys * window
+    weights = keys * window * height * width
     planes = make_planes(plan, to_key)
-    ask, have, give, wanted, levels, deltas, numbers = planes
-    scores, slopes = room(_CHUNK * WIDTH, dtype), room(_CHUNK * WIDTH, dtype)
-    keyed, valued = room(channels * WIDTH, dtype), room(value_channels * WIDTH, dtype)
+    ask, have, give, wanted, levels, deltas, pixels = planes
+    slopes, used = room(_CHUNK * ROW, dtype), room(_CHUNK * ROW, dtype)
+    held_key, held_value = room(channels * ROW, dtype), room(value_channels * ROW, dtype)
+    keyed, valued = room(channels * ROW, dtype), room(value_channels * ROW, dtype)
+    natural, scale = dtype.type(1 / _LOG2_E), one / np.sqrt(dtype.type(channels))
     asked, graded, levelled, shifts, index = entries
     seed, threshold, factor = chance
     for job in range(start, stop):
         b, n, first_row = job // plan.bands // heads, job // plan.bands % heads, job % plan.bands * plan.band
-        load(inputs, b, n, first_row, plan.reach[0], plan, one - one, planes)
+        load(inputs, b, n, first_row, plan.reach[0], plan, scale / natural, planes)
         for tile in range(plan.tiles):
             at = plan.origin + tile * WIDTH
-            first, end = reached(tile, first_row, plan, per_row, -1)
-            for k in range(keys):
-                codes = table[n if len(table) > 1 else 0, k]
-                base = (b * heads + n) * outputs * height * width * weights + k * window
-                key_at, value_at = k * (channels + 1) * size + at, k * value_channels * size + at
+            first, end = reached(tile, 1, first_row, plan, per_row, -1)
+            for k in range(0, keys, SHARE):
+                members = min(SHARE, keys - k)
+                codes = table[n if len(table) > 1 else 0, k // SHARE]
+                base = (b * heads + n) * outputs * weights + k * window
+                step, value_step = (channels + 1) * size, value_channels * size
+                hold(have, k * step + at, step, members, channels, size, held_key)
+                hold(give, k * value_step + at, value_step, members, value_channels, size, held_value)
                 fill(keyed, one - one)
                 fill(valued, one - one)
                 for e in range(first, end, _CHUNK):
-                    count = min(_CHUNK, end - e)
-                    blocks = count // BLOCK
-                    key_scores(have, key_at, ask, at, asked, e, blocks, channels + 1, size, codes, scores)
-                    products(give, value_at, wanted, at, graded, e, blocks, value_channels, size, slopes)
-                    if threshold > 0:
-                        dropped_gradients(scores, slopes, count, levels, deltas, at, levelled, e, numbers, at,
-                                          shifts, index, weights, base, seed, threshold, factor)  # fmt: skip
-                    else:
-                        gradients(scores, slopes, count, levels, deltas, at, levelled, e)
-                    gather(scores, ask, at, asked, e, blocks, channels, size, keyed)
-                    gather(slopes, wanted, at, graded, e, blocks, value_channels, size, valued)
-                unpack(keyed, channels, tile, first_row, plan, to_key[b, n, k])
-                unpack(valued, value_channels, tile, first_row, plan, to_value[b, n, k])
+                    blocks = min(_CHUNK, end - e) // BLOCK
+                    key_scores(held_key, members, ask, at, asked, e, blocks, channels, size, codes, slopes)
+                    key_slopes(held_value, members, wanted, at, graded, e, blocks, value_channels, size, levels, deltas,
+                               at, levelled, slopes, used, pixels, at, shifts, index, base, window, seed, threshold,
+                               factor)  # fmt: skip
+                    gather(slopes, members, ask, at, asked, e, blocks, channels, size, keyed)
+                    gather(used, members, wanted, at, graded, e, blocks, value_channels, size, valued)
+                for m in range(members):
+                    unpack(keyed, m, natural, tile, first_row, plan, to_key, b * heads + n, k + m)
+                    unpack(valued, m, one, tile, first_row, plan, to_value, b * heads + n, k + m)

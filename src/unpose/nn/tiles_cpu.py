@@ -1,0 +1,421 @@
+"""The inner loops of group attention on the CPU, for a tile of neighbouring pixels and a chunk of the window's entries.
+
+Maps are planes, (element, channel, pixel), so that the keys at one offset from a tile's pixels are one load. That load,
+which mostly crosses a cache line, is what costs: so up to SHARE outputs are computed together and share it. The loops
+hold what belongs to the tile in rows (channels, SHARE, WIDTH); scores are rows (entries, SHARE, WIDTH) and the table is
+(entries / BLOCK, channels + 1, SHARE, BLOCK), so that nearly all places are known when the code is made.
+
+Seen from the keys it is the same with outputs and keys exchanged: "members" are whichever the tile belongs to, and
+entries the others. Scores are to base two: the queries come multiplied with log2(e).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils
+
+from unpose.nn.lanes_cpu import BLOCK, HALF, I32, I64, SHARE, SUMS, WIDTH, Lanes, lane_code
+
+ROW = SHARE * WIDTH
+"""Numbers of a row: a tile for each member."""
+_LINE = SHARE * BLOCK  # numbers of the table for one channel of a block
+
+
+@lane_code
+def hold(lanes, planes, at, step, members, channels, stride, rows):  # type: ignore[no-untyped-def]
+    """Rows (channels, SHARE, WIDTH) of a tile; members are ``step`` numbers apart, their channels ``stride``."""
+    with cgutils.for_range(lanes.builder, members) as member, cgutils.for_range(lanes.builder, channels) as channel:
+        start = lanes.plus(lanes.plus(at, lanes.times(member.index, step)), lanes.times(channel.index, stride))
+        target = lanes.plus(lanes.times(channel.index, ROW), lanes.times(member.index, WIDTH))
+        lanes.store(lanes.load(planes, start), rows, target)
+
+
+def _emit_dots(
+    lanes: Lanes,
+    held: Any,
+    moving: Any,
+    starts: list[Any],
+    member: Any,
+    channels: Any,
+    stride: Any,
+    totals: list[list[Any]],
+    encoded: Callable[[Any, int, int], Any] | None = None,
+    by_key: bool = False,
+) -> None:
+    """Add ``sum_c held_c moving_c`` to totals (entries, members), for entries at ``starts`` and members from one on.
+
+    ``encoded(c, i, m)`` is the table's number for a channel, an entry and a member; it goes with the query's.
+    """
+    with cgutils.for_range(lanes.builder, channels) as channel:
+        row, own = lanes.times(channel.index, stride), lanes.times(channel.index, ROW)
+        there = [lanes.load(moving, lanes.plus(start, row)) for start in starts]
+        for m in range(len(totals[0])):
+            here = lanes.load(held, lanes.plus(own, _tile(lanes, member, m)))
+            for i, near in enumerate(there):
+                lanes.add(totals[i][m], here, near)
+                if encoded is not None:
+                    lanes.add(totals[i][m], near if by_key else here, lanes.splat(encoded(channel.index, i, m)))
+
+
+def _tile(lanes: Lanes, member: Any, m: int) -> Any:
+    """Where in a row the tile of member ``member + m`` starts."""
+    return lanes.times(lanes.plus(member, m), WIDTH)
+
+
+def _code(lanes: Lanes, channel: Any, member: Any, m: int, i: int) -> Any:
+    """Where in a block of the table the number for entry i and member ``member + m`` stands."""
+    return lanes.plus(lanes.times(channel, _LINE), lanes.plus(lanes.times(lanes.plus(member, m), BLOCK), i))
+
+
+def _emit_scores(
+    lanes: Lanes,
+    held: Any,
+    members: Any,
+    moving: Any,
+    moving_at: Any,
+    offsets: Any,
+    first: Any,
+    blocks: Any,
+    channels: Any,
+    stride: Any,
+    table: Any,
+    scores: Any,
+    by_key: bool,
+) -> None:
+    builder = lanes.builder
+
+    def emit(member: Any, count: int) -> None:
+        each = min(BLOCK, SUMS // (2 * count))
+        totals = [lanes.sums(count) for _ in range(each)]
+
+        def some(block: Any, skip: int) -> None:
+            """The entries of a block from ``skip`` on, as many as there are sums for."""
+            entry = lanes.plus(first, lanes.plus(lanes.times(block, BLOCK), skip))
+            starts = [lanes.plus(moving_at, lanes.entry(offsets, lanes.plus(entry, i))) for i in range(each)]
+            codes = lanes.times(
+                lanes.plus(first, lanes.times(block, BLOCK)), lanes.times(lanes.plus(channels, 1), SHARE)
+            )
+
+            def encoded(channel: Any, i: int, m: int) -> Any:
+                return lanes.entry(table, lanes.plus(codes, _code(lanes, channel, member, m, skip + i)))
+
+            for i, row in enumerate(totals):
+                mask = None if by_key else lanes.load(moving, lanes.plus(starts[i], lanes.times(channels, stride)))
+                for m, total in enumerate(row):
+                    bias = lanes.splat(encoded(channels, i, m))
+                    builder.store(bias if mask is None else builder.fadd(bias, mask), total)
+            _emit_dots(lanes, held, moving, starts, member, channels, stride, totals, encoded, by_key)
+            for i, row in enumerate(totals):
+                target = lanes.times(lanes.plus(lanes.times(block, BLOCK), skip + i), ROW)
+                for m, total in enumerate(row):
+                    lanes.store(builder.load(total), scores, lanes.plus(target, _tile(lanes, member, m)))
+
+        with cgutils.for_range(builder, blocks) as block:
+            for skip in range(0, BLOCK, each):
+                some(block.index, skip)
+
+    lanes.in_groups(members, SHARE, emit)
+
+
+@lane_code
+def query_scores(lanes, held, members, key, key_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
+    """``sum_c query_c (key_c + table_c) + mask + bias`` of a tile of queries with blocks of entries.
+
+    Entry e of the keys lies ``offsets[e]`` beyond ``key_at``; the mask is the plane after the key's channels, the bias
+    stands in the table after its channels.
+    """
+    places = (key_at, offsets, first, blocks)
+    _emit_scores(lanes, held, members, key, *places, channels, stride, table, scores, by_key=False)
+
+
+@lane_code
+def key_scores(lanes, held, members, query, query_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
+    """The same scores seen from a tile of keys, each with the queries that lie ``offsets[e]`` away; no mask."""
+    places = (query_at, offsets, first, blocks)
+    _emit_scores(lanes, held, members, query, *places, channels, stride, table, scores, by_key=True)
+
+
+@lane_code
+def peak(lanes, scores, count, members, top):  # type: ignore[no-untyped-def]
+    """Raise ``top`` (SHARE, WIDTH) to the largest of ``count`` rows."""
+
+    def emit(member: Any, size: int) -> None:
+        places = [lanes.times(lanes.plus(member, m), WIDTH) for m in range(size)]
+        largest = lanes.sums(size)
+        for total, place in zip(largest, places, strict=True):
+            lanes.builder.store(lanes.load(top, place), total)
+        with cgutils.for_range(lanes.builder, count) as row:
+            for total, place in zip(largest, places, strict=True):
+                value = lanes.load(scores, lanes.plus(place, lanes.times(row.index, ROW)))
+                lanes.builder.store(lanes.larger(value, lanes.builder.load(total)), total)
+        for total, place in zip(largest, places, strict=True):
+            lanes.store(lanes.builder.load(total), top, place)
+
+    lanes.in_groups(members, SHARE, emit)
+
+
+@lane_code
+def powers(lanes, scores, count, members, top, total):  # type: ignore[no-untyped-def]
+    """Replace rows by ``2^(row - top)`` and add them to ``total`` (SHARE, WIDTH)."""
+    with cgutils.for_range(lanes.builder, members) as member:
+        place = lanes.times(member.index, WIDTH)
+        (sum_,) = lanes.sums(1)
+        lanes.builder.store(lanes.load(total, place), sum_)
+        highest = lanes.load(top, place)
+        with cgutils.for_range(lanes.builder, count) as row:
+            at = lanes.plus(place, lanes.times(row.index, ROW))
+            value = lanes.power(lanes.builder.fsub(lanes.load(scores, at), highest))
+            lanes.builder.store(lanes.builder.fadd(lanes.builder.load(sum_), value), sum_)
+            lanes.store(value, scores, at)
+        lanes.store(lanes.builder.load(sum_), total, place)
+
+
+@lane_code
+def drop(lanes, weights, count, members, pixels, at, index, first, base, step, seed, threshold, factor):  # type: ignore[no-untyped-def]
+    """Multiply the weights that are kept by ``factor`` (1,), and the others by zero.
+
+    The index of a weight is that of its pixel, times HASH in ``pixels``, and ``base + member * step + index[e]``.
+    """
+    builder = lanes.builder
+    here = lanes.load(pixels, at, kind=ir.VectorType(I32, WIDTH))
+    scale = lanes.splat(lanes.entry(factor, I64(0)))
+    with cgutils.for_range(builder, count) as row, cgutils.for_range(builder, members) as member:
+        number = lanes.plus(base, lanes.entry(index, lanes.plus(first, row.index)))
+        number = lanes.plus(number, lanes.times(member.index, step))
+        place = lanes.plus(lanes.times(row.index, ROW), lanes.times(member.index, WIDTH))
+        value = builder.fmul(lanes.load(weights, place), scale)
+        kept = lanes.kept(here, number, seed, threshold)
+        lanes.store(builder.select(kept, value, lanes.constant(0.0)), weights, place)
+
+
+class _Drop(NamedTuple):
+    """Which weights were dropped: see :func:`drop`. Seen from the keys an entry's pixels lie ``shifts[e]`` away."""
+
+    pixels: Any
+    at: Any
+    shifts: Any
+    index: Any
+    base: Any
+    step: Any
+    seed: Any
+    threshold: Any
+    factor: Any
+
+    def scale(self, lanes: Lanes, entry: Any, member: Any) -> Any:
+        """What the weights of an entry are multiplied with."""
+        at = self.at if self.shifts is None else lanes.plus(self.at, lanes.entry(self.shifts, entry))
+        pixels = lanes.load(self.pixels, at, kind=ir.VectorType(I32, WIDTH))
+        number = lanes.plus(lanes.plus(self.base, lanes.times(member, self.step)), lanes.entry(self.index, entry))
+        kept = lanes.kept(pixels, number, self.seed, self.threshold)
+        return lanes.builder.select(kept, lanes.splat(lanes.entry(self.factor, I64(0))), lanes.constant(0.0))
+
+
+def _emit_slopes(
+    lanes: Lanes,
+    held: Any,
+    members: Any,
+    moving: Any,
+    moving_at: Any,
+    offsets: Any,
+    first: Any,
+    blocks: Any,
+    channels: Any,
+    stride: Any,
+    level: Any,
+    delta: Any,
+    level_place: Callable[[Any, Any], Any],
+    scores: Any,
+    weights: Any,
+    dropped: _Drop,
+) -> None:
+    """``level_place(entry, tile of the member in a row)`` says where level and delta stand."""
+    builder = lanes.builder
+
+    def emit(member: Any, count: int, drops: bool) -> None:
+        each = min(BLOCK, SUMS // (2 * count))
+        totals = [lanes.sums(count) for _ in range(each)]
+        with cgutils.for_range(builder, lanes.times(blocks, BLOCK // each)) as step:
+            number = lanes.times(step.index, each)
+            entries = [lanes.plus(first, lanes.plus(number, i)) for i in range(each)]
+            for row in totals:
+                for total in row:
+                    builder.store(lanes.constant(0.0), total)
+            starts = [lanes.plus(moving_at, lanes.entry(offsets, entry)) for entry in entries]
+            _emit_dots(lanes, held, moving, starts, member, channels, stride, totals)
+            for i, entry in enumerate(entries):
+                for m, total in enumerate(totals[i]):
+                    tile = _tile(lanes, member, m)
+                    target = lanes.plus(lanes.times(lanes.plus(number, i), ROW), tile)
+                    place = level_place(entry, tile)
+                    weight = lanes.power(builder.fsub(lanes.load(scores, target), lanes.load(level, place)))
+                    slope, used = builder.load(total), weight
+                    if drops:
+                        scale = dropped.scale(lanes, entry, lanes.plus(member, m))
+                        slope, used = builder.fmul(slope, scale), builder.fmul(used, scale)
+                    lanes.store(builder.fmul(weight, builder.fsub(slope, lanes.load(delta, place))), scores, target)
+                    if weights is not None:
+                        lanes.store(used, weights, target)
+
+    with builder.if_else(builder.icmp_unsigned("!=", dropped.threshold, I64(0))) as (some, none):
+        for branch, drops in ((some, True), (none, False)):
+            with branch:
+                lanes.in_groups(members, SHARE, partial(emit, drops=drops))
+
+
+@lane_code
+def query_slopes(  # type: ignore[no-untyped-def]
+    lanes, held, members, value, value_at, offsets, first, blocks, channels, stride, level, delta, scores,
+    pixels, at, index, base, step, seed, threshold, factor,
+):  # fmt: skip
+    """From scores to their gradients, in place: ``weight (<gradient, value> - delta)``, ``weight = 2^(score - level)``.
+
+    ``held`` is the tile's gradient of the result; level and delta are (SHARE, WIDTH). A weight that was dropped takes
+    no gradient from its value.
+    """
+    dropped = _Drop(pixels, at, None, index, base, step, seed, threshold, factor)
+    places = (value_at, offsets, first, blocks)
+    _emit_slopes(
+        lanes,
+        held,
+        members,
+        value,
+        *places,
+        channels,
+        stride,
+        level,
+        delta,
+        lambda entry, tile: tile,
+        scores,
+        None,
+        dropped,
+    )
+
+
+@lane_code
+def key_slopes(  # type: ignore[no-untyped-def]
+    lanes, held, members, grad, grad_at, offsets, first, blocks, channels, stride, level, delta, level_at, levelled,
+    scores, weights, pixels, at, shifts, index, base, step, seed, threshold, factor,
+):  # fmt: skip
+    """The same seen from a tile of keys with values ``held``; level and delta are planes. Also the weights as used."""
+    dropped = _Drop(pixels, at, shifts, index, base, step, seed, threshold, factor)
+    places = (grad_at, offsets, first, blocks)
+
+    def level_place(entry: Any, tile: Any) -> Any:
+        return lanes.plus(level_at, lanes.entry(levelled, entry))
+
+    _emit_slopes(
+        lanes, held, members, grad, *places, channels, stride, level, delta, level_place, scores, weights, dropped
+    )
+
+
+def _emit_gather(
+    lanes: Lanes,
+    weights: Any,
+    members: Any,
+    moving: Any,
+    moving_at: Any,
+    offsets: Any,
+    first: Any,
+    blocks: Any,
+    channels: Any,
+    stride: Any,
+    table: Any,
+    found: Any,
+) -> None:
+    builder = lanes.builder
+
+    def emit(member: Any, count: int, channel: Any, size: int) -> None:
+        width = WIDTH if 4 * count * 2 <= SUMS else HALF
+        totals = [lanes.sums(count, width) for _ in range(size)]
+        with cgutils.for_range(builder, I64(WIDTH // width)) as part:
+            shift = lanes.times(part.index, width)
+            tiles = [lanes.plus(shift, _tile(lanes, member, m)) for m in range(count)]
+            for c, row in enumerate(totals):
+                for tile, total in zip(tiles, row, strict=True):
+                    start = lanes.load(found, lanes.plus(tile, lanes.times(lanes.plus(channel, c), ROW)), width)
+                    builder.store(start, total)
+            with cgutils.for_range(builder, blocks) as block:
+                start = lanes.plus(first, lanes.times(block.index, BLOCK))
+                codes = lanes.times(start, lanes.times(lanes.plus(channels, 1), SHARE))
+                for i in range(BLOCK):
+                    own = lanes.times(lanes.plus(lanes.times(block.index, BLOCK), i), ROW)
+                    shares = [lanes.load(weights, lanes.plus(own, tile), width) for tile in tiles]
+                    at = lanes.plus(lanes.plus(moving_at, shift), lanes.entry(offsets, lanes.plus(start, i)))
+                    for c, row in enumerate(totals):
+                        there = lanes.plus(channel, c)
+                        near = lanes.load(moving, lanes.plus(at, lanes.times(there, stride)), width)
+                        for m, (total, share) in enumerate(zip(row, shares, strict=True)):
+                            lanes.add(total, share, near)
+                            if table is not None:
+                                code = lanes.entry(table, lanes.plus(codes, _code(lanes, there, member, m, i)))
+                                lanes.add(total, share, lanes.splat(code, width))
+            for c, row in enumerate(totals):
+                for tile, total in zip(tiles, row, strict=True):
+                    place = lanes.plus(tile, lanes.times(lanes.plus(channel, c), ROW))
+                    lanes.store(builder.load(total), found, place)
+
+    def in_channels(member: Any, count: int) -> None:
+        lanes.in_groups(channels, 4, lambda channel, size: emit(member, count, channel, size))
+
+    lanes.in_groups(members, SHARE, in_channels)
+
+
+@lane_code
+def gather(lanes, weights, members, moving, moving_at, offsets, first, blocks, channels, stride, found):  # type: ignore[no-untyped-def]
+    """Add ``sum_e weights_e moving_e`` to rows ``found`` (channels, SHARE, WIDTH)."""
+    places = (moving_at, offsets, first, blocks)
+    _emit_gather(lanes, weights, members, moving, *places, channels, stride, None, found)
+
+
+@lane_code
+def gather_encoded(lanes, weights, members, moving, moving_at, offsets, first, blocks, channels, stride, table, found):  # type: ignore[no-untyped-def]
+    """Add ``sum_e weights_e (moving_e + table_e)``."""
+    places = (moving_at, offsets, first, blocks)
+    _emit_gather(lanes, weights, members, moving, *places, channels, stride, table, found)
+
+
+@lane_code
+def outer(lanes, weights, weights_step, held, held_step, tiles, members, blocks, channels, first, member_step, out):  # type: ignore[no-untyped-def]
+    """Add ``sum_tiles weights_e held_c`` to out (members, entries, channels, HALF), sums of HALF pixels side by side.
+
+    Tiles are ``weights_step`` and ``held_step`` numbers apart, members of the result ``member_step``.
+    """
+    builder, each = lanes.builder, SUMS // 4
+
+    def emit(member: Any, channel: Any, size: int) -> None:
+        totals = [lanes.sums(size, HALF) for _ in range(each)]
+        tile = lanes.times(member, WIDTH)
+        with cgutils.for_range(builder, lanes.times(blocks, BLOCK // each)) as step:
+            entry = lanes.times(step.index, each)
+            base = lanes.plus(lanes.times(member, member_step), lanes.times(channel, HALF))
+
+            def target(i: int, c: int) -> Any:
+                row = lanes.times(lanes.plus(first, lanes.plus(entry, i)), lanes.times(channels, HALF))
+                return lanes.plus(base, lanes.plus(row, c * HALF))
+
+            for i, row in enumerate(totals):
+                for c, total in enumerate(row):
+                    builder.store(lanes.load(out, target(i, c), HALF), total)
+            with cgutils.for_range(builder, tiles) as strip:
+                far, near = (lanes.times(strip.index, apart) for apart in (weights_step, held_step))
+                for half in (0, HALF):
+                    own = lanes.plus(tile, half)
+                    queries = [
+                        lanes.load(
+                            held, lanes.plus(lanes.plus(near, own), lanes.times(lanes.plus(channel, c), ROW)), HALF
+                        )
+                        for c in range(size)
+                    ]
+                    for i, row in enumerate(totals):
+                        place = lanes.plus(lanes.plus(far, own), lanes.times(lanes.plus(entry, i), ROW))
+                        share = lanes.load(weights, place, HALF)
+                        for query, total in zip(queries, row, strict=True):
+                            lanes.add(total, share, query)
+            for i, row in enumerate(totals):
+                for c, total in enumerate(row):
+                    lanes.store(builder.load(total), out, target(i, c))
+
+    with cgutils.for_range(builder, members) as member:
+        lanes.in_groups(channels, 4, lambda channel, size: emit(member.index, channel, size))
