@@ -57,7 +57,7 @@ def test_the_published_numbers(name, epochs, batch, optimizer, rate, schedule, m
     assert count_parameters(build_network(recipe, blank(size, colours, classes))) == parameters
 
 
-@pytest.mark.parametrize("name", ["rotmnist-modern", "cifar10-modern", "pcam-modern", "folder", "digits"])
+@pytest.mark.parametrize("name", ["rotmnist-modern", "cifar10-modern", "pcam-modern", "folder", "digits", "mnist-c8"])
 def test_the_other_recipes_build_too(name):
     assert count_parameters(build_network(named_recipe(name), blank(32, 1, 3))) > 1000
 

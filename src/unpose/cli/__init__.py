@@ -19,6 +19,7 @@ _COMMANDS = {
     "train": "Train a network for which a turned image is the same image.",
     "evaluate": "Measure a network on images upright and turned.",
     "predict": "Assign new images to the clusters of a run, or to the classes of a network.",
+    "models": "Name the trained networks that come along, or show the card of one.",
     "audit": "Measure how invariant a trained network is, and name the module that breaks it.",
     "reproduce": "Make the pictures of the paper behind `find`.",
 }

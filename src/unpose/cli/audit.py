@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.learning import ModelFile
+
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
@@ -19,7 +21,7 @@ _SWEEP = 24
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("checkpoint", type=ModelFile())
 @click.option("--group", help="Transformations to try, such as c4, d4, c8 or se2; by default the network's own group.")
 @click.option(
     "--images", type=click.Path(path_type=Path),
@@ -39,6 +41,8 @@ def command(
 ) -> None:  # fmt: skip
     """Measure how invariant a trained network is.
 
+    CHECKPOINT is a file that `unpose train` made, or the name of a network that `unpose models` lists.
+
     For every element of a group the output on transformed images is compared with the output on the images
     themselves. Quarter turns and mirrors move pixels and change none, so a network that claims their group must not
     notice them. Other turns need interpolation: beside their error stands its floor, what turning the images and
@@ -47,6 +51,7 @@ def command(
     \b
     Examples:
       unpose audit model.safetensors                       the network's own group, on smooth noise
+      unpose audit mnist-c8                                a network that comes along
       unpose audit model.safetensors --images scans/       on your pictures
       unpose audit model.safetensors --group d4            is it invariant to mirrors as well?
       unpose audit model.safetensors --group se2           16 random turns with shifts

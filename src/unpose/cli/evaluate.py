@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unpose.cli.learning import SWEEP, load_data, load_model, sweep_angles, sweep_picture, write_picture
+from unpose.cli.learning import SWEEP, ModelFile, load_data, load_model, sweep_angles, sweep_picture, write_picture
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("checkpoint", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("checkpoint", type=ModelFile())
 @click.argument("data")
 @click.option(
-    "--twin", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--twin", type=ModelFile(),
     help="A second network to measure beside it, such as one trained with --group c1.",
 )  # fmt: skip
 @click.option(
@@ -36,11 +36,13 @@ def command(
 ) -> None:  # fmt: skip
     """Measure a network on images as they are and turned by every 15 degrees.
 
-    DATA is the name of a data set, a folder with one folder per class, or an .npz file.
+    CHECKPOINT is a file that `unpose train` made, or the name of a network that `unpose models` lists. DATA is the
+    name of a data set, a folder with one folder per class, or an .npz file.
 
     \b
     Examples:
       unpose evaluate runs/digits-c8-seed0/model.safetensors digits
+      unpose evaluate mnist-c8 mnist
       unpose evaluate model.safetensors photos/ -o angles.png
       unpose evaluate c8.safetensors digits --twin c1.safetensors -o angles.png
     """

@@ -58,6 +58,27 @@ def load_data(
     return dataset
 
 
+class ModelFile(click.ParamType):
+    """A network: the path of a file that `unpose train` made, or the name of one that comes along."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from unpose.train import pretrained_file, pretrained_names
+
+        known = str(value) in pretrained_names()
+        if os.path.isfile(value):
+            if known:
+                click.echo(f"{value}: the file of this name is used, not the model that comes along", err=True)
+            return Path(value)
+        if os.path.isdir(value) and not known:
+            self.fail(f"{value} is a folder; give the file of the network in it, such as model.safetensors", param, ctx)
+        try:
+            return pretrained_file(str(value))
+        except ValueError as error:
+            self.fail(f"no file is called {value!r}, nor is a model: {error}", param, ctx)
+
+
 def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str, ...]]":
     """A saved network and the names of its classes."""
     from unpose.train import load_network, read_classes

@@ -90,6 +90,18 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return tuple(printable(name) for name in names)
 
 
+def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The notes that were given to :func:`save_network`; what they say is for the caller to check."""
+    source = Path(path)
+    try:
+        notes = _about(read_header(source.read_bytes())).get("notes", {})
+        if not isinstance(notes, dict):
+            raise ValueError(f"its notes must be a table, got {type(notes).__name__}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
+    return notes
+
+
 def read_header(content: bytes) -> dict[str, Any]:
     """The JSON at the front of a safetensors file: eight bytes of length, then as many of text."""
     length = int.from_bytes(content[:8], "little")

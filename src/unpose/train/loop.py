@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from unpose.data import Dataset, InputError
 from unpose.images.files import write_text
+from unpose.images.ground import light_of
 from unpose.nn import NETWORKS, Network, count_parameters
 from unpose.train.batches import order_of_epoch, seed_for, steps_in_epoch, training_batch
 from unpose.train.checkpoint import save_network
@@ -248,7 +249,9 @@ class _Run:
         if self.folder is None or not self.processes.is_first:
             return
         if improved:
-            notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name} | state.history[-1]
+            # What `predict` compares its images with; a thousand tell.
+            light = asdict(light_of(self.dataset.train.images[:1000]))
+            notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, "light": light} | state.history[-1]
             save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
         write_text(self.folder / LOG_FILE, _csv(state.history))

@@ -1,0 +1,163 @@
+"""Networks by name on the command line: the list, the cards, and digits as people photograph them."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from unpose.cli import main
+from unpose.nn import group_cnn
+from unpose.train import pretrained_file, pretrained_names, save_network
+
+
+def unpose(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def words(text):
+    return " ".join(text.replace("│", " ").split())
+
+
+def enlarged(digit):
+    """An 8 x 8 digit as 45 pixels of a 65 pixel image, light on dark, in [0, 1]."""
+    picture = Image.fromarray((255 * digit / 16).astype(np.uint8)).resize((45, 45), Image.Resampling.BICUBIC)
+    return np.pad(np.asarray(picture) / 255, 10)
+
+
+@pytest.fixture(scope="module")
+def pens(tmp_path_factory):
+    """Forty digits twice: light on dark, and as blue ink on grey paper of other sizes. Names begin with the digit."""
+    digits = load_digits()
+    folder = tmp_path_factory.mktemp("digits")
+    rng = np.random.default_rng(5)
+    for kind in ("light", "paper"):
+        (folder / kind).mkdir()
+    paper, ink = np.array([0.8, 0.79, 0.75]), np.array([0.15, 0.2, 0.5])
+    for number in range(40):
+        pixels = enlarged(digits.images[number])
+        name = f"{digits.target[number]}-{number}.png"
+        Image.fromarray((255 * pixels).astype(np.uint8)).save(folder / "light" / name)
+        photo = paper + pixels[..., None] * (ink - paper) + 0.01 * rng.standard_normal((*pixels.shape, 3))
+        side = int(rng.integers(50, 131))
+        picture = Image.fromarray((255 * photo.clip(0, 1)).astype(np.uint8)).resize((side, side + 7))
+        picture.save(folder / "paper" / name)
+    return folder
+
+
+def right(table):
+    rows = list(csv.DictReader(io.StringIO(table)))
+    assert len(rows) == 40
+    return sum(row["class"] == row["name"][0] for row in rows) / 40
+
+
+def test_the_real_command_reads_digits_by_name(pens):
+    done = subprocess.run(
+        [sys.executable, "-m", "unpose", "predict", "--model", "mnist-c8", str(pens / "light")],
+        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert right(done.stdout) > 0.7
+    assert "scaled to fit the network's 28 x 28 pixels" in done.stderr
+    assert "learnt" not in done.stderr
+    assert "coloured" not in done.stderr
+
+
+def test_ink_on_paper_is_noticed_and_can_be_matched(pens):
+    done = unpose("predict", "--model", "mnist-c8", pens / "paper", "--json")
+    told = json.loads(done.stdout)
+    assert any("coloured" in note for note in told["notes"])
+    assert any("light on dark" in note and "40 of 40 here are dark on light" in note for note in told["notes"])
+    assert "--match-light" in done.stderr
+    matched = unpose("predict", "--model", "mnist-c8", pens / "paper", "--match-light")
+    assert matched.exit_code == 0, matched.output
+    assert "--match-light" not in matched.stderr
+    assert right(matched.stdout) > 0.7
+
+
+def test_the_list_and_the_cards():
+    table = unpose("models")
+    assert table.exit_code == 0, table.output
+    lines = table.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["name", *pretrained_names()]
+    told = json.loads(unpose("models", "--json").stdout)
+    for line, model in zip(lines[1:], told, strict=True):
+        card = unpose("models", model["name"]).stdout
+        for text in (f"{model['parameters']:,}", f"{model['card']['upright']:.2%}", model["network"]["group"]):
+            assert text in line
+            assert text in card
+        assert model["sha256"] in card
+        assert "Limits:" in card
+        assert "Licence:" in card
+    assert json.loads(unpose("models", "mnist-c8", "--json").stdout)["name"] == "mnist-c8"
+
+
+def test_evaluate_and_audit_take_names_too(tmp_path, rng):
+    np.savez(tmp_path / "few.npz", x=rng.random((12, 28, 28)).astype(np.float32), y=np.arange(12) % 4)
+    done = unpose("evaluate", "mnist-c8", tmp_path / "few.npz", "--split", "all", "--json")
+    assert done.exit_code == 0, done.output
+    assert "mnist-c8.safetensors" in json.loads(done.stdout)["accuracy"]
+    done = unpose("audit", "mnist-c8", "--count", 2)
+    assert done.exit_code == 0, done.output
+    assert "Invariant to every element of c8 that only moves pixels" in done.stdout
+
+
+def test_a_file_of_the_name_wins_and_that_is_said(pens, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_network("mnist-c8", group_cnn("c4", 1, 2, 28, width=2, stages=(1,)), classes=["cat", "dog"])
+    done = unpose("predict", "--model", "mnist-c8", pens / "light")
+    assert done.exit_code == 0, done.output
+    assert next(csv.reader(io.StringIO(done.stdout))) == ["name", "class", "cat", "dog"]
+    assert "the file of this name is used" in done.stderr
+
+
+def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist-c8").mkdir()
+    assert unpose("audit", "mnist-c8", "--count", 2).exit_code == 0
+    done = unpose("audit", tmp_path)
+    assert done.exit_code == 2
+    assert "is a folder; give the file of the network in it" in words(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["models", "mnist-c9"], "did you mean mnist-c8?"),
+        (["predict", "--model", "minst-c8", "."], "no file is called 'minst-c8'"),
+        (["predict", "--model", "../recipes/digits", "."], "models that come along: mnist-c8"),
+        (["evaluate", "minst-c8", "digits"], "did you mean mnist-c8?"),
+        (["evaluate", "mnist-c8", "digits", "--twin", "twin"], "no file is called 'twin'"),
+        (["audit", "nothing"], "models that come along"),
+        (["audit", "x" * 5000], "models that come along"),
+        (["predict", "--match-light", ".", "."], "--match-light goes with --model"),
+        (["predict", "--model", "{plain}", "--match-light", "."], "does not tell of one ground"),
+    ],
+)  # fmt: skip
+def test_wrong_names_say_which_there_are(arguments, message, tmp_path):
+    plain = save_network(tmp_path / "plain.safetensors", group_cnn("c4", 1, 2, 11, width=2, stages=(1,)))
+    done = unpose(*(argument.replace("{plain}", str(plain)) for argument in arguments))
+    assert done.exit_code == 2, done.output
+    assert message in words(done.stderr)
+
+
+def test_the_help_teaches_and_imports_nothing_heavy():
+    probe = (
+        "import sys; from unpose.cli import main; main(['models', '--help'], standalone_mode=False); "
+        "main(['predict', '--help'], standalone_mode=False); print(sorted(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60).stdout
+    assert "unpose predict --model mnist-c8" in told
+    assert "--match-light" in told
+    assert not [module for module in ("torch", "numpy", "numba", "PIL", "sklearn") if f"'{module}'" in told]
+
+
+def test_the_file_is_the_packages_own():
+    assert json.loads(unpose("models", "mnist-c8", "--json").stdout)["path"] == str(pretrained_file("mnist-c8"))
