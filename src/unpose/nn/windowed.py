@@ -85,7 +85,7 @@ class _Recomputed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         terms, needed = Terms(*ctx.saved_tensors), ctx.needs_input_grad[1:]
         if not torch.is_grad_enabled():
-            return None, *_gradients_by_pieces(ctx.job, gradient, terms)
+            return None, *_gradients_by_pieces(ctx.job, gradient.contiguous(), terms)
         # A derivative of this derivative is wanted: both are left to autograd.
         inputs = [tensor for tensor, wanted in zip(terms, needed, strict=True) if wanted and tensor is not None]
         found = iter(torch.autograd.grad(_by_pieces(ctx.job, terms), inputs, gradient, create_graph=True))

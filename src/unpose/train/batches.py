@@ -38,12 +38,12 @@ def training_batch(
     """This process's share of a step's images, each at its random pose, and their labels: (b, c, h, w) and (b,)."""
     share = torch.arange(len(rows)).tensor_split(processes.count)[processes.rank]
     own = rows[share].numpy()
-    images = as_batch(split.images[own], dtype=torch.float32)
+    images = as_batch(split.images[own], dtype=torch.float32).to(device)
     if not poses.still:
         # Drawn for the whole batch: a process's images have the same poses however many processes there are.
         drawn = _random_poses(poses, len(rows), seed_for(seed, "poses", step))
         images = warp(images, drawn[share].to(images))
-    return images.to(device), torch.from_numpy(split.labels[own]).to(device)
+    return images, torch.from_numpy(split.labels[own]).to(device)
 
 
 def _random_poses(poses: PosePart, count: int, seed: int) -> Tensor:
