@@ -31,7 +31,7 @@ SEEN = 0.9
 TIMES = (0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0, 2.4, 2.8)
 CANVAS = (56, 56)
 COPIES = 8
-# The twin's kernels are as wide as the other's at the scale that is favoured while it learns.
+# The twin's kernels are as wide as the other's at its second scale, the coarser of the two that are favoured.
 FIVE_SCALES, ONE_SCALE = ("dilations(5, 1.4142)", 5), ("dilations(1)", 7)
 NAMES = ("five scales", "one scale", "one scale, taught all sizes")
 

@@ -87,15 +87,19 @@ def test_a_class_has_the_probability_of_all_its_scales(generator):
     torch.testing.assert_close(network(images).softmax(1), pairs.sum(1))
 
 
-def test_while_it_learns_one_scale_is_favoured_and_a_twin_loses_nothing(generator):
+def test_while_it_learns_each_image_favours_a_scale_and_a_twin_loses_nothing(generator):
     """Each octave from the favoured scale costs the same; with one scale training and use agree."""
     network = scale_net("dilations(4, 2)", 1, 4, (11, 13), widths=(3,))
-    steps = network.held_back
-    assert steps.argmin() == 1
-    torch.testing.assert_close(steps, steps[0] * torch.tensor([1.0, 0.0, 1.0, 2.0]))
-    assert steps[0] > 0
-    images = torch.rand(3, 1, 11, 13, generator=generator)
-    torch.testing.assert_close(network(images), (network.scores(images) - steps[:, None]).logsumexp(1))
+    step = network.held_back[0, 1]
+    assert step > 0
+    torch.testing.assert_close(network.held_back, step * torch.tensor([[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 1.0, 2.0]]))
+    images = torch.rand(1, 1, 11, 13, generator=generator).expand(50, -1, -1, -1)
+    torch.manual_seed(3)
+    learnt = network(images)
+    ways = [(network.scores(images)[:1] - held[:, None]).logsumexp(1) for held in network.held_back]
+    near = torch.stack([(learnt - way).abs().amax(1) < 1e-5 for way in ways])  # (favourites, images)
+    assert near.sum(0).tolist() == [1] * 50  # each image has one of the two
+    assert near.any(1).all()  # and both are drawn
     twin = rebuild(twin_description(network.description))
     torch.testing.assert_close(twin(images), twin.scores(images)[:, 0])
 

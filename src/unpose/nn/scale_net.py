@@ -22,7 +22,7 @@ _RINGS = 3
 _PIXEL_BLUR = 0.5
 """Standard deviation, in pixels, of the blur that an image is taken to have come with."""
 _HELD_BACK = 6.0
-"""By how much, for each octave from the favoured scale, the scores of a scale are lowered while the network learns."""
+"""By how much, for each octave from an image's favoured scale, scores are lowered while the network learns."""
 
 
 def scale_pyramid(images: Tensor, scales: Sequence[float]) -> list[Tensor]:
@@ -109,7 +109,8 @@ class ScaleNet(Network):
         scales = group.elements[:, 0, 0]
         if not torch.equal(group.elements[:, 1, 1], scales) or (scales[1:] <= 1).any():
             raise ValueError(f"a network for scales needs dilations(COUNT, RATIO), got {group}")
-        octaves = (scales / scales[group.order // 3]).log2().abs()
+        # The finest scale, and a third of all after it, can be an image's favourite.
+        octaves = (scales / scales[: group.order // 3 + 1, None]).log2().abs()  # (favourites, scales)
         self.register_buffer("held_back", (_HELD_BACK * octaves).float(), persistent=False)
         self.in_channels, self.scales = in_channels, scales.tolist()
         self.layers = nn.ModuleList(
@@ -137,7 +138,8 @@ class ScaleNet(Network):
         scores = self.scores(images)
         if self.training:
             # Left alone, the finest scale learns most, and none is left for what is smaller than the training images.
-            scores = scores - self.held_back[:, None]
+            drawn = torch.randint(len(self.held_back), images.shape[:1], device=images.device)
+            scores = scores - self.held_back[drawn][..., None]  # (b, scales, 1)
         return scores.logsumexp(1)
 
 
@@ -157,8 +159,9 @@ def scale_net(
     pairs of scale and class, and ``log sum_s exp(score(s, class))`` is the score of a class at any scale. The
     parameters depend neither on how many scales there are nor on the kernel size.
 
-    While it learns, one scale is favoured, the one with a third of the others below it: a prior on the size of the
-    training images, which is dropped in use. So they are learnt there, and scales are left for smaller and larger ones.
+    While it learns, each image favours one scale, drawn anew from the finest and a third of all after it: a prior on
+    the size of the training images, which is dropped in use. So the same layers learn them from near and from further,
+    and scales are left for smaller and larger ones.
 
     Parameters
     ----------
