@@ -89,11 +89,14 @@ def test_every_piece_can_be_the_last_one_written(whole, shapes, tmp_path, monkey
 
 
 def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
-    out = tmp_path / "run"
-    process = start("cluster", shapes, "-o", out, "--clusters", "3")
-    wait_for(out / ".pieces" / "begun.json", process)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    for attempt in range(5):  # on a busy machine a run may be over before the signal is sent
+        out = tmp_path / f"run{attempt}"
+        process = start("cluster", shapes, "-o", out, "--clusters", "3")
+        wait_for(out / ".pieces" / "begun.json", process)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+        if process.returncode:
+            break
     assert process.returncode == 130, said
     assert f"unpose cluster {shapes} -o {out} --clusters 3" in said
     assert "Traceback" not in said

@@ -57,3 +57,13 @@ def test_names_the_image_that_is_not_finite(bad):
     images[3, 1, 1] = bad
     with pytest.raises(ValueError, match=r"image 3 .*NaN or infinite"):
         as_batch(images)
+
+
+def test_what_is_read_only_is_copied():
+    # torch warns of tensors over such arrays, and only once in a process: memory tells.
+    images = np.random.default_rng(1).random((2, 5, 7), np.float32)
+    assert np.shares_memory(as_batch(images).numpy(), images)
+    images.flags.writeable = False
+    batch = as_batch(images).numpy()
+    assert not np.shares_memory(batch, images)
+    assert np.array_equal(batch[:, 0], images)

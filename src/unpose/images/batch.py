@@ -63,4 +63,6 @@ def _from_arrays(images: ArrayLike | Sequence[NDArray]) -> Tensor:
         raise ValueError("images must be real numbers, got complex ones")
     if array.dtype == np.float16 or array.dtype.byteorder not in ("=", "|"):
         array = array.astype(array.dtype.newbyteorder("=") if array.dtype != np.float16 else np.float32)
-    return torch.from_numpy(np.ascontiguousarray(array))
+    array = np.ascontiguousarray(array)
+    # A tensor cannot be told not to write, and torch warns of that: what is read-only is copied.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -32,6 +32,24 @@ _HEADROOM = tl.constexpr(4.0)
 
 
 @triton.jit
+def _look(  # type: ignore[no-untyped-def]
+    y, x, row, column, SIGN: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """What a lane finds at a place of the window: whether a pixel, how far off in memory, and the place's number.
+
+    Where there is none it finds its own pixel, which it sees anyway: address and number are safe. ``SIGN`` = -1 looks
+    the other way, from a key to who sees it.
+    """
+    step_y, step_x = SIGN * (row - WY // 2), SIGN * (column - WX // 2)
+    inside = _within(y + step_y, H) & _within(x + step_x, W)
+    if WX % GROUP != 0:
+        inside = inside & (column < WX)
+        column = tl.minimum(column, WX - 1)
+    return inside, tl.where(inside, step_y * W + step_x, 0), row * WX + column
+
+
+@triton.jit
 def _read(at, STRIDE: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     """What is behind pointers, for a pair also what lies a stride further: one column."""
     if PAIR == 1:
@@ -174,20 +192,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     top, below = _full(pixel, SHARED, -1e30, 1), _full(pixel, SHARED, 0.0, 1)
     total = _full(pixel, SLOTS * DV, 0.0, PAIR)
     for line in range(KEYS * WY * CHUNKS):
-        row, start = line // CHUNKS, line % CHUNKS * GROUP
-        step_y = row % WY - WY // 2
+        element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
         scores, places, entries = (), (), ()
         for j in tl.static_range(GROUP):
-            step_x = start + j - WX // 2
-            inside = _within(y + step_y, H) & _within(x + step_x, W)
-            entry = row * WX + start + j
-            if WX % GROUP != 0:
-                inside = inside & (start + j < WX)
-                entry = tl.minimum(entry, ENTRIES - 1)
-            entries = entries + (entry,)
-            # Where there is none a lane reads its own pixel, which it sees anyway: address and number are safe.
-            places = places + (tl.where(inside, step_y * W + step_x, 0),)
-            near = _neighbour(keys + (row // WY * K[3] + places[j]), D, K[2], PAIR)
+            inside, place, offset = _look(y, x, row, start + j, 1, H, W, WY, WX, GROUP)
+            entry = element * (WY * WX) + offset
+            places, entries = places + (place,), entries + (entry,)
+            near = _neighbour(keys + (element * K[3] + place), D, K[2], PAIR)
             for i in tl.static_range(SLOTS):
                 codes = _codes(table + (i * ENTRIES + entry) * WORDS, D)
                 score = _full(pixel, 1, 0.0, PAIR)[0]
@@ -220,7 +231,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             for c in tl.static_range(DV):
                 total = total + (times(before[i * DV + c], shrink, PAIR),)
         for j in tl.static_range(GROUP):
-            near = _neighbour(values + (row // WY * V[3] + places[j]), DV, V[2], PAIR)
+            near = _neighbour(values + (element * V[3] + places[j]), DV, V[2], PAIR)
             before, total = total, ()
             for i in tl.static_range(SLOTS):
                 given = ()
@@ -322,20 +333,14 @@ def queries_kernel(  # type: ignore[no-untyped-def]
                 marks = marks + (_marks(number, seed, ENTRIES),)
         total = _full(pixel, SLOTS * D, 0.0, PAIR)
         for line in range(split * lines_each, tl.minimum((split + 1) * lines_each, KEYS * WY * CHUNKS)):
-            row, start = line // CHUNKS, line % CHUNKS * GROUP
-            step_y = row % WY - WY // 2
+            element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
             slopes = ()
             for j in tl.static_range(GROUP):
-                step_x = start + j - WX // 2
-                inside = _within(y + step_y, H) & _within(x + step_x, W)
-                entry = row * WX + start + j
-                if WX % GROUP != 0:
-                    inside = inside & (start + j < WX)
-                    entry = tl.minimum(entry, ENTRIES - 1)
-                place = tl.where(inside, step_y * W + step_x, 0)
+                inside, place, offset = _look(y, x, row, start + j, 1, H, W, WY, WX, GROUP)
+                entry = element * (WY * WX) + offset
                 inside = inside & live
-                near = _neighbour(keys + (row // WY * K[3] + place), D, K[2], PAIR)
-                seen = _neighbour(values + (row // WY * V[3] + place), DV, V[2], PAIR)
+                near = _neighbour(keys + (element * K[3] + place), D, K[2], PAIR)
+                seen = _neighbour(values + (element * V[3] + place), DV, V[2], PAIR)
                 before, total = total, ()
                 for i in tl.static_range(SLOTS):
                     codes = _codes(table + (i * ENTRIES + entry) * WORDS, D)
@@ -369,7 +374,11 @@ def queries_kernel(  # type: ignore[no-untyped-def]
             if WANT_TABLE:
                 exists = (wide < COLUMNS)[:, None] & (eight < tl.minimum(GROUP, WX - start))[None, :]
                 for i in tl.static_range(SHARED):
-                    at = sums + (i * COLUMNS + wide[:, None]) * ENTRIES + (row * WX + start + eight[None, :])
+                    at = (
+                        sums
+                        + (i * COLUMNS + wide[:, None]) * ENTRIES
+                        + ((element * WY + row) * WX + start + eight[None, :])
+                    )
                     so_far = tl.load(at, exists & (step > 0), 0.0)
                     matrix = _matrix(slopes, pixel, i, SHARED, GROUP)
                     so_far += tl.dot(given[i], matrix, input_precision=PRECISION)  # (WIDE, 8)
@@ -419,16 +428,9 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     values = _rows(value_at, DV, V[2], V[3], SHARED, PAIR)
     total, total_value = _full(pixel, SLOTS * D, 0.0, PAIR), _full(pixel, SLOTS * DV, 0.0, PAIR)
     for line in range(OUTPUTS * WY * CHUNKS):
-        output, start = line // (WY * CHUNKS), line % CHUNKS * GROUP
-        step_y = line // CHUNKS % WY - WY // 2
+        output, line_y, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
         for j in tl.static_range(GROUP):
-            step_x = start + j - WX // 2
-            inside = _within(y - step_y, H) & _within(x - step_x, W)
-            offset = line // CHUNKS % WY * WX + start + j
-            if WX % GROUP != 0:
-                inside = inside & (start + j < WX)
-                offset = tl.minimum(offset, AREA - 1)
-            place = tl.where(inside, -(step_y * W + step_x), 0)
+            inside, place, offset = _look(y, x, line_y, start + j, -1, H, W, WY, WX, GROUP)
             highest = tl.load(logsumexp + about + (output * (H * W) + place)) * _LOG2E
             below = tl.load(delta + about + (output * (H * W) + place))
             row = _neighbour(asking + (output * Q[3] + place), D, Q[2], PAIR)
