@@ -1,6 +1,8 @@
 """A folder as strangers make them: three kinds of things at random pose, hostile names, files that are no images."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -49,3 +51,20 @@ def shapes(tmp_path_factory):
 def new_shapes(tmp_path_factory):
     """Six more images of the same three kinds, at other poses."""
     return write_folder(tmp_path_factory.mktemp("input") / "new", copies=2, seed=11)
+
+
+@pytest.fixture
+def quick_help():
+    """The help of a command, from a process of its own; an error where it imported what takes its time."""
+
+    def read(*command):
+        probe = (
+            f"import sys; from unpose.cli import main; main({[*command, '--help']!r}, standalone_mode=False); "
+            "print(sorted(sys.modules), file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
+        assert "'click'" in done.stderr
+        assert not [name for name in ("torch", "numpy", "numba", "PIL", "sklearn") if f"'{name}'" in done.stderr]
+        return done.stdout
+
+    return read

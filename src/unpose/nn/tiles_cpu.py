@@ -32,14 +32,35 @@ def hold(lanes, planes, at, step, members, channels, stride, rows):  # type: ign
         lanes.store(lanes.load(planes, start), rows, target)
 
 
+class _Moving(NamedTuple):
+    """What a tile's members meet entry by entry: planes ``stride`` apart, entry e ``offsets[e]`` beyond ``at``.
+
+    ``blocks`` of entries are gone through, from ``first`` on.
+    """
+
+    planes: Any
+    at: Any
+    offsets: Any
+    first: Any
+    blocks: Any
+    channels: Any
+    stride: Any
+
+    def start(self, lanes: Lanes, entry: Any) -> Any:
+        """Where the first channel of an entry lies for the tile's first pixel."""
+        return lanes.plus(self.at, lanes.entry(self.offsets, entry))
+
+    def channel(self, lanes: Lanes, start: Any, channel: Any, width: int = WIDTH) -> Any:
+        """A channel of the entry that starts there."""
+        return lanes.load(self.planes, lanes.plus(start, lanes.times(channel, self.stride)), width)
+
+
 def _emit_dots(
     lanes: Lanes,
     held: Any,
-    moving: Any,
+    moving: _Moving,
     starts: list[Any],
     member: Any,
-    channels: Any,
-    stride: Any,
     totals: list[list[Any]],
     encoded: Callable[[Any, int, int], Any] | None = None,
     by_key: bool = False,
@@ -48,9 +69,9 @@ def _emit_dots(
 
     ``encoded(c, i, m)`` is the table's number for a channel, an entry and a member; it goes with the query's.
     """
-    with cgutils.for_range(lanes.builder, channels) as channel:
-        row, own = lanes.times(channel.index, stride), lanes.times(channel.index, ROW)
-        there = [lanes.load(moving, lanes.plus(start, row)) for start in starts]
+    with cgutils.for_range(lanes.builder, moving.channels) as channel:
+        own = lanes.times(channel.index, ROW)
+        there = [moving.channel(lanes, start, channel.index) for start in starts]
         for m in range(len(totals[0])):
             here = lanes.load(held, lanes.plus(own, _tile(lanes, member, m)))
             for i, near in enumerate(there):
@@ -73,13 +94,7 @@ def _emit_scores(
     lanes: Lanes,
     held: Any,
     members: Any,
-    moving: Any,
-    moving_at: Any,
-    offsets: Any,
-    first: Any,
-    blocks: Any,
-    channels: Any,
-    stride: Any,
+    moving: _Moving,
     table: Any,
     scores: Any,
     by_key: bool,
@@ -92,27 +107,25 @@ def _emit_scores(
 
         def some(block: Any, skip: int) -> None:
             """The entries of a block from ``skip`` on, as many as there are sums for."""
-            entry = lanes.plus(first, lanes.plus(lanes.times(block, BLOCK), skip))
-            starts = [lanes.plus(moving_at, lanes.entry(offsets, lanes.plus(entry, i))) for i in range(each)]
-            codes = lanes.times(
-                lanes.plus(first, lanes.times(block, BLOCK)), lanes.times(lanes.plus(channels, 1), SHARE)
-            )
+            begin = lanes.plus(moving.first, lanes.times(block, BLOCK))
+            starts = [moving.start(lanes, lanes.plus(begin, skip + i)) for i in range(each)]
+            codes = lanes.times(begin, lanes.times(lanes.plus(moving.channels, 1), SHARE))
 
             def encoded(channel: Any, i: int, m: int) -> Any:
                 return lanes.entry(table, lanes.plus(codes, _code(lanes, channel, member, m, skip + i)))
 
             for i, row in enumerate(totals):
-                mask = None if by_key else lanes.load(moving, lanes.plus(starts[i], lanes.times(channels, stride)))
+                mask = None if by_key else moving.channel(lanes, starts[i], moving.channels)
                 for m, total in enumerate(row):
-                    bias = lanes.splat(encoded(channels, i, m))
+                    bias = lanes.splat(encoded(moving.channels, i, m))
                     builder.store(bias if mask is None else builder.fadd(bias, mask), total)
-            _emit_dots(lanes, held, moving, starts, member, channels, stride, totals, encoded, by_key)
+            _emit_dots(lanes, held, moving, starts, member, totals, encoded, by_key)
             for i, row in enumerate(totals):
                 target = lanes.times(lanes.plus(lanes.times(block, BLOCK), skip + i), ROW)
                 for m, total in enumerate(row):
                     lanes.store(builder.load(total), scores, lanes.plus(target, _tile(lanes, member, m)))
 
-        with cgutils.for_range(builder, blocks) as block:
+        with cgutils.for_range(builder, moving.blocks) as block:
             for skip in range(0, BLOCK, each):
                 some(block.index, skip)
 
@@ -126,15 +139,15 @@ def query_scores(lanes, held, members, key, key_at, offsets, first, blocks, chan
     Entry e of the keys lies ``offsets[e]`` beyond ``key_at``; the mask is the plane after the key's channels, the bias
     stands in the table after its channels.
     """
-    places = (key_at, offsets, first, blocks)
-    _emit_scores(lanes, held, members, key, *places, channels, stride, table, scores, by_key=False)
+    moving = _Moving(key, key_at, offsets, first, blocks, channels, stride)
+    _emit_scores(lanes, held, members, moving, table, scores, by_key=False)
 
 
 @lane_code
 def key_scores(lanes, held, members, query, query_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
     """The same scores seen from a tile of keys, each with the queries that lie ``offsets[e]`` away; no mask."""
-    places = (query_at, offsets, first, blocks)
-    _emit_scores(lanes, held, members, query, *places, channels, stride, table, scores, by_key=True)
+    moving = _Moving(query, query_at, offsets, first, blocks, channels, stride)
+    _emit_scores(lanes, held, members, moving, table, scores, by_key=True)
 
 
 @lane_code
@@ -216,13 +229,7 @@ def _emit_slopes(
     lanes: Lanes,
     held: Any,
     members: Any,
-    moving: Any,
-    moving_at: Any,
-    offsets: Any,
-    first: Any,
-    blocks: Any,
-    channels: Any,
-    stride: Any,
+    moving: _Moving,
     level: Any,
     delta: Any,
     level_place: Callable[[Any, Any], Any],
@@ -236,14 +243,14 @@ def _emit_slopes(
     def emit(member: Any, count: int, drops: bool) -> None:
         each = min(BLOCK, SUMS // (2 * count))
         totals = [lanes.sums(count) for _ in range(each)]
-        with cgutils.for_range(builder, lanes.times(blocks, BLOCK // each)) as step:
+        with cgutils.for_range(builder, lanes.times(moving.blocks, BLOCK // each)) as step:
             number = lanes.times(step.index, each)
-            entries = [lanes.plus(first, lanes.plus(number, i)) for i in range(each)]
+            entries = [lanes.plus(moving.first, lanes.plus(number, i)) for i in range(each)]
             for row in totals:
                 for total in row:
                     builder.store(lanes.constant(0.0), total)
-            starts = [lanes.plus(moving_at, lanes.entry(offsets, entry)) for entry in entries]
-            _emit_dots(lanes, held, moving, starts, member, channels, stride, totals)
+            starts = [moving.start(lanes, entry) for entry in entries]
+            _emit_dots(lanes, held, moving, starts, member, totals)
             for i, entry in enumerate(entries):
                 for m, total in enumerate(totals[i]):
                     tile = _tile(lanes, member, m)
@@ -275,22 +282,8 @@ def query_slopes(  # type: ignore[no-untyped-def]
     no gradient from its value.
     """
     dropped = _Drop(pixels, at, None, index, base, step, seed, threshold, factor)
-    places = (value_at, offsets, first, blocks)
-    _emit_slopes(
-        lanes,
-        held,
-        members,
-        value,
-        *places,
-        channels,
-        stride,
-        level,
-        delta,
-        lambda entry, tile: tile,
-        scores,
-        None,
-        dropped,
-    )
+    moving = _Moving(value, value_at, offsets, first, blocks, channels, stride)
+    _emit_slopes(lanes, held, members, moving, level, delta, lambda entry, tile: tile, scores, None, dropped)
 
 
 @lane_code
@@ -300,27 +293,19 @@ def key_slopes(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """The same seen from a tile of keys with values ``held``; level and delta are planes. Also the weights as used."""
     dropped = _Drop(pixels, at, shifts, index, base, step, seed, threshold, factor)
-    places = (grad_at, offsets, first, blocks)
+    moving = _Moving(grad, grad_at, offsets, first, blocks, channels, stride)
 
     def level_place(entry: Any, tile: Any) -> Any:
         return lanes.plus(level_at, lanes.entry(levelled, entry))
 
-    _emit_slopes(
-        lanes, held, members, grad, *places, channels, stride, level, delta, level_place, scores, weights, dropped
-    )
+    _emit_slopes(lanes, held, members, moving, level, delta, level_place, scores, weights, dropped)
 
 
 def _emit_gather(
     lanes: Lanes,
     weights: Any,
     members: Any,
-    moving: Any,
-    moving_at: Any,
-    offsets: Any,
-    first: Any,
-    blocks: Any,
-    channels: Any,
-    stride: Any,
+    moving: _Moving,
     table: Any,
     found: Any,
 ) -> None:
@@ -336,16 +321,16 @@ def _emit_gather(
                 for tile, total in zip(tiles, row, strict=True):
                     start = lanes.load(found, lanes.plus(tile, lanes.times(lanes.plus(channel, c), ROW)), width)
                     builder.store(start, total)
-            with cgutils.for_range(builder, blocks) as block:
-                start = lanes.plus(first, lanes.times(block.index, BLOCK))
-                codes = lanes.times(start, lanes.times(lanes.plus(channels, 1), SHARE))
+            with cgutils.for_range(builder, moving.blocks) as block:
+                start = lanes.plus(moving.first, lanes.times(block.index, BLOCK))
+                codes = lanes.times(start, lanes.times(lanes.plus(moving.channels, 1), SHARE))
                 for i in range(BLOCK):
                     own = lanes.times(lanes.plus(lanes.times(block.index, BLOCK), i), ROW)
                     shares = [lanes.load(weights, lanes.plus(own, tile), width) for tile in tiles]
-                    at = lanes.plus(lanes.plus(moving_at, shift), lanes.entry(offsets, lanes.plus(start, i)))
+                    at = lanes.plus(moving.start(lanes, lanes.plus(start, i)), shift)
                     for c, row in enumerate(totals):
                         there = lanes.plus(channel, c)
-                        near = lanes.load(moving, lanes.plus(at, lanes.times(there, stride)), width)
+                        near = moving.channel(lanes, at, there, width)
                         for m, (total, share) in enumerate(zip(row, shares, strict=True)):
                             lanes.add(total, share, near)
                             if table is not None:
@@ -357,23 +342,23 @@ def _emit_gather(
                     lanes.store(builder.load(total), found, place)
 
     def in_channels(member: Any, count: int) -> None:
-        lanes.in_groups(channels, 4, lambda channel, size: emit(member, count, channel, size))
+        lanes.in_groups(moving.channels, 4, lambda channel, size: emit(member, count, channel, size))
 
     lanes.in_groups(members, SHARE, in_channels)
 
 
 @lane_code
-def gather(lanes, weights, members, moving, moving_at, offsets, first, blocks, channels, stride, found):  # type: ignore[no-untyped-def]
+def gather(lanes, weights, members, planes, at, offsets, first, blocks, channels, stride, found):  # type: ignore[no-untyped-def]
     """Add ``sum_e weights_e moving_e`` to rows ``found`` (channels, SHARE, WIDTH)."""
-    places = (moving_at, offsets, first, blocks)
-    _emit_gather(lanes, weights, members, moving, *places, channels, stride, None, found)
+    moving = _Moving(planes, at, offsets, first, blocks, channels, stride)
+    _emit_gather(lanes, weights, members, moving, None, found)
 
 
 @lane_code
-def gather_encoded(lanes, weights, members, moving, moving_at, offsets, first, blocks, channels, stride, table, found):  # type: ignore[no-untyped-def]
+def gather_encoded(lanes, weights, members, planes, at, offsets, first, blocks, channels, stride, table, found):  # type: ignore[no-untyped-def]
     """Add ``sum_e weights_e (moving_e + table_e)``."""
-    places = (moving_at, offsets, first, blocks)
-    _emit_gather(lanes, weights, members, moving, *places, channels, stride, table, found)
+    moving = _Moving(planes, at, offsets, first, blocks, channels, stride)
+    _emit_gather(lanes, weights, members, moving, table, found)
 
 
 @lane_code
