@@ -26,8 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from unpose.groups import parse
-from unpose.nn import GroupSelfAttention, LiftingSelfAttention, position_table
-from unpose.nn.attention import implementation
+from unpose.nn import GroupSelfAttention, LiftingSelfAttention, implementation, position_table
 
 CHANNELS, HEADS, EACH, WINDOW = 20, 9, 10, 5
 PAIRS = {"paper": "direct", "relative": "direct", "lifting": "direct lifting"}

@@ -12,8 +12,8 @@ from unpose.nn import (
     LiftingSelfAttention,
     PointwiseLinear,
     SpatialPool,
+    implementation,
 )
-from unpose.nn.attention import implementation
 
 GROUPS = ["c1", "d1", "c4", "d4", "c8", "c12", "c16"]
 SIZES = [(7, 7), (8, 8), (9, 13), (28, 28)]

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from unpose.groups import parse
-from unpose.nn import GroupSelfAttention, group_attention, window_sums, windowed
-from unpose.nn.attention import implementation
+from unpose.nn import GroupSelfAttention, group_attention, implementation, window_sums, windowed
 
 
 def draw(generator, *shape):

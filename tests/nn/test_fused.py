@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradgradcheck
 
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, group_attention, implementation, planes_cpu
-from unpose.nn.attention import _CHOICE
+from unpose.nn.choice import chosen
 
 
 def draw(shape, seed=0, dtype=torch.float32):
@@ -259,10 +259,10 @@ def test_automatic_choice():
 def test_a_choice_is_its_threads_own():
     seen = []
     with implementation("plain"):
-        thread = threading.Thread(target=lambda: seen.append(_CHOICE.name))
+        thread = threading.Thread(target=lambda: seen.append(chosen()))
         thread.start()
         thread.join()
-        seen.append(_CHOICE.name)
+        seen.append(chosen())
     assert seen == ["auto", "plain"]
 
 

@@ -23,18 +23,20 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 
 # batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special
 SMALL = {
-    "cyclic": dict(shape=(2, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
+    "cyclic": dict(shape=(1, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
     "lifting": dict(shape=(1, 2, 1, 4, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16),
     "global": dict(shape=(1, 2, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
-    "table apart": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, table_bytes=0, programs=2),
+    "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, programs=60),
     "many channels": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, lanes=16),
     "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 3), (3, 3)), heads=1, lanes=32, dropout=0.3, seed=2_000_000_011),
     "bfloat16": dict(shape=(2, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=32, dtype="bfloat16"),
-    "pairs dropped": dict(
-        shape=(2, 1, 4, 4, 2, (3, 5), (5, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
+    "halves dropped": dict(
+        shape=(1, 1, 2, 2, 2, (3, 5), (5, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
     ),
-    "pairs lifted": dict(shape=(1, 2, 1, 2, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16, dtype="float16"),
-    "halves unpaired": dict(shape=(2, 1, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16"),
+    "halves lifted": dict(
+        shape=(1, 2, 1, 2, 1, (5, 3), (2, 5), (5, 3)), heads=2, bias_heads=1, lanes=16, dtype="float16"
+    ),
+    "halves in one row": dict(shape=(1, 1, 3, 3, 3, (3, 5), (3, 2), (1, 3)), heads=1, lanes=16, dtype="bfloat16"),
 }  # fmt: skip
 
 LARGE = {
@@ -44,7 +46,8 @@ LARGE = {
     "lifted": dict(shape=(7, 9, 1, 8, 1, (28, 29), (10, 10), (7, 7)), heads=9),
     "global": dict(shape=(2, 3, 4, 4, 4, (11, 13), (6, 7), (21, 25)), heads=1),
     "wide heads": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1),
-    "bfloat16": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, dtype="bfloat16"),
+    "bfloat16": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, dtype="bfloat16", dropout=0.1, seed=3),
+    "wide halves": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1, dtype="bfloat16"),
 }  # fmt: skip
 
 NAMES = ("out", "logsumexp", "query", "key", "value", "position", "bias")
@@ -72,20 +75,15 @@ def draw(case, device="cpu"):
 
 
 def kept(shape, dropout, seed):
-    """What each weight of (b, n, outputs, h, w, keys, window_y, window_x) is multiplied with: by a hash of its place.
-
-    Two output elements, an even one and the odd one after it, share 32 bits: the low 16 are the even one's. Those below
-    2^16 dropout are dropped.
-    """
-    batch, heads, outputs, *rest = shape
-    x = np.arange(batch * heads * -(-outputs // 2) * math.prod(rest), dtype=np.uint32)
-    x = x * np.uint32(0x9E3779B9) + np.uint32(seed)
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    x = x ^ (x >> np.uint32(16))
-    bits = np.stack([x & np.uint32(0xFFFF), x >> np.uint32(16)], axis=-1).reshape(batch, heads, -1, *rest, 2)
-    bits = np.moveaxis(bits, -1, 3).reshape(batch, heads, -1, *rest)[:, :, :outputs]
-    return torch.from_numpy((bits >= round(dropout * 2**16)) / (1 - dropout))
+    """What each weight of (b, n, outputs, h, w, keys, window_y, window_x) is multiplied with: a hash decides."""
+    query = np.arange(math.prod(shape[:5]), dtype=np.uint32).reshape(*shape[:5], 1, 1, 1) + np.uint32(seed)
+    query *= np.uint32(0x9E3779B9)
+    query = (query ^ (query >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    query = (query ^ (query >> np.uint32(15))) * np.uint32(0x846CA68B)
+    query ^= query >> np.uint32(16)
+    entry = np.arange(math.prod(shape[5:]), dtype=np.uint32).reshape(shape[5:]) * np.uint32(0x9E3779B9)
+    bits = (query ^ entry) * np.uint32(0x85EBCA6B)
+    return torch.from_numpy((bits >= round(dropout * 2**32)) / (1 - dropout))
 
 
 def slow(query, key, value, position, bias, dropout=0.0, seed=0):
@@ -161,9 +159,9 @@ def test_interpreted_kernels_are_the_sums_written_out(name, interpreted):
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     # The interpreter takes what the compiler does not.
-    together = ["forward_kernel", "queries_kernel", "keys_kernel"]
-    apart = ["forward_kernel", "queries_kernel", "queries_kernel", "keys_kernel"]
-    assert child("compile", TRITON_CACHE_DIR=str(tmp_path)) == apart + together
+    packing, backward = ["pack_kernel"], ["queries_kernel", "table_kernel", "keys_kernel"]
+    expected = [*packing * 3, "forward_kernel", *packing * 4, *backward, "forward_kernel", *backward]
+    assert child("compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
 
 
 @needs_gpu
@@ -182,8 +180,8 @@ def test_pixels_side_by_side_are_not_copied():
     from unpose.nn import windowed_cuda
 
     maps = torch.randn(3, 2, 5, 4, 13, 11).permute(0, 1, 3, 4, 5, 2)  # (b, n, g, h, w, d)
-    assert windowed_cuda._planar(maps, 1).data_ptr() == maps.data_ptr()
-    copied = windowed_cuda._planar(maps.contiguous(), 1)
+    assert windowed_cuda._planar(maps).data_ptr() == maps.data_ptr()
+    copied = windowed_cuda._planar(maps.contiguous())
     assert copied.is_contiguous()
     assert torch.equal(windowed_cuda._pixels_first(copied), maps)
 
@@ -206,7 +204,6 @@ def interpret():
     found = {}
     for name, case in SMALL.items():
         kernels._LANES = case["lanes"]
-        kernels._TABLE_BYTES = case.get("table_bytes", 2**27)
         kernels._PROGRAMS = case.get("programs", 4096)
         found[name] = errors(kernels, case)[0]
     return found
@@ -242,8 +239,7 @@ def compile_kernels():
 
     driver.set_active(Absent())
     JITFunction.run = compile_only
-    for name, table_bytes in (("bfloat16", 0), ("cyclic", 2**27)):
-        kernels._TABLE_BYTES = table_bytes
+    for name in ("bfloat16", "cyclic"):
         *tensors, gradient = draw(SMALL[name])
         out, logsumexp = kernels.forward(*tensors)
         kernels.backward(gradient, *tensors, out, logsumexp)

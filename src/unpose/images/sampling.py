@@ -137,7 +137,8 @@ def source_points(dst_from_src: Tensor, shape: tuple[int, int]) -> Tensor:
     src_from_dst = src_from_dst / src_from_dst[:, 2:, 2:]
     points = grid @ src_from_dst[:, :2, :2].mT + src_from_dst[:, None, :2, 2]  # (n, h * w, 2)
     tilt = src_from_dst[:, 2, :2]
-    if tilt.requires_grad or tilt.any():
+    # On a GPU to look would be to wait; a depth of one divides to the same bits.
+    if tilt.requires_grad or tilt.device.type != "cpu" or tilt.any():
         depth = grid @ tilt[:, :, None] + 1  # (n, h * w, 1)
         ahead = depth > 1e-3
         points = torch.where(ahead, points / torch.where(ahead, depth, torch.ones_like(depth)), _FAR)

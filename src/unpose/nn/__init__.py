@@ -1,6 +1,7 @@
 """Networks for which a turned image is the same image: group attention and group convolution."""
 
-from unpose.nn.attention import estimate_memory, group_attention, implementation
+from unpose.nn.attention import estimate_memory, group_attention
+from unpose.nn.choice import implementation
 from unpose.nn.convolution import GroupConv2d
 from unpose.nn.encodings import HarmonicEncoding, SeparableEncoding
 from unpose.nn.group_cnn import group_cnn

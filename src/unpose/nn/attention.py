@@ -1,52 +1,11 @@
 """The one core of group self-attention; lifting and group layers, local and global, are shells around it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import local
-
 import torch
 from torch import Tensor
 
+from unpose.nn.choice import chosen
 from unpose.nn.fused import attend_fused, obstacle
 from unpose.nn.windowed import attend, attend_double
-
-
-class _Choice(local):
-    """One for each thread. A context variable would do the same, but torch.compile cannot read one."""
-
-    name = "auto"
-
-
-_CHOICE = _Choice()
-
-
-@contextmanager
-def implementation(name: str) -> Iterator[None]:
-    """Choose how group attention is computed inside a ``with`` block, networks included; other threads are not touched.
-
-    Parameters
-    ----------
-    name : {"auto", "plain", "fused"}
-        ``"plain"`` is PyTorch's own operations: the reference, for any device, with derivatives of any order.
-        ``"fused"`` is compiled loops that write no scores to memory, on the CPU and, but for float64, on CUDA; first
-        derivatives only. An error says why where they cannot run. ``"auto"``, the default, is fused where it can run,
-        and plain in float64, which is for checking.
-
-    Examples
-    --------
-    >>> maps, table = torch.randn(1, 2, 4, 5, 7, 6), torch.randn(1, 4, 4, 3, 3, 6)
-    >>> with implementation("plain"):
-    ...     reference = group_attention(maps, maps, maps, table)
-    >>> torch.allclose(group_attention(maps, maps, maps, table), reference, atol=1e-5)
-    True
-    """
-    if name not in ("auto", "plain", "fused"):
-        raise ValueError(f"the implementation must be 'auto', 'plain' or 'fused', got {name!r}")
-    before, _CHOICE.name = _CHOICE.name, name
-    try:
-        yield
-    finally:
-        _CHOICE.name = before
 
 
 def group_attention(
@@ -124,10 +83,10 @@ def group_attention(
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> bool:
-    if _CHOICE.name == "plain":
+    if chosen() == "plain":
         return False
     reason = obstacle(query, key, value, position, bias, dropout)
-    if _CHOICE.name == "auto":
+    if chosen() == "auto":
         return reason is None and query.dtype != torch.float64
     if reason is not None:
         raise ValueError(f"fused group attention cannot run here: {reason}; use implementation('auto') or 'plain'")

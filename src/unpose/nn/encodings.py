@@ -9,6 +9,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from unpose.nn.layers import norm_swish
+
 _RING_WIDTH = 0.6
 """Standard deviation of a ring in ring spacings: neighbours overlap enough to reach every radius between them."""
 _CORE = 0.25
@@ -68,8 +70,10 @@ class SeparableEncoding(nn.Module):
         self.element = nn.Embedding(relations, channels - 2 * along) if relations else None
 
     def forward(self, points: Tensor) -> Tensor:
-        x, y = (points.to(next(self.parameters()).dtype) / self.reach).split(1, dim=-1)
-        place = torch.cat([self.along_x(x), self.along_y(y)], dim=-1)[None, None]  # (1, 1, ..., 2 p)
+        # Flat, so that each linear layer is one product on a GPU.
+        x, y = (points.reshape(-1, 2).to(next(self.parameters()).dtype) / self.reach).split(1, dim=-1)
+        place = torch.cat([self.along_x(x), self.along_y(y)], dim=-1)
+        place = place.view(1, 1, *points.shape[:-1], -1)  # (1, 1, ..., 2 p)
         if self.element is None:
             return place
         kinds = self.element.weight  # (relations, e)
@@ -114,4 +118,4 @@ def make_encoding(kind: str, channels: int, relations: int | None, heads: int, r
 
 
 def _scalar_network(channels: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(1, 16), nn.LayerNorm(16, eps=1e-3), nn.SiLU(), nn.Linear(16, channels))
+    return nn.Sequential(nn.Linear(1, 16), *norm_swish(16, eps=1e-3), nn.Linear(16, channels))

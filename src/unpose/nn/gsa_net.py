@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
 from unpose.nn.attention import check_window
+from unpose.nn.autocast import full_precision
 from unpose.nn.checks import as_size, halved
-from unpose.nn.layers import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
+from unpose.nn.layers import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool, norm_swish
 from unpose.nn.network import Network, parse_point_group
 from unpose.nn.self_attention import GroupSelfAttention, LiftingSelfAttention
 
@@ -63,8 +64,7 @@ class _Block(nn.Module):
     def __init__(self, group: FiniteGroup, inside: int, outside: int, config: GSAConfig, reach: float | None) -> None:
         super().__init__()
         self.attention = nn.Sequential(
-            ChannelNorm(inside),
-            nn.SiLU(),
+            *norm_swish(inside),
             GroupSelfAttention(
                 group,
                 inside,
@@ -75,21 +75,19 @@ class _Block(nn.Module):
                 reach=reach,
                 attention_dropout=config.attention_dropout,
             ),
-            ChannelNorm(outside),
-            nn.SiLU(),
+            *norm_swish(outside),
             nn.Dropout(config.value_dropout),
         )
         self.pointwise = nn.Sequential(
             PointwiseLinear(outside, outside // 2),
-            ChannelNorm(outside // 2),
-            nn.SiLU(),
+            *norm_swish(outside // 2),
             PointwiseLinear(outside // 2, outside),
             ChannelNorm(outside),
         )
         self.shortcut = nn.Identity() if inside == outside else PointwiseLinear(inside, outside)
 
     def forward(self, maps: Tensor) -> Tensor:
-        maps = self.shortcut(maps) + self.attention(maps)
+        maps = full_precision(self.shortcut(maps)) + self.attention(maps)
         return maps + self.pointwise(maps)
 
 
@@ -115,8 +113,7 @@ class GSANet(Network):
                 reach=reach,
                 attention_dropout=config.attention_dropout,
             ),
-            ChannelNorm(config.lifted),
-            nn.SiLU(),
+            *norm_swish(config.lifted),
         ]
         channels, size = config.lifted, image_size
         for index, stage in enumerate(config.stages):

@@ -8,7 +8,7 @@ heads, channels and elements. Pixels lie side by side.
 
 All tensors are columns, (LANES,); what has several channels, entries or elements is a tuple of them. So everything
 stays in the registers of its lane; only the gradient of the table is summed over lanes. With ``PAIR`` = 2 a column
-holds two elements, see :mod:`unpose.nn.words_cuda`.
+holds two channels, see :mod:`unpose.nn.words_cuda`; ``D`` and ``DV`` still count channels.
 """
 
 # Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
@@ -20,7 +20,7 @@ import math
 import triton
 import triton.language as tl
 
-from unpose.nn.words_cuda import apart, plus, times, times_plus, together, twice, word
+from unpose.nn.words_cuda import INTERPRETED, apart, joined, plus, times, times_plus, twice
 
 _HELD = tl.constexpr(16)
 """Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
@@ -33,41 +33,43 @@ _HEADROOM = tl.constexpr(4.0)
 
 @triton.jit
 def _look(  # type: ignore[no-untyped-def]
-    y, x, row, column, SIGN: tl.constexpr,
+    y, x, row, start, j: tl.constexpr, SIGN: tl.constexpr,
     H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """What a lane finds at a place of the window: whether a pixel, how far off in memory, and the place's number.
+    """What a lane finds at the j-th place from ``start`` in a row of the window.
 
-    Where there is none it finds its own pixel, which it sees anyway: address and number are safe. ``SIGN`` = -1 looks
-    the other way, from a key to who sees it.
+    Whether it is a pixel, how far off it lies in memory, and j itself, or of places beyond the row the last one's.
+    Where there is no pixel it finds its own, which it sees anyway: address and number are safe. ``SIGN`` = -1 looks the
+    other way, from a key to who sees it.
     """
+    column = start + j
     step_y, step_x = SIGN * (row - WY // 2), SIGN * (column - WX // 2)
     inside = _within(y + step_y, H) & _within(x + step_x, W)
+    shift = j
     if WX % GROUP != 0:
         inside = inside & (column < WX)
-        column = tl.minimum(column, WX - 1)
-    return inside, tl.where(inside, step_y * W + step_x, 0), row * WX + column
+        shift = tl.minimum(column, WX - 1) - start
+    return inside, tl.where(inside, step_y * W + step_x, 0), shift
 
 
 @triton.jit
-def _read(at, STRIDE: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What is behind pointers, for a pair also what lies a stride further: one column."""
+def _read(at, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR == 1:
         return tl.load(at).to(tl.float32)
     else:
-        return word(tl.load(at), tl.load(at + STRIDE))
+        return tl.load(at)
 
 
 @triton.jit
 def _rows(  # type: ignore[no-untyped-def]
     at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """All channels of SHARED elements behind pointers, channels of one element or pair side by side."""
+    """All SIZE columns of SHARED elements behind pointers, those of one element side by side."""
     rows = ()
     if SIZE <= _HELD:
-        for i in tl.static_range(0, SHARED, PAIR):
+        for i in tl.static_range(SHARED):
             for c in tl.static_range(SIZE):
-                rows = rows + (_read(at + (i * ELEMENT + c * CHANNEL), ELEMENT, PAIR),)
+                rows = rows + (_read(at + (i * ELEMENT + c * CHANNEL), PAIR),)
     return rows
 
 
@@ -76,30 +78,27 @@ def _channel(  # type: ignore[no-untyped-def]
     held, at, i: tl.constexpr, c: tl.constexpr, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr,
     PAIR: tl.constexpr,
 ):  # fmt: skip
-    """Channel c of the i-th element or pair: out of ``held``, or out of memory where heads are wide."""
+    """Column c of the i-th element: out of ``held``, or out of memory where heads are wide."""
     if SIZE <= _HELD:
         return held[i * SIZE + c]
     else:
-        return _read(at + (i * PAIR * ELEMENT + c * CHANNEL), ELEMENT, PAIR)
+        return _read(at + (i * ELEMENT + c * CHANNEL), PAIR)
 
 
 @triton.jit
 def _neighbour(at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """All channels of one element behind pointers, to go with elements or pairs."""
-    channels = ()
+    """All columns of one element behind pointers."""
+    columns = ()
     for c in tl.static_range(SIZE):
-        if PAIR == 1:
-            channels = channels + (tl.load(at + c * CHANNEL).to(tl.float32),)
-        else:
-            channels = channels + (twice(tl.load(at + c * CHANNEL)),)
-    return channels
+        columns = columns + (_read(at + c * CHANNEL, PAIR),)
+    return columns
 
 
 @triton.jit
-def _codes(at, D: tl.constexpr):  # type: ignore[no-untyped-def]
-    """An entry of the table channel by channel, and up to three channels of padding: four channels are one load."""
+def _codes(at, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """An entry of the table column by column, and up to three columns of padding: four columns are one load."""
     codes = ()
-    for c in tl.static_range(0, D, 4):
+    for c in tl.static_range(0, SIZE, 4):
         even, odd = tl.split(tl.reshape(tl.load(at + c + tl.arange(0, 4)), (2, 2)))
         first, third = tl.split(even)
         second, fourth = tl.split(odd)
@@ -120,6 +119,16 @@ def _full(column, COUNT: tl.constexpr, number: tl.constexpr, PAIR: tl.constexpr)
 
 
 @triton.jit
+def _write(  # type: ignore[no-untyped-def]
+    at, columns, first: tl.constexpr, size, live, COUNT: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """COUNT channels from column ``first`` on, times a size, behind pointers."""
+    for c in tl.static_range(COUNT):
+        found = apart(columns[first + c // PAIR], PAIR)[c % PAIR] * size
+        tl.store(at + c * CHANNEL, found.to(at.dtype.element_ty), live)
+
+
+@triton.jit
 def _pixels(tile, count, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr):  # type: ignore[no-untyped-def]
     """Image, pixel number, row and column of each lane, and whether it is one; images follow one another."""
     lane = tile * LANES + tl.arange(0, LANES)
@@ -136,15 +145,9 @@ def _within(number, END: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _marks(number, seed, ENTRIES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the hashes of a query's weights begin."""
-    return (number * ENTRIES).to(tl.uint32) * 0x9E3779B9 + tl.load(seed).to(tl.uint32)
-
-
-@triton.jit
-def _hash(mark, entry):  # type: ignore[no-untyped-def]
-    """32 bits for the weights of two output elements, an even one and the odd one after it: 16 for each."""
-    x = mark + entry.to(tl.uint32) * 0x9E3779B9
+def _mark(number):  # type: ignore[no-untyped-def]
+    """A hash of 32 bits."""
+    x = number.to(tl.uint32) * 0x9E3779B9
     x ^= x >> 16
     x *= 0x7FEB352D
     x ^= x >> 15
@@ -153,8 +156,10 @@ def _hash(mark, entry):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _kept(bits, output, least):  # type: ignore[no-untyped-def]
-    return ((bits >> (output % 2 * 16)) & 0xFFFF) >= least
+def _kept(query_mark, entry, least):  # type: ignore[no-untyped-def]
+    """Whether dropout keeps the weight of a query at an entry; the entry's own part is the same for all lanes."""
+    mixed = (query_mark ^ entry.to(tl.uint32) * 0x9E3779B9) * 0x85EBCA6B
+    return mixed >= least.to(tl.uint32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["count", "least"])
@@ -168,8 +173,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     """Outputs and denominators of ``SHARED`` output elements at ``LANES`` pixels: equation 16, a running maximum."""
     ENTRIES: tl.constexpr = KEYS * WY * WX
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    WORDS: tl.constexpr = (D + 3) // 4 * 4
-    SLOTS: tl.constexpr = SHARED // PAIR
+    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
+    SIZE_V: tl.constexpr = (DV + PAIR - 1) // PAIR
+    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
     FACTOR: tl.constexpr = _LOG2E / D**0.5  # scores in bits: powers of two are what the machine computes
     program = tl.program_id(0)
     first = program % (OUTPUTS // SHARED) * SHARED  # outputs of one tile run side by side: they read the same keys
@@ -178,39 +184,38 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     head = (program // tiles).to(tl.int64)
     image, pixel, y, x, live = _pixels(program % tiles, count, LANES, H, W)
     asked = image * HEADS + head
-    table += (head * OUTPUTS + first) // PAIR * (ENTRIES * WORDS)
+    table += (head * OUTPUTS + first) * (ENTRIES * WORDS)
     bias += (head * OUTPUTS + first) * ENTRIES
     asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
     keys = key + (image * K[0] + head * K[1] + pixel)
     values = value + (image * V[0] + head * V[1] + pixel)
-    queries, marks = _rows(asking, D, Q[2], Q[3], SHARED, PAIR), ()
+    queries, marks = _rows(asking, SIZE, Q[2], Q[3], SHARED, PAIR), ()
     if DROPS:
-        for i in tl.static_range(SLOTS):
-            number = (asked * ((OUTPUTS + 1) // 2) + (first + i * PAIR) // 2) * (H * W) + pixel
-            marks = marks + (_marks(number, seed, ENTRIES),)
+        for i in tl.static_range(SHARED):
+            marks = marks + (_mark((asked * OUTPUTS + first + i) * (H * W) + pixel + tl.load(seed)),)
     # Finite, so that a key that is left out gives exp(-inf), never inf - inf.
     top, below = _full(pixel, SHARED, -1e30, 1), _full(pixel, SHARED, 0.0, 1)
-    total = _full(pixel, SLOTS * DV, 0.0, PAIR)
+    total = _full(pixel, SHARED * SIZE_V, 0.0, PAIR)
     for line in range(KEYS * WY * CHUNKS):
         element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
+        entry = (element * WY + row) * WX + start
+        # Added to a pointer here, so that what follows are constant steps from it.
+        line_table = table + entry * WORDS
         scores, places, entries = (), (), ()
         for j in tl.static_range(GROUP):
-            inside, place, offset = _look(y, x, row, start + j, 1, H, W, WY, WX, GROUP)
-            entry = element * (WY * WX) + offset
-            places, entries = places + (place,), entries + (entry,)
-            near = _neighbour(keys + (element * K[3] + place), D, K[2], PAIR)
-            for i in tl.static_range(SLOTS):
-                codes = _codes(table + (i * ENTRIES + entry) * WORDS, D)
+            inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+            places, entries = places + (place,), entries + (entry + shift,)
+            near = _neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
+            for i in tl.static_range(SHARED):
+                codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
                 score = _full(pixel, 1, 0.0, PAIR)[0]
-                for c in tl.static_range(D):
-                    asked_for = _channel(queries, asking, i, c, D, Q[2], Q[3], PAIR)
+                for c in tl.static_range(SIZE):
+                    asked_for = _channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
                     score = times_plus(asked_for, plus(near[c], codes[c], PAIR), score, PAIR)
-                found = apart(score, PAIR)
-                for one in tl.static_range(PAIR):
-                    score = found[one]
-                    if HAS_BIAS:
-                        score += tl.load(bias + (i * PAIR + one) * ENTRIES + entry)
-                    scores = scores + (tl.where(inside, score, float("-inf")),)
+                score = joined(score, PAIR)
+                if HAS_BIAS:
+                    score += tl.load(bias + i * ENTRIES + entry + shift)
+                scores = scores + (tl.where(inside, score, float("-inf")),)
         weights, shrinks, new_top, new_below = (), (), (), ()
         for i in tl.static_range(SHARED):
             highest = top[i]
@@ -224,37 +229,127 @@ def forward_kernel(  # type: ignore[no-untyped-def]
                 weights = weights + (weight,)
             new_top = new_top + (highest,)
             new_below = new_below + (summed,)
-            shrinks = shrinks + (shrink,)
+            shrinks = shrinks + (twice(shrink, PAIR),)
         before, top, below, total = total, new_top, new_below, ()
-        for i in tl.static_range(SLOTS):
-            shrink = together(shrinks, i * PAIR, PAIR)
-            for c in tl.static_range(DV):
-                total = total + (times(before[i * DV + c], shrink, PAIR),)
+        for i in tl.static_range(SHARED):
+            for c in tl.static_range(SIZE_V):
+                total = total + (times(before[i * SIZE_V + c], shrinks[i], PAIR),)
         for j in tl.static_range(GROUP):
-            near = _neighbour(values + (element * V[3] + places[j]), DV, V[2], PAIR)
+            near = _neighbour(values + (element * V[3] + places[j]), SIZE_V, V[2], PAIR)
             before, total = total, ()
-            for i in tl.static_range(SLOTS):
-                given = ()
+            for i in tl.static_range(SHARED):
+                weight = weights[i * GROUP + j]
                 if DROPS:
-                    bits = _hash(marks[i], entries[j])
-                for one in tl.static_range(PAIR):
-                    weight = weights[(i * PAIR + one) * GROUP + j]
-                    if DROPS:
-                        weight = tl.where(_kept(bits, first + i * PAIR + one, least.to(tl.uint32)), weight, 0.0)
-                    given = given + (weight,)
-                weight = together(given, 0, PAIR)
-                for c in tl.static_range(DV):
-                    total = total + (times_plus(weight, near[c], before[i * DV + c], PAIR),)
-    for i in tl.static_range(SLOTS):
-        for c in tl.static_range(DV):
-            found = apart(total[i * DV + c], PAIR)
-            for one in tl.static_range(PAIR):
-                at = out + (image * R[0] + head * R[1] + (first + i * PAIR + one) * R[3] + pixel) + c * R[2]
-                result = found[one] / (below[i * PAIR + one] * rest)
-                tl.store(at, result.to(out.dtype.element_ty), live)
+                    weight = tl.where(_kept(marks[i], entries[j], least), weight, 0.0)
+                weight = twice(weight, PAIR)
+                for c in tl.static_range(SIZE_V):
+                    total = total + (times_plus(weight, near[c], before[i * SIZE_V + c], PAIR),)
+    for i in tl.static_range(SHARED):
+        at = out + (image * R[0] + head * R[1] + (first + i) * R[3] + pixel)
+        _write(at, total, i * SIZE_V, 1 / (below[i] * rest), live, DV, R[2], PAIR)
     for i in tl.static_range(SHARED):
         summed = (top[i] * FACTOR + tl.log2(below[i]) + _HEADROOM) / _LOG2E
         tl.store(logsumexp + ((asked * OUTPUTS + first + i) * (H * W) + pixel), summed, live)
+
+
+@triton.jit
+def _asking(  # type: ignore[no-untyped-def]
+    query, grad_out, image, head, first, pixel, Q: tl.constexpr, G: tl.constexpr,
+    SIZE: tl.constexpr, SIZE_V: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """Where the queries of SHARED outputs and the gradients of their results lie, and what is held of them."""
+    asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
+    wanting = grad_out + (image * G[0] + head * G[1] + first * G[3] + pixel)
+    queries = _rows(asking, SIZE, Q[2], Q[3], SHARED, PAIR)
+    return asking, wanting, queries, _rows(wanting, SIZE_V, G[2], G[3], SHARED, PAIR)
+
+
+@triton.jit
+def _slope(  # type: ignore[no-untyped-def]
+    asked, near, seen, codes, bias, inside, top, delta, mark, entry, least, i: tl.constexpr,
+    Q: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a score of the i-th output, before unit and 1 / sqrt(d); and key and encoding, added."""
+    FACTOR: tl.constexpr = _LOG2E / D**0.5
+    asking, wanting, queries, grads = asked
+    score, product, coded = _full(inside, 1, 0.0, PAIR)[0], _full(inside, 1, 0.0, PAIR)[0], ()
+    for c in tl.static_range(SIZE):
+        coded = coded + (plus(near[c], codes[c], PAIR),)
+        asked_for = _channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
+        score = times_plus(asked_for, coded[c], score, PAIR)
+    for c in tl.static_range(SIZE_V):
+        grad = _channel(grads, wanting, i, c, SIZE_V, G[2], G[3], PAIR)
+        product = times_plus(grad, seen[c], product, PAIR)
+    score, product = joined(score, PAIR), joined(product, PAIR)
+    if HAS_BIAS:
+        score += tl.load(bias + entry)
+    weight = tl.where(inside, tl.exp2(score * FACTOR - top), 0.0)
+    if DROPS:
+        product = tl.where(_kept(mark, entry, least), product, 0.0)
+    return weight * (product - delta), coded
+
+
+@triton.jit(do_not_specialize=["count", "least"])
+def queries_kernel(  # type: ignore[no-untyped-def]
+    query, key, value, table, bias, grad_out, out, logsumexp, delta, grad_query, seed, unit, count, least, rest,
+    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, R: tl.constexpr, GQ: tl.constexpr,
+    HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
+    DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """Gradients of ``SHARED`` outputs' queries at ``LANES`` pixels, and their ``delta``, which the others need."""
+    ENTRIES: tl.constexpr = KEYS * WY * WX
+    CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
+    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
+    SIZE_V: tl.constexpr = (DV + PAIR - 1) // PAIR
+    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
+    program = tl.program_id(0)
+    first = program % (OUTPUTS // SHARED) * SHARED
+    program = program // (OUTPUTS // SHARED)
+    tiles = (count + LANES - 1) // LANES
+    head = (program // tiles).to(tl.int64)
+    image, pixel, y, x, live = _pixels(program % tiles, count, LANES, H, W)
+    table += (head * OUTPUTS + first) * (ENTRIES * WORDS)
+    bias += (head * OUTPUTS + first) * ENTRIES
+    keys = key + (image * K[0] + head * K[1] + pixel)
+    values = value + (image * V[0] + head * V[1] + pixel)
+    asked = _asking(query, grad_out, image, head, first, pixel, Q, G, SIZE, SIZE_V, SHARED, PAIR)
+    marks, tops, deltas = (), (), ()
+    for i in tl.static_range(SHARED):
+        number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
+        marks = marks + (_mark(number + tl.load(seed)),)
+        tops = tops + (tl.load(logsumexp + number) * _LOG2E,)
+        result = out + (image * R[0] + head * R[1] + (first + i) * R[3] + pixel)
+        inner = tl.full(pixel.shape, 0.0, tl.float32)
+        for c in tl.static_range(DV):
+            wanted = apart(_channel(asked[3], asked[1], i, c // PAIR, SIZE_V, G[2], G[3], PAIR), PAIR)[c % PAIR]
+            inner += wanted * tl.load(result + c * R[2]).to(tl.float32)
+        deltas = deltas + (inner * rest,)
+        tl.store(delta + number, deltas[i], live)
+    total = _full(pixel, SHARED * SIZE, 0.0, PAIR)
+    for line in range(KEYS * WY * CHUNKS):
+        element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
+        entry = (element * WY + row) * WX + start
+        line_table = table + entry * WORDS
+        for j in tl.static_range(GROUP):
+            inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+            near = _neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
+            seen = _neighbour(values + (element * V[3] + place), SIZE_V, V[2], PAIR)
+            before, total = total, ()
+            for i in tl.static_range(SHARED):
+                codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+                slope, coded = _slope(
+                    asked, near, seen, codes, bias + i * ENTRIES, inside, tops[i], deltas[i], marks[i], entry + shift,
+                    least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
+                )  # fmt: skip
+                slope = twice(slope, PAIR)
+                for c in tl.static_range(SIZE):
+                    total = total + (times_plus(slope, coded[c], before[i * SIZE + c], PAIR),)
+    size = tl.load(unit) / D**0.5
+    for i in tl.static_range(SHARED):
+        at = grad_query + (image * GQ[0] + head * GQ[1] + (first + i) * GQ[3] + pixel)
+        _write(at, total, i * SIZE, size, live, D, GQ[2], PAIR)
 
 
 @triton.jit
@@ -272,127 +367,79 @@ def _matrix(slopes, column, i: tl.constexpr, SHARED: tl.constexpr, GROUP: tl.con
     return tl.reshape(tl.join(even, odd), (column.shape[0], 8))
 
 
-@triton.jit(do_not_specialize=["count", "blocks", "splits", "tiles_each", "lines_each", "least"])
-def queries_kernel(  # type: ignore[no-untyped-def]
-    query, key, value, table, bias, grad_out, out, logsumexp, delta, grad_query, sums, seed, unit,
-    count, blocks, splits, tiles_each, lines_each, least, rest,
-    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, R: tl.constexpr, GQ: tl.constexpr,
+@triton.jit(do_not_specialize=["images", "blocks", "tiles_each", "least"])
+def table_kernel(  # type: ignore[no-untyped-def]
+    query, key, value, table, bias, grad_out, channels, logsumexp, delta, sums, seed, images, blocks, tiles_each, least,
+    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
     HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
     DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDE: tl.constexpr, WANT_QUERY: tl.constexpr, WANT_TABLE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    COLUMNS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of ``SHARED`` outputs' queries over a block of tiles, and the block's sums for the table."""
+    """Sums for the gradient of one group of entries, ``SHARED`` outputs of them, over a block of tiles."""
     ENTRIES: tl.constexpr = KEYS * WY * WX
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    WORDS: tl.constexpr = (D + 3) // 4 * 4
-    SLOTS: tl.constexpr = SHARED // PAIR
-    FACTOR: tl.constexpr = _LOG2E / D**0.5
-    kind: tl.constexpr = tl.float16 if PAIR == 2 else tl.float32
+    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
+    SIZE_V: tl.constexpr = (DV + PAIR - 1) // PAIR
+    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
+    TILES: tl.constexpr = (H * W + LANES - 1) // LANES
+    # Products are in the type of the maps; the interpreter multiplies no bfloat16.
+    kind: tl.constexpr = tl.float16 if INTERPRETED and PAIR == 2 else channels.dtype.element_ty
     program = tl.program_id(0)
+    # Those that read the same pixels run side by side.
+    line = program % (KEYS * WY * CHUNKS)
+    program = program // (KEYS * WY * CHUNKS)
     first = program % (OUTPUTS // SHARED) * SHARED
     program = program // (OUTPUTS // SHARED)
-    split = program % splits
-    program = program // splits
     block = program % blocks
     head = (program // blocks).to(tl.int64)
-    table += (head * OUTPUTS + first) // PAIR * (ENTRIES * WORDS)
+    element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
+    entry = (element * WY + row) * WX + start
+    line_table = table + ((head * OUTPUTS + first) * ENTRIES + entry) * WORDS
     bias += (head * OUTPUTS + first) * ENTRIES
-    sums += ((block * HEADS + head) * OUTPUTS + first) * (COLUMNS * ENTRIES)
     wide, eight = tl.arange(0, WIDE), tl.arange(0, 8)
-    for step in range(tiles_each):
-        image, pixel, y, x, live = _pixels(block * tiles_each + step, count, LANES, H, W)
-        asked = image * HEADS + head
-        asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
-        wanting = grad_out + (image * G[0] + head * G[1] + first * G[3] + pixel)
-        keys = key + (image * K[0] + head * K[1] + pixel)
-        values = value + (image * V[0] + head * V[1] + pixel)
-        queries = _rows(asking, D, Q[2], Q[3], SHARED, PAIR)
-        grads = _rows(wanting, DV, G[2], G[3], SHARED, PAIR)
-        given, marks, tops, deltas = (), (), (), ()
+    total = ()
+    for _ in tl.static_range(SHARED):
+        total = total + (tl.zeros((WIDE, 8), tl.float32),)
+    for tile in range(block * tiles_each, tl.minimum((block + 1) * tiles_each, images * TILES)):
+        # Within one image, so that pixels of a channel are read side by side as a matrix is.
+        image = tl.cast(tile // TILES, tl.int64)
+        lane = tile % TILES * LANES + tl.arange(0, LANES)
+        live = lane < H * W
+        pixel = tl.minimum(lane, H * W - 1)
+        y, x = pixel // W, pixel % W
+        keys = key + (image * K[0] + head * K[1] + element * K[3] + pixel)
+        values = value + (image * V[0] + head * V[1] + element * V[3] + pixel)
+        asked = _asking(query, grad_out, image, head, first, pixel, Q, G, SIZE, SIZE_V, SHARED, PAIR)
+        marks, tops, deltas, slopes = (), (), (), ()
         for i in tl.static_range(SHARED):
-            number = (asked * OUTPUTS + first + i) * (H * W) + pixel
+            number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
+            marks = marks + (_mark(number + tl.load(seed)),)
             tops = tops + (tl.load(logsumexp + number) * _LOG2E,)
-            result = out + (image * R[0] + head * R[1] + (first + i) * R[3] + pixel)
-            inner = tl.full(pixel.shape, 0.0, tl.float32)
-            for c in tl.static_range(DV):
-                wanted = tl.load(wanting + (i * G[3] + c * G[2])).to(tl.float32)
-                inner += wanted * tl.load(result + c * R[2]).to(tl.float32)
-            deltas = deltas + (inner * rest,)
-            if WANT_QUERY:
-                tl.store(delta + number, deltas[i], live)
-            if WANT_TABLE:
-                # A column of ones after the channels: its sums are the gradient of the bias.
-                ones = tl.where(wide == D, 1.0, 0.0)[:, None].to(kind)
-                tile = tl.load(asking[None, :] + (i * Q[3] + wide[:, None] * Q[2]), (wide < D)[:, None], 0.0)
-                given = given + (tile.to(kind) + ones,)  # (WIDE, LANES)
-        if DROPS:
-            for i in tl.static_range(SLOTS):
-                number = (asked * ((OUTPUTS + 1) // 2) + (first + i * PAIR) // 2) * (H * W) + pixel
-                marks = marks + (_marks(number, seed, ENTRIES),)
-        total = _full(pixel, SLOTS * D, 0.0, PAIR)
-        for line in range(split * lines_each, tl.minimum((split + 1) * lines_each, KEYS * WY * CHUNKS)):
-            element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
-            slopes = ()
-            for j in tl.static_range(GROUP):
-                inside, place, offset = _look(y, x, row, start + j, 1, H, W, WY, WX, GROUP)
-                entry = element * (WY * WX) + offset
-                inside = inside & live
-                near = _neighbour(keys + (element * K[3] + place), D, K[2], PAIR)
-                seen = _neighbour(values + (element * V[3] + place), DV, V[2], PAIR)
-                before, total = total, ()
-                for i in tl.static_range(SLOTS):
-                    codes = _codes(table + (i * ENTRIES + entry) * WORDS, D)
-                    score, product, coded = _full(pixel, 1, 0.0, PAIR)[0], _full(pixel, 1, 0.0, PAIR)[0], ()
-                    for c in tl.static_range(D):
-                        coded = coded + (plus(near[c], codes[c], PAIR),)
-                        asked_for = _channel(queries, asking, i, c, D, Q[2], Q[3], PAIR)
-                        score = times_plus(asked_for, coded[c], score, PAIR)
-                    for c in tl.static_range(DV):
-                        grad = _channel(grads, wanting, i, c, DV, G[2], G[3], PAIR)
-                        product = times_plus(grad, seen[c], product, PAIR)
-                    scores, products, own = apart(score, PAIR), apart(product, PAIR), ()
-                    if DROPS:
-                        bits = _hash(marks[i], entry)
-                    for one in tl.static_range(PAIR):
-                        score, product = scores[one], products[one]
-                        if HAS_BIAS:
-                            score += tl.load(bias + (i * PAIR + one) * ENTRIES + entry)
-                        weight = tl.where(inside, tl.exp2(score * FACTOR - tops[i * PAIR + one]), 0.0)
-                        if DROPS:
-                            kept = _kept(bits, first + i * PAIR + one, least.to(tl.uint32))
-                            product = tl.where(kept, product, 0.0)
-                        own = own + (weight * (product - deltas[i * PAIR + one]),)
-                        slopes = slopes + (own[one].to(kind),)
-                    if WANT_QUERY:
-                        slope = together(own, 0, PAIR)
-                        for c in tl.static_range(D):
-                            total = total + (times_plus(slope, coded[c], before[i * D + c], PAIR),)
-                if not WANT_QUERY:
-                    total = before
-            if WANT_TABLE:
-                exists = (wide < COLUMNS)[:, None] & (eight < tl.minimum(GROUP, WX - start))[None, :]
-                for i in tl.static_range(SHARED):
-                    at = (
-                        sums
-                        + (i * COLUMNS + wide[:, None]) * ENTRIES
-                        + ((element * WY + row) * WX + start + eight[None, :])
-                    )
-                    so_far = tl.load(at, exists & (step > 0), 0.0)
-                    matrix = _matrix(slopes, pixel, i, SHARED, GROUP)
-                    so_far += tl.dot(given[i], matrix, input_precision=PRECISION)  # (WIDE, 8)
-                    tl.store(at, so_far, exists)
-        if WANT_TABLE:
-            tl.debug_barrier()  # what this tile has stored, the next one reads
-        if WANT_QUERY:
-            size = tl.load(unit) / D**0.5
-            for i in tl.static_range(SLOTS):
-                for c in tl.static_range(D):
-                    found = apart(total[i * D + c], PAIR)
-                    for one in tl.static_range(PAIR):
-                        at = grad_query + (image * GQ[0] + head * GQ[1] + (first + i * PAIR + one) * GQ[3] + pixel)
-                        tl.store(at + c * GQ[2], (found[one] * size).to(grad_query.dtype.element_ty), live)
+            deltas = deltas + (tl.load(delta + number),)
+        for j in tl.static_range(GROUP):
+            inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+            near = _neighbour(keys + place, SIZE, K[2], PAIR)
+            seen = _neighbour(values + place, SIZE_V, V[2], PAIR)
+            for i in tl.static_range(SHARED):
+                codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+                found = _slope(
+                    asked, near, seen, codes, bias + i * ENTRIES, inside & live, tops[i], deltas[i], marks[i],
+                    entry + shift, least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
+                )  # fmt: skip
+                slopes = slopes + (found[0].to(kind),)
+        before, total = total, ()
+        for i in tl.static_range(SHARED):
+            at = channels + (image * C[0] + head * C[1] + (first + i) * C[3]) + lane
+            given = tl.load(at[None, :] + wide[:, None] * C[2], (wide < D)[:, None] & live[None, :], 0.0).to(kind)
+            if HAS_BIAS:  # a row of ones after the channels: its sums are the gradient of the bias
+                given = tl.where((wide == D)[:, None], 1.0, given).to(kind)
+            summed = tl.dot(given, _matrix(slopes, pixel, i, SHARED, GROUP), before[i], input_precision=PRECISION)
+            total = total + (summed,)  # (WIDE, 8)
+    exists = (wide < COLUMNS)[:, None] & (eight < tl.minimum(GROUP, WX - start))[None, :]
+    sums += ((block * HEADS + head) * OUTPUTS + first) * (COLUMNS * ENTRIES) + entry
+    for i in tl.static_range(SHARED):
+        tl.store(sums + ((i * COLUMNS + wide[:, None]) * ENTRIES + eight[None, :]), total[i], exists)
 
 
 @triton.jit(do_not_specialize=["count", "least"])
@@ -406,8 +453,9 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     """Gradients of ``SHARED`` elements' keys and values at ``LANES`` pixels, from every query that sees them."""
     AREA: tl.constexpr = WY * WX
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    WORDS: tl.constexpr = (D + 3) // 4 * 4
-    SLOTS: tl.constexpr = SHARED // PAIR
+    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
+    SIZE_V: tl.constexpr = (DV + PAIR - 1) // PAIR
+    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
     FACTOR: tl.constexpr = _LOG2E / D**0.5
     program = tl.program_id(0)
     first = program % (KEYS // SHARED) * SHARED
@@ -416,65 +464,55 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     head = (program // tiles).to(tl.int64)
     image, pixel, y, x, live = _pixels(program % tiles, count, LANES, H, W)
     asked = image * HEADS + head
-    table += (head * (OUTPUTS * KEYS) + first) // PAIR * (AREA * WORDS)
+    table += (head * (OUTPUTS * KEYS) + first) * (AREA * WORDS)
     bias += head * (OUTPUTS * KEYS * AREA) + first * AREA
     asking = query + (image * Q[0] + head * Q[1] + pixel)
     wanting = grad_out + (image * G[0] + head * G[1] + pixel)
     key_at = key + (image * K[0] + head * K[1] + first * K[3] + pixel)
     value_at = value + (image * V[0] + head * V[1] + first * V[3] + pixel)
     about = asked * (OUTPUTS * H * W) + pixel
-    hashed = asked * ((OUTPUTS + 1) // 2 * H * W) + pixel
-    keys = _rows(key_at, D, K[2], K[3], SHARED, PAIR)
-    values = _rows(value_at, DV, V[2], V[3], SHARED, PAIR)
-    total, total_value = _full(pixel, SLOTS * D, 0.0, PAIR), _full(pixel, SLOTS * DV, 0.0, PAIR)
+    keys = _rows(key_at, SIZE, K[2], K[3], SHARED, PAIR)
+    values = _rows(value_at, SIZE_V, V[2], V[3], SHARED, PAIR)
+    total, total_value = _full(pixel, SHARED * SIZE, 0.0, PAIR), _full(pixel, SHARED * SIZE_V, 0.0, PAIR)
     for line in range(OUTPUTS * WY * CHUNKS):
         output, line_y, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
+        offset = line_y * WX + start
+        line_table = table + (output * (KEYS * AREA) + offset) * WORDS
         for j in tl.static_range(GROUP):
-            inside, place, offset = _look(y, x, line_y, start + j, -1, H, W, WY, WX, GROUP)
+            inside, place, shift = _look(y, x, line_y, start, j, -1, H, W, WY, WX, GROUP)
             highest = tl.load(logsumexp + about + (output * (H * W) + place)) * _LOG2E
             below = tl.load(delta + about + (output * (H * W) + place))
-            row = _neighbour(asking + (output * Q[3] + place), D, Q[2], PAIR)
-            grad = _neighbour(wanting + (output * G[3] + place), DV, G[2], PAIR)
+            row = _neighbour(asking + (output * Q[3] + place), SIZE, Q[2], PAIR)
+            grad = _neighbour(wanting + (output * G[3] + place), SIZE_V, G[2], PAIR)
             if DROPS:
-                mark = _marks(hashed + (output // 2 * (H * W) + place), seed, KEYS * AREA)
+                mark = _mark(about + (output * (H * W) + place) + tl.load(seed))
             before, before_value, total, total_value = total, total_value, (), ()
-            for i in tl.static_range(SLOTS):
-                codes = _codes(table + (output * (KEYS // PAIR * AREA) + i * AREA + offset) * WORDS, D)
+            for i in tl.static_range(SHARED):
+                codes = _codes(line_table + (i * AREA + shift) * WORDS, SIZE)
                 score, product = _full(pixel, 1, 0.0, PAIR)[0], _full(pixel, 1, 0.0, PAIR)[0]
-                for c in tl.static_range(D):
-                    own = _channel(keys, key_at, i, c, D, K[2], K[3], PAIR)
+                for c in tl.static_range(SIZE):
+                    own = _channel(keys, key_at, i, c, SIZE, K[2], K[3], PAIR)
                     score = times_plus(row[c], plus(own, codes[c], PAIR), score, PAIR)
-                for c in tl.static_range(DV):
-                    own = _channel(values, value_at, i, c, DV, V[2], V[3], PAIR)
+                for c in tl.static_range(SIZE_V):
+                    own = _channel(values, value_at, i, c, SIZE_V, V[2], V[3], PAIR)
                     product = times_plus(grad[c], own, product, PAIR)
-                scores, products, given, slopes = apart(score, PAIR), apart(product, PAIR), (), ()
-                for one in tl.static_range(PAIR):
-                    score, product = scores[one], products[one]
-                    if HAS_BIAS:
-                        score += tl.load(bias + output * (KEYS * AREA) + (i * PAIR + one) * AREA + offset)
-                    weight = tl.where(inside, tl.exp2(score * FACTOR - highest), 0.0)
-                    kept_weight = weight
-                    if DROPS:
-                        bits = _hash(mark, (first + i * PAIR + one) * AREA + offset)
-                        kept = _kept(bits, output, least.to(tl.uint32))
-                        product = tl.where(kept, product, 0.0)
-                        kept_weight = tl.where(kept, weight, 0.0)
-                    given = given + (kept_weight,)
-                    slopes = slopes + (weight * (product - below),)
-                weight, slope = together(given, 0, PAIR), together(slopes, 0, PAIR)
-                for c in tl.static_range(DV):
-                    total_value = total_value + (times_plus(weight, grad[c], before_value[i * DV + c], PAIR),)
-                for c in tl.static_range(D):
-                    total = total + (times_plus(slope, row[c], before[i * D + c], PAIR),)
+                score, product = joined(score, PAIR), joined(product, PAIR)
+                if HAS_BIAS:
+                    score += tl.load(bias + output * (KEYS * AREA) + i * AREA + offset + shift)
+                weight = tl.where(inside, tl.exp2(score * FACTOR - highest), 0.0)
+                given = weight
+                if DROPS:
+                    kept = _kept(mark, (first + i) * AREA + offset + shift, least)
+                    product = tl.where(kept, product, 0.0)
+                    given = tl.where(kept, weight, 0.0)
+                given, slope = twice(given, PAIR), twice(weight * (product - below), PAIR)
+                for c in tl.static_range(SIZE_V):
+                    total_value = total_value + (times_plus(given, grad[c], before_value[i * SIZE_V + c], PAIR),)
+                for c in tl.static_range(SIZE):
+                    total = total + (times_plus(slope, row[c], before[i * SIZE + c], PAIR),)
     size = tl.load(unit)
-    for i in tl.static_range(SLOTS):
-        for c in tl.static_range(D):
-            found = apart(total[i * D + c], PAIR)
-            for one in tl.static_range(PAIR):
-                at = grad_key + (image * GK[0] + head * GK[1] + (first + i * PAIR + one) * GK[3] + pixel)
-                tl.store(at + c * GK[2], (found[one] * (size / D**0.5)).to(grad_key.dtype.element_ty), live)
-        for c in tl.static_range(DV):
-            found = apart(total_value[i * DV + c], PAIR)
-            for one in tl.static_range(PAIR):
-                at = grad_value + (image * GV[0] + head * GV[1] + (first + i * PAIR + one) * GV[3] + pixel)
-                tl.store(at + c * GV[2], (found[one] * size).to(grad_value.dtype.element_ty), live)
+    for i in tl.static_range(SHARED):
+        at = grad_key + (image * GK[0] + head * GK[1] + (first + i) * GK[3] + pixel)
+        _write(at, total, i * SIZE, size / D**0.5, live, D, GK[2], PAIR)
+        at = grad_value + (image * GV[0] + head * GV[1] + (first + i) * GV[3] + pixel)
+        _write(at, total_value, i * SIZE_V, size, live, DV, GV[2], PAIR)

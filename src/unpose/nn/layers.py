@@ -1,30 +1,47 @@
-"""Layers beside attention and convolution: norm and pooling that keep the symmetry. Swish is ``torch.nn.SiLU``."""
+"""Layers beside attention and convolution: norm and pooling that keep the symmetry. Swish is ``torch.nn.SiLU``.
+
+On a GPU what lies between the attention layers is bound by memory: maps stay where they are, the places of a channel
+side by side, as the loops of attention read and write them.
+"""
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, layer_norm, max_pool2d
+from torch.nn.functional import avg_pool2d, max_pool2d
+
+from unpose.nn.fused_norm import channel_norm
+from unpose.nn.fused_pointwise import pointwise
 
 
 class ChannelNorm(nn.Module):
     """Layer norm over the channels of each pixel and element: (b, channels, ...) -> the same.
 
-    Statistics never mix places or elements, so moving them and norming commute.
+    Statistics never mix places or elements, so moving them and norming commute. With ``swish`` the result goes through
+    Swish, in the same pass on a GPU. ``eps`` is added to the variance.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, *, swish: bool = False, eps: float = 1e-5) -> None:
         super().__init__()
+        self.swish, self.eps = swish, eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, swish={self.swish}, eps={self.eps}"
+
     def forward(self, maps: Tensor) -> Tensor:
-        return layer_norm(maps.movedim(1, -1), self.weight.shape, self.weight, self.bias).movedim(-1, 1)
+        return channel_norm(maps, self.weight, self.bias, swish=self.swish, eps=self.eps)
+
+
+def norm_swish(channels: int, *, eps: float = 1e-5) -> tuple[nn.Module, nn.Module]:
+    """Norm and Swish as two members of ``nn.Sequential``. The second is empty: it keeps the names in saved files."""
+    return ChannelNorm(channels, swish=True, eps=eps), nn.Identity()
 
 
 class PointwiseLinear(nn.Linear):
     """A linear map of the channels, the same at each pixel and element: (b, in, ...) -> (b, out, ...)."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        return super().forward(maps.movedim(1, -1)).movedim(-1, 1)
+        return pointwise(maps, self.weight, self.bias)
 
 
 class _Pool(nn.Module):

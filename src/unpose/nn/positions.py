@@ -8,11 +8,14 @@ with the query in its middle; entry ``[y, x]`` of a window belongs to the offset
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from unpose.groups import FiniteGroup, area_change, inverse, parse
+from unpose.nn.autocast import is_autocast
 
 
 def parse_finite(group: str | FiniteGroup) -> FiniteGroup:
@@ -49,11 +52,12 @@ def inverse_elements(group: FiniteGroup) -> Tensor:
 
 def relative_positions(inverses: Tensor, window: tuple[int, int]) -> Tensor:
     """The offsets of a window as each element sees them, ``h^-1 (x_j - x_i)``: (order, height, width, 2)."""
-    height, width = window
-    y = torch.arange(height, dtype=inverses.dtype, device=inverses.device) - height // 2
-    x = torch.arange(width, dtype=inverses.dtype, device=inverses.device) - width // 2
-    offsets = torch.stack([x.expand(height, width), y[:, None].expand(height, width)], dim=-1)
-    return torch.einsum("gab,yxb->gyxa", inverses, offsets)
+    y, x = (
+        torch.arange(-(extent // 2), extent - extent // 2, dtype=inverses.dtype, device=inverses.device)
+        for extent in window
+    )
+    along_x, along_y = inverses[:, None, None].unbind(-1)  # (order, 1, 1, 2) each
+    return torch.addcmul(along_x * x[:, None], along_y, y[:, None, None])
 
 
 def position_table(
@@ -72,9 +76,15 @@ def position_table(
     -------
     (heads or 1, order, ..., keys, height, width, channels): ``P(h^-1 (x_j - x_i), h^-1 k)``
     """
-    values = encoding(relative_positions(inverses, window))  # (heads, relative, order, height, width, channels)
-    own = torch.arange(len(inverses), device=relations.device).view(-1, *[1] * (relations.ndim - 1))
-    return values[:, relations, own]
+    kind, order = inverses.device.type, len(inverses)
+    with torch.autocast(kind, enabled=False) if is_autocast(inverses) else nullcontext():
+        # Half precision would round the positions, and casting takes longer than computing so little.
+        values = encoding(relative_positions(inverses, window))  # (heads, relative, order, height, width, channels)
+    rows = values.permute(1, 2, 0, 3, 4, 5).flatten(2).flatten(0, 1)  # (relative * order, everything else)
+    own = torch.arange(order, device=relations.device).view(-1, *[1] * (relations.ndim - 1))
+    # As a look-up, whose gradient is one kernel on a GPU; that of an index sorts first.
+    found = embedding(torch.add(own, relations, alpha=order), rows)  # (order, ..., keys, everything else)
+    return found.unflatten(-1, (len(values), *window, values.shape[-1])).movedim(-4, 0)
 
 
 def is_unimodular(group: FiniteGroup) -> bool:

@@ -7,6 +7,7 @@ from unpose.groups import FiniteGroup
 from unpose.nn.attention import check_window, group_attention
 from unpose.nn.checks import check_maps
 from unpose.nn.encodings import make_encoding
+from unpose.nn.fused_pointwise import pointwise
 from unpose.nn.positions import (
     dilated_neighbourhood,
     inverse_elements,
@@ -66,8 +67,9 @@ class _SelfAttention(nn.Module):
     def _attend(self, maps: Tensor) -> Tensor:
         """(b, channels, keys, h, w) -> (b, channels, order, h, w)"""
         height, width = maps.shape[-2:]
-        projected = _pointwise(self.project, maps).unflatten(1, (3, self.heads, -1)).unbind(1)  # (b, n, d, keys, h, w)
-        query, key, value = (planes.permute(0, 1, 3, 4, 5, 2) for planes in projected)  # (b, n, keys, h, w, d) each
+        projected = pointwise(maps, self.project.weight, self.project.bias)  # (b, 3 n d, keys, h, w)
+        planes = projected.unflatten(1, (3, self.heads, -1)).unbind(1)  # (b, n, d, keys, h, w) each
+        query, key, value = (plane.permute(0, 1, 3, 4, 5, 2) for plane in planes)  # (b, n, keys, h, w, d) each
         window = self._table or (2 * height - 1, 2 * width - 1)
         # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
@@ -78,18 +80,7 @@ class _SelfAttention(nn.Module):
         dropout = self.attention_dropout if self.training else 0.0
         found = group_attention(query, key, value, position, bias=bias, dropout=dropout)  # (b, n, order, h, w, d)
         joined = found.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, n d, order, h, w)
-        return self.value_dropout(_pointwise(self.merge, joined))
-
-
-def _pointwise(linear: nn.Linear, maps: Tensor) -> Tensor:
-    """A linear layer on the channels, (b, in, elements, h, w) -> (b, out, elements, h, w), and so in memory.
-
-    The loops of attention read and write the pixels of a channel side by side. Applied to a last axis of channels, the
-    layer would have them copied on the way there and back.
-    """
-    pixels = maps.flatten(2)  # (b, in, elements * h * w)
-    mapped = torch.baddbmm(linear.bias[:, None], linear.weight.expand(maps.shape[0], -1, -1), pixels)
-    return mapped.unflatten(2, maps.shape[2:])
+        return self.value_dropout(pointwise(joined, self.merge.weight, self.merge.bias))
 
 
 class LiftingSelfAttention(_SelfAttention):

@@ -1,4 +1,4 @@
-"""Columns of numbers on a GPU, and columns of words: two numbers of half precision in 32 bits.
+"""Columns of numbers on a GPU, and columns of words: two channels of half precision in 32 bits.
 
 One instruction multiplies or adds both numbers of a word. These functions are written in the machine's language, since
 the compiler does not keep the two together; Triton's interpreter, which knows no machine, has the same in Triton's own.
@@ -13,7 +13,7 @@ import os
 import triton
 import triton.language as tl
 
-_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def _high(word):  # type: ignore[no-untyped-def]
 @triton.jit
 def word(low, high):  # type: ignore[no-untyped-def]
     """Two columns as one of words, rounded."""
-    if _INTERPRETED:
+    if INTERPRETED:
         low = low.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
         return low | (high.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
     else:
@@ -41,7 +41,7 @@ def word(low, high):  # type: ignore[no-untyped-def]
 @triton.jit
 def _numbers(word):  # type: ignore[no-untyped-def]
     """Both columns of a column of words, in float32."""
-    if _INTERPRETED:
+    if INTERPRETED:
         return _low(word).to(tl.float32), _high(word).to(tl.float32)
     else:
         return tl.inline_asm_elementwise(
@@ -51,19 +51,19 @@ def _numbers(word):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def twice(column):  # type: ignore[no-untyped-def]
-    """A column in half precision as both halves of words."""
-    if _INTERPRETED:
-        return word(column, column)
+def twice(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A column as a factor of all channels: both halves of words."""
+    if PAIR == 1:
+        return column
     else:
-        return tl.inline_asm_elementwise("mov.b32 $0, {$1, $1};", "=r,h", [column], tl.int32, True, 1)
+        return word(column, column)
 
 
 @triton.jit
 def plus(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR == 1:
         return one + other
-    elif _INTERPRETED:
+    elif INTERPRETED:
         return word(_low(one) + _low(other), _high(one) + _high(other))
     else:
         return tl.inline_asm_elementwise("add.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
@@ -73,7 +73,7 @@ def plus(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 def times(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR == 1:
         return one * other
-    elif _INTERPRETED:
+    elif INTERPRETED:
         return word(_low(one) * _low(other), _high(one) * _high(other))
     else:
         return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
@@ -84,7 +84,7 @@ def times_plus(one, other, more, PAIR: tl.constexpr):  # type: ignore[no-untyped
     """one * other + more"""
     if PAIR == 1:
         return one * other + more
-    elif _INTERPRETED:
+    elif INTERPRETED:
         return word(_low(one) * _low(other) + _low(more), _high(one) * _high(other) + _high(more))
     else:
         return tl.inline_asm_elementwise(
@@ -94,7 +94,7 @@ def times_plus(one, other, more, PAIR: tl.constexpr):  # type: ignore[no-untyped
 
 @triton.jit
 def apart(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What a column holds, one float32 column for each element."""
+    """The channels of a column, one float32 column for each."""
     if PAIR == 1:
         return (column,)
     else:
@@ -102,9 +102,29 @@ def apart(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def together(columns, first: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The opposite: columns from ``first`` on as one."""
+def joined(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The sum over the channels of a column, in float32."""
     if PAIR == 1:
-        return columns[first]
+        return column
     else:
-        return word(columns[first], columns[first + 1])
+        low, high = _numbers(column)
+        return low + high
+
+
+@triton.jit
+def pack_kernel(  # type: ignore[no-untyped-def]
+    planar, words, scale, count, S: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ELEMENTS: tl.constexpr,
+    PIXELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A planar map, two channels to a word: (b, n, d, g, pixels) -> (b, n, ceil(d / 2), g, pixels), times ``scale``."""
+    WORDS: tl.constexpr = (CHANNELS + 1) // 2
+    number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    exists = number < count
+    pixel, rest = number % PIXELS, number // PIXELS
+    element, rest = rest % ELEMENTS, rest // ELEMENTS
+    channel, image = rest % WORDS * 2, rest // WORDS
+    at = planar + (image // HEADS * S[0] + image % HEADS * S[1] + channel * S[2] + element * S[3] + pixel)
+    size = tl.load(scale)
+    low = tl.load(at, exists, 0.0).to(tl.float32) * size
+    high = tl.load(at + S[2], exists & (channel + 1 < CHANNELS), 0.0).to(tl.float32) * size
+    tl.store(words + number, word(low, high), exists)

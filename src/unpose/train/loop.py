@@ -9,24 +9,26 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from unpose.data import Dataset, InputError
 from unpose.images.files import write_text
 from unpose.images.ground import light_of
 from unpose.nn import NETWORKS, Network, count_parameters
-from unpose.train.batches import order_of_epoch, seed_for, steps_in_epoch, training_batch
+from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, steps_in_epoch, training_batch
 from unpose.train.checkpoint import save_network
 from unpose.train.measure import validate
-from unpose.train.optimizers import learning_rate, make_optimizer, move_average, set_learning_rate
-from unpose.train.processes import Processes, share_batch_statistics, sum_gradients
+from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
+from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
+from unpose.train.replay import Replayed
 from unpose.train.state import COLUMNS, STATE_FILE, State, load_state, save_state
+from unpose.train.step import learn
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
 _CHECKPOINT_SECONDS = 300.0
@@ -68,6 +70,8 @@ Watch = Callable[[Moment], None]
 """Called after steps; may raise :class:`Stopped`."""
 Note = Callable[[list[dict[str, float]]], None]
 """Called by the first process after each epoch with the history so far."""
+Step = Callable[[Tensor, Tensor, int], None]
+"""Takes images, labels and the number of the step, and moves the weights."""
 
 
 def build_network(recipe: Recipe, dataset: Dataset) -> Network:
@@ -119,6 +123,11 @@ def train(
     ------
     Diverged
         Where the loss or a weight is no number; the last good state and the best network stay in the folder.
+
+    Notes
+    -----
+    On one GPU a step is recorded once, as a CUDA graph, and played back. A network that cannot be recorded is trained
+    all the same, with a warning and more slowly. Training images stay on the GPU where they take little of its memory.
     """
     processes = processes or Processes()
     device = torch.device(device)
@@ -128,15 +137,24 @@ def train(
     per_epoch = steps_in_epoch(len(dataset.train), batch)
     if folder is not None and processes.is_first:
         _claim(folder, resume, force)
+    # Several processes launch one by one: their sums would have to be recorded in all of them or in none, and one that
+    # cannot record would leave the others waiting.
+    recorded = device.type == "cuda" and processes.count == 1
     with _reproducible(device):
-        state = _fresh_state(recipe, dataset, device)
+        state = _fresh_state(recipe, dataset, device, recorded)
         identity = {"recipe": recipe_table(recipe), "data": _fingerprint(dataset), "processes": processes.count}
-        run = _Run(recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps)
         if folder is not None and resume and (folder / STATE_FILE).exists():
             load_state(folder / STATE_FILE, state, identity)
         elif folder is not None and processes.is_first:
             write_text(folder / CONFIG_FILE, recipe_toml(recipe))
         share_batch_statistics(state.network, processes)
+        # From here on tensors of the state are written to and never replaced: a recorded step knows their addresses.
+        step: Step = partial(learn, state, recipe, processes, min(batch, len(dataset.train)))
+        step = Replayed(step, state.changing, device) if recorded else step
+        shelf = make_shelf(dataset.train, device)
+        run = _Run(
+            recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, shelf, step
+        )
         while len(state.history) < recipe.epochs:
             run.epoch(state, watch, note)
     best = state.best_network()
@@ -162,6 +180,8 @@ class _Run:
     per_epoch: int
     batch: int
     checkpoint_steps: int | None
+    shelf: Shelf
+    learn: Step
     saved_at: float = 0.0  # seconds of the clock, when the state was last written
 
     def epoch(self, state: State, watch: Watch | None, note: Note | None) -> None:
@@ -200,25 +220,11 @@ class _Run:
     def _step(self, state: State, rows: Tensor) -> None:
         """One step of the optimizer; its loss is added to the state's totals."""
         recipe, step = self.recipe, state.step
-        images, labels = training_batch(
-            self.dataset.train, rows, recipe.poses, recipe.seed, step, self.processes, self.device
-        )
+        images, labels = training_batch(self.shelf, rows, recipe.poses, recipe.seed, step, self.processes)
         # Dropout draws from the process's generator: seeded for the step, it needs no memory of the steps before.
         torch.manual_seed(seed_for(recipe.seed, f"dropout {self.processes.rank}", step))
         set_learning_rate(state.optimizer, learning_rate(recipe.optimizer, step, self.per_epoch, recipe.epochs))
-        state.optimizer.zero_grad(set_to_none=True)
-        mixed = recipe.mixed_precision and self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
-            outputs = state.network(images)
-        loss = cross_entropy(outputs.float(), labels, label_smoothing=recipe.label_smoothing, reduction="sum")
-        (loss / len(rows)).backward()
-        sum_gradients(state.network, self.processes)
-        state.optimizer.step()
-        if state.average is not None:
-            move_average(state.average, state.network, recipe.average, step)
-        right = (outputs.detach().argmax(1) == labels).sum()
-        own = torch.stack([loss.detach().double(), right.double(), right.new_tensor(len(labels)).double()])
-        state.totals += self.processes.sum(own)
+        self.learn(images, labels, step)
         state.step += 1
 
     def _show(self, watch: Watch | None, moment: Moment, state: State) -> None:
@@ -295,11 +301,11 @@ def _claim(folder: Path, resume: bool, force: bool) -> None:
         raise ValueError(f"{folder} is not empty and nothing is overwritten; give another folder, resume, or force")
 
 
-def _fresh_state(recipe: Recipe, dataset: Dataset, device: torch.device) -> State:
+def _fresh_state(recipe: Recipe, dataset: Dataset, device: torch.device, recorded: bool = False) -> State:
     network = build_network(recipe, dataset).to(device)
     average = copy.deepcopy(network) if recipe.average else None
     totals = torch.zeros(3, dtype=torch.float64, device=device)
-    return State(network, make_optimizer(network, recipe.optimizer), average, totals=totals)
+    return State(network, make_optimizer(network, recipe.optimizer, recorded=recorded), average, totals=totals)
 
 
 def _fingerprint(dataset: Dataset) -> str:
@@ -316,14 +322,19 @@ def _fingerprint(dataset: Dataset) -> str:
 def _reproducible(device: torch.device) -> Iterator[None]:
     """Within it the same numbers give the same bits; the caller's generators and settings come back afterwards."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    memory = torch.utils.deterministic
+    filled = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS at its first product
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # torch would fill every tensor that is about to be written: a launch each, against reads that come too early.
+        memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        memory.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
 def _csv(history: list[dict[str, float]]) -> str:

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from unpose.data import Split
 from unpose.groups import rotation
 from unpose.images import as_batch, warp
+from unpose.train.batches import sent
 from unpose.train.processes import Processes
 
 _BATCH = 256
@@ -31,8 +32,8 @@ def logits_of(network: nn.Module, images: NDArray, *, angle: float = 0.0, batch_
             batch = as_batch(images[start : start + batch_size], dtype=weights.dtype)
             if angle:
                 batch = warp(batch, rotation(torch.tensor(angle, dtype=torch.float64)))
-            found.append(network(batch.to(weights.device)).float().cpu())
-        return torch.cat(found)
+            found.append(network(sent(batch, weights.device)).float())
+        return torch.cat(found).cpu()  # the only place that waits for a GPU
     finally:
         network.train(training)
 

@@ -53,6 +53,13 @@ class State:
         """The network that is validated and kept: the average, where there is one."""
         return self.network if self.average is None else self.average
 
+    def changing(self) -> list[Tensor]:
+        """Every tensor that a step of the optimizer writes to."""
+        networks = [self.network] if self.average is None else [self.network, self.average]
+        weights = [tensor for network in networks for tensor in (*network.parameters(), *network.buffers())]
+        moments = [value for moments in self.optimizer.state.values() for value in moments.values()]
+        return [*weights, *(moment for moment in moments if isinstance(moment, Tensor)), self.totals]
+
     def is_finite(self) -> bool:
         """Whether all weights are numbers."""
         return all(bool(torch.isfinite(weight).all()) for weight in self.network.state_dict().values())
