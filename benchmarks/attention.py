@@ -11,7 +11,8 @@ PyTorch's own operations, `fused` its compiled loops.
 On the CPU: 4 rotations, batch 8, two threads; every figure from a process of its own, with seconds of the clock and of
 the processor, and the growth of the resident set. Then one layer beside its bounds, counted operations at the rate of a
 matrix product and bytes of maps at the rate of a copy, both measured here; and an image of 256 x 256 pixels with 8
-rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds.
+rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds; `recorded`
+is the fused step in mixed precision, played back as a CUDA graph, which is how `unpose.train` runs it.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from unpose.nn import (
     gsa_net,
     implementation,
 )
+from unpose.train.replay import record
 
 SIZE = 28
 
@@ -65,20 +67,30 @@ def make(method, group, size, device):
 class Step:
     """A training step on fixed random images."""
 
-    def __init__(self, network, batch, size, device):
+    def __init__(self, network, batch, size, device, mixed=False):
         generator = torch.Generator().manual_seed(1)
-        self.network, self.optimizer = network, torch.optim.Adam(network.parameters(), lr=1e-3)
+        self.network, self.device, self.mixed = network, device, mixed
+        # What a CUDA graph can hold; the CPU has no such choice.
+        options = {"lr": torch.tensor(1e-3), "fused": True, "capturable": True} if device == "cuda" else {"lr": 1e-3}
+        self.optimizer = torch.optim.Adam(network.parameters(), **options)
         self.images = torch.rand(batch, 1, size, size, generator=generator).to(device)
         self.labels = torch.randint(10, (batch,), generator=generator).to(device)
 
     def __call__(self):
         self.optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(self.network(self.images), self.labels).backward()
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.mixed):
+            outputs = self.network(self.images)
+        torch.nn.functional.cross_entropy(outputs.float(), self.labels).backward()
         self.optimizer.step()
 
     def forward(self):
         with torch.no_grad():
             self.network(self.images)
+
+    def changing(self):
+        """Every tensor that a step writes to."""
+        moments = (value for state in self.optimizer.state.values() for value in state.values())
+        return [*self.network.parameters(), *moments]
 
 
 def peak_begins():
@@ -132,14 +144,14 @@ def child(*arguments):
     return json.loads(answer.stdout)
 
 
-def counts(order, keys, size, batch):
+def counts(order, keys, size, batch, itemsize=4):
     """Multiplications with addition, and bytes, that one layer cannot do without: forward and backward.
 
     Forward a score takes 2 d for content and place and d for its value; backward the scores again, d for the gradient
     of the weight, 2 d for the query, d each for key, value and table. Maps are read or written once in each pass.
     """
     scores = batch * HEADS * order * keys * size**2 * WINDOW**2
-    maps = 4 * batch * HEADS * size**2 * EACH
+    maps = itemsize * batch * HEADS * size**2 * EACH
     queries = order if keys > 1 else 1
     forward = {"operations": scores * 3 * EACH, "bytes": maps * (queries + 2 * keys + order)}
     backward = {"operations": scores * 8 * EACH, "bytes": maps * (2 * queries + 4 * keys + 2 * order)}
@@ -174,31 +186,31 @@ def synchronise(device):
         torch.cuda.synchronize()
 
 
-def one_layer(group, batch, device):
+def one_layer(group, batch, device, kind=torch.float32):
     """Seconds of the core of one layer of the first stage, fused, beside the two bounds."""
     order = parse(group).order
     generator = torch.Generator().manual_seed(2)
     shape = (batch, HEADS, order, SIZE, SIZE, EACH)
-    maps = [torch.randn(shape, generator=generator).to(device).requires_grad_() for _ in range(3)]
-    table = torch.randn(1, order, order, WINDOW, WINDOW, EACH, generator=generator).to(device).requires_grad_()
-    slope = torch.randn(shape, generator=generator).to(device)
+    maps = [torch.randn(shape, generator=generator).to(device, kind).requires_grad_() for _ in range(3)]
+    table = torch.randn(1, order, order, WINDOW, WINDOW, EACH, generator=generator).to(device, kind).requires_grad_()
+    slope = torch.randn(shape, generator=generator).to(device, kind)
     with implementation("fused"):
         forward = best_seconds(lambda: group_attention(*maps, table), device)
         both = best_seconds(lambda: torch.autograd.grad(group_attention(*maps, table), [*maps, table], slope), device)
-    arithmetic, bandwidth = rates(device)
+    arithmetic, bandwidth = rates(device)  # of float32: half precision could do more in both
     rows = {}
     for name, seconds in (("forward", forward), ("backward", both - forward)):
-        needed = counts(order, order, SIZE, batch)[name]
+        needed = counts(order, order, SIZE, batch, kind.itemsize)[name]
         rows[name] = {
             "seconds": seconds,
             "arithmetic_bound": needed["operations"] / arithmetic,
             "bandwidth_bound": needed["bytes"] / bandwidth,
         }
         bound = max(rows[name]["arithmetic_bound"], rows[name]["bandwidth_bound"])
+        by_arithmetic, by_bandwidth = (1e3 * rows[name][which] for which in ("arithmetic_bound", "bandwidth_bound"))
         print(
-            f"one layer, {group}, batch {batch}, {name:8}: {1e3 * seconds:8.2f} ms; at the rate of a matrix product "
-            f"{1e3 * rows[name]['arithmetic_bound']:.2f} ms, of a copy {1e3 * rows[name]['bandwidth_bound']:.2f} ms: "
-            f"{bound / seconds:.0%} of the bound",
+            f"one layer, {group}, {kind}, batch {batch}, {name:8}: {1e3 * seconds:8.2f} ms; at the rate of a matrix "
+            f"product {by_arithmetic:.2f} ms, of a copy {by_bandwidth:.2f} ms: {bound / seconds:.0%} of the bound",
             flush=True,
         )
     return rows
@@ -233,14 +245,19 @@ def on_cuda(method, group, batch, steps):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     try:
-        step = Step(make(method, group, SIZE, "cuda"), batch, SIZE, "cuda")
-        with implementation("auto" if method == "direct" else method):
+        recorded = method == "recorded"
+        step = Step(make(method, group, SIZE, "cuda"), batch, SIZE, "cuda", mixed=recorded)
+        with implementation({"direct": "auto", "recorded": "fused"}.get(method, method)):
+            work = step
+            if recorded:
+                graph = record(step, step.changing, torch.device("cuda", 0))
+                work = graph.replay
             for _ in range(3):
-                step()
+                work()
             torch.cuda.synchronize()
             start = time.perf_counter()
             for _ in range(steps):
-                step()
+                work()
             torch.cuda.synchronize()
     except torch.cuda.OutOfMemoryError:
         return None
@@ -251,7 +268,7 @@ def on_cuda(method, group, batch, steps):
 def compare_on_cuda(rounds):
     results = {}
     for group in ("c4", "c8", "c12"):
-        for method in ("direct", "plain", "fused"):
+        for method in ("direct", "plain", "fused", "recorded"):
             # What writes all scores down may fit only in smaller batches.
             for batch in (64, 8, 1) if method == "direct" else (64,):
                 name = f"{group}, batch {batch}, {method}"
@@ -262,7 +279,8 @@ def compare_on_cuda(rounds):
                 memory = answer["bytes"] / 2**30
                 print(f"{name:24} {answer['images_per_second']:8.0f} images/s  {memory:6.2f} GiB", flush=True)
                 break
-        results[f"{group}, one layer"] = one_layer(group, 64, "cuda")
+        for kind in (torch.float32, torch.bfloat16):
+            results[f"{group}, one layer, {kind}"] = one_layer(group, 64, "cuda", kind)
     return results
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from unpose.nn import GroupSelfAttention, estimate_memory, implementation
-from unpose.nn.fused import _attention, _attention_backward
+from unpose.nn import GroupSelfAttention, estimate_memory, group_attention, implementation
+from unpose.nn.attention import projected_attention
+from unpose.nn.fused import _attention, _attention_backward, _projected, _projected_backward, unprojected
 
 
 def layer_and_maps(generator, dropout=0.0):
@@ -40,6 +41,52 @@ def test_schema_shapes_and_gradients_are_what_torch_expects(bias, generator):
     )
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_projected_operator_is_what_torch_expects(bias, generator):
+    projected = torch.randn(2, 3, 3, 4, 2, 5, 7, generator=generator, requires_grad=True)
+    position = torch.randn(1, 2, 2, 3, 5, 4, generator=generator, requires_grad=True)
+    extra = torch.randn(1, 2, 2, 3, 5, generator=generator, requires_grad=True) if bias else None
+    given = projected, position, extra, torch.tensor(11), 0.25
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(_projected, given, test_utils=checks)
+    *tensors, seed, dropout = (t.detach() if isinstance(t, torch.Tensor) else t for t in given)
+    out, level = _projected(*tensors, seed, dropout)
+    torch.library.opcheck(
+        _projected_backward,
+        (torch.ones_like(out), *tensors, out, level, seed, dropout),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+@pytest.mark.parametrize("kind", ["fused", "plain"])
+@pytest.mark.parametrize(("keys", "bias", "dropout"), [(3, True, 0.25), (1, False, 0.0)], ids=["group", "lifting"])
+def test_one_tensor_gives_the_bytes_of_three(kind, keys, bias, dropout, generator):
+    projected = torch.randn(2, 3, 2, 5, keys, 7, 6, generator=generator, requires_grad=True)
+    position = torch.randn(1, 3, keys, 3, 5, 5, generator=generator, requires_grad=True)
+    extra = torch.randn(2, 3, keys, 3, 5, generator=generator) if bias else None
+
+    def results(attend):
+        torch.manual_seed(3)
+        out = attend()
+        gradient = torch.randn(out.shape, generator=torch.Generator().manual_seed(1))
+        return out, *torch.autograd.grad(out, (projected, position), gradient)
+
+    with implementation(kind):
+        found = results(lambda: projected_attention(projected, position, bias=extra, dropout=dropout))
+        wanted = results(lambda: group_attention(*unprojected(projected), position, bias=extra, dropout=dropout))
+    assert all(torch.equal(here, there) for here, there in zip(found, wanted, strict=True))
+
+
+def test_one_tensor_is_checked_and_has_no_second_derivative(generator):
+    projected = torch.randn(1, 3, 1, 2, 2, 3, 5, generator=generator, requires_grad=True)
+    with pytest.raises(ValueError, match="same group"):
+        projected_attention(projected, torch.zeros(1, 3, 3, 3, 3, 2))
+    out = projected_attention(projected, torch.zeros(1, 2, 2, 3, 3, 2))
+    (slope,) = torch.autograd.grad(out.square().sum(), projected, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        slope.sum().backward()
+
+
 def test_compiled_graphs_hold_one_operator(generator):
     layer, maps = layer_and_maps(generator, dropout=0.25)
     seen = []
@@ -51,7 +98,7 @@ def test_compiled_graphs_hold_one_operator(generator):
     compiled = torch.compile(layer, backend=look, fullgraph=True)
     torch.manual_seed(5)
     found = compiled(maps)
-    assert seen == ["unpose.group_attention"] or seen == ["unpose.group_attention.default"], seen
+    assert seen == ["unpose.projected_attention"] or seen == ["unpose.projected_attention.default"], seen
     torch.manual_seed(5)
     wanted = layer(maps)
     torch.testing.assert_close(found, wanted)
@@ -64,7 +111,7 @@ def test_compiled_graphs_hold_one_operator(generator):
 def test_exported_programs_hold_one_operator(generator):
     layer, maps = layer_and_maps(generator)
     program = torch.export.export(layer.eval(), (maps,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=9)},))
-    assert calls(program.graph) == ["unpose.group_attention.default"]
+    assert calls(program.graph) == ["unpose.projected_attention.default"]
     more = torch.rand(5, 2, 3, 5, 7, generator=generator)
     torch.testing.assert_close(program.module()(more), layer(more))
     with implementation("plain"):

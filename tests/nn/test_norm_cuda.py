@@ -1,14 +1,4 @@
-"""What lies between attention layers on a GPU, norm and pointwise products: by Triton's interpreter and compiler too.
-
-Triton decides on import whether it interprets, so the interpreter runs in a process of its own: this file, as a script.
-"""
-
-import json
-import os
-import subprocess
-import sys
-from importlib.metadata import version
-from importlib.util import find_spec
+"""Norm and pointwise products on a GPU: on one where there is one, and by Triton's interpreter and compiler."""
 
 import pytest
 import torch
@@ -16,6 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import layer_norm, silu
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
 from unpose.nn import (
     ChannelNorm,
     GroupSelfAttention,
@@ -23,15 +14,9 @@ from unpose.nn import (
     fused_pointwise,
     gsa_net,
     implementation,
-    self_attention,
 )
 from unpose.nn.fused_norm import _norm, _norm_backward, channel_norm
 from unpose.nn.fused_pointwise import _pointwise, _weight_gradient, pointwise
-
-TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else (0, 0)
-needs_triton = pytest.mark.skipif(TRITON < (3, 6), reason="Triton 3.6 or later is not installed")
-needs_interpreter = pytest.mark.skipif(TRITON < (3, 9), reason="the interpreter of Triton 3.9 is not installed")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 NORMS = {
     "published": dict(shape=(3, 20, 4, 7, 5), swish=True),
@@ -118,18 +103,9 @@ def check(found, half):
     assert {part: error for part, error in found.items() if not error < (1e-2 if half else 1e-5)} == {}
 
 
-def child(job, **settings):
-    environment = {**os.environ, "TRITON_INTERPRET": str(int(job == "interpret")), "OMP_NUM_THREADS": "1", **settings}
-    done = subprocess.run(
-        [sys.executable, __file__, job], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def interpreted():
-    return child("interpret")
+    return child(__file__, "interpret")
 
 
 @needs_interpreter
@@ -153,8 +129,9 @@ def test_a_constant_place_is_finite(interpreted):
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     # The interpreter takes what the compiler does not.
-    norms, products = ["forward_kernel", "backward_kernel"], ["forward_kernel", "forward_kernel", "weight_kernel"]
-    assert child("compile", TRITON_CACHE_DIR=str(tmp_path)) == 2 * norms + products
+    norms = ["forward_kernel", "backward_kernel", "rows_kernel"]
+    products = ["forward_kernel", "forward_kernel", "weight_kernel", "rows_kernel"]
+    assert child(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == 2 * norms + products
 
 
 @needs_gpu
@@ -263,8 +240,7 @@ def test_which_products_are_fused(autocast_on_cuda, monkeypatch):
 
 
 @needs_triton
-def test_under_autocast_sums_of_blocks_are_float32_and_all_else_is_half(autocast_on_cuda, monkeypatch):
-    monkeypatch.setattr(self_attention, "position_table", lambda *_: on_cuda(1, 2, 2, 3, 3, 3))
+def test_under_autocast_sums_of_blocks_are_float32_and_all_else_is_half(autocast_on_cuda):
     blocks = gsa_net("c2", 1, 3, 9, config={"lifted": 4, "stages": [[6, 6]], "heads": 2, "window": 3}).features[2:]
     types = {}
 
@@ -282,7 +258,8 @@ def test_under_autocast_sums_of_blocks_are_float32_and_all_else_is_half(autocast
     assert {name: seen.names.count(name) for name in seen.names} == {
         "channel_norm": 9,
         "pointwise": 9,
-        "group_attention": 2,
+        "separable_table": 2,
+        "projected_attention": 2,
     }
 
 
@@ -317,9 +294,9 @@ def test_names_of_saved_weights_stay():
 
 def interpret():
     """Errors of every case in the interpreter; on the way, whether torch finds the operators to be what they say."""
-    from unpose.nn import norm_cuda, pointwise_cuda
+    from unpose.nn import norm_cuda, pointwise_cuda, sums_cuda
 
-    norm_cuda._PROGRAMS, pointwise_cuda._PROGRAMS = 3, 7
+    norm_cuda._PROGRAMS, pointwise_cuda._PROGRAMS, sums_cuda._ROWS = 3, 7, 4
     checks = ("test_schema", "test_faketensor")
     maps, weight, gradient = draw((2, 5, 3, 7)), weights(5).detach(), draw((2, 3, 3, 7), "float16")
     torch.library.opcheck(_norm, (maps, weight, weight, True, 1e-5, torch.bfloat16), test_utils=checks)
@@ -339,34 +316,9 @@ def interpret():
 
 def compile_kernels():
     """Launches of a network's layers, compiled to machine code for compute capability 9.0; the kernels' names."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
-    from triton.runtime.jit import JITFunction
-
     from unpose.nn import norm_cuda, pointwise_cuda
 
-    class Absent:
-        """A GPU that can be compiled for, but not used."""
-
-        def get_current_target(self):
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self):
-            return 0
-
-        def get_current_stream(self, device):
-            return 0
-
-    names = []
-    launch = JITFunction.run
-
-    def compile_only(self, *args, warmup, **options):
-        compiled = launch(self, *args, warmup=True, **options)
-        names.append(self.__name__ if compiled.asm["cubin"] else f"{self.__name__}: no machine code")
-        return compiled
-
-    driver.set_active(Absent())
-    JITFunction.run = compile_only
+    names = compile_only()
     half = torch.bfloat16
     for channels, dtype in ((20, torch.float32), (300, half)):
         maps, weight = torch.empty(2, channels, 4, 28, 28, dtype=dtype), torch.empty(channels)
@@ -380,4 +332,4 @@ def compile_kernels():
 
 
 if __name__ == "__main__":
-    json.dump({"interpret": interpret, "compile": compile_kernels}[sys.argv[1]](), sys.stdout)
+    answer(interpret=interpret, compile=compile_kernels)

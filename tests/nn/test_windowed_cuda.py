@@ -1,32 +1,20 @@
-"""The GPU kernels of group attention: on a GPU where there is one, and everywhere by Triton's interpreter and compiler.
+"""Group attention on a GPU: on one where there is one, and by Triton's interpreter and compiler."""
 
-Triton decides on import whether it interprets, so the interpreter runs in a process of its own: this file, as a script.
-"""
-
-import json
 import math
-import os
-import subprocess
-import sys
-from importlib.metadata import version
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import pad
 
-TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else (0, 0)
-needs_triton = pytest.mark.skipif(TRITON < (3, 6), reason="Triton 3.6 or later is not installed")
-needs_interpreter = pytest.mark.skipif(TRITON < (3, 9), reason="the interpreter of Triton 3.9 is not installed")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
 
 # batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special
 SMALL = {
     "cyclic": dict(shape=(1, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
     "lifting": dict(shape=(1, 2, 1, 4, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16),
     "global": dict(shape=(1, 2, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
-    "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, programs=60),
+    "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, programs=6, summed=2),
     "many channels": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, lanes=16),
     "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 3), (3, 3)), heads=1, lanes=32, dropout=0.3, seed=2_000_000_011),
     "bfloat16": dict(shape=(2, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=32, dtype="bfloat16"),
@@ -49,6 +37,11 @@ LARGE = {
     "bfloat16": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, dtype="bfloat16", dropout=0.1, seed=3),
     "wide halves": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1, dtype="bfloat16"),
 }  # fmt: skip
+
+# keys, outputs, type, dropout
+PROJECTED = {"cyclic": (2, 2, "float32", 0.25), "halves lifted": (1, 3, "bfloat16", 0.0)}
+
+SIZES = (0.0, 3e-36, 1e-20, 1.0, 1e38, math.inf)
 
 NAMES = ("out", "logsumexp", "query", "key", "value", "position", "bias")
 
@@ -136,18 +129,9 @@ def check(found, case):
     assert {name: error for name, error in found.items() if not error < tolerance} == {}
 
 
-def child(job, **settings):
-    environment = {**os.environ, "TRITON_INTERPRET": str(int(job == "interpret")), "OMP_NUM_THREADS": "1", **settings}
-    done = subprocess.run(
-        [sys.executable, __file__, job], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def interpreted():
-    return child("interpret")
+    return child(__file__, "interpret")
 
 
 @needs_interpreter
@@ -156,12 +140,23 @@ def test_interpreted_kernels_are_the_sums_written_out(name, interpreted):
     check(interpreted[name], SMALL[name])
 
 
+@needs_interpreter
+def test_one_tensor_gives_the_bytes_of_three(interpreted):
+    assert interpreted["projected"] == {name: [True] * 4 for name in PROJECTED}
+
+
+@needs_interpreter
+def test_gradients_of_any_size_come_back_in_scale(interpreted):
+    # Scaled by a power of two, half precision holds the smallest numbers and the largest; what is not finite stays so.
+    assert interpreted["scales"] == dict.fromkeys(map(str, SIZES), True)
+
+
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     # The interpreter takes what the compiler does not.
     packing, backward = ["pack_kernel"], ["queries_kernel", "table_kernel", "keys_kernel"]
     expected = [*packing * 3, "forward_kernel", *packing * 4, *backward, "forward_kernel", *backward]
-    assert child("compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
+    assert child(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
 
 
 @needs_gpu
@@ -199,46 +194,56 @@ def test_other_types_are_refused(dtypes):
 
 def interpret():
     """Errors of every small case, in the interpreter."""
+    from triton.language import constexpr
+
+    from unpose.nn import lanes_cuda
     from unpose.nn import windowed_cuda as kernels
 
     found = {}
     for name, case in SMALL.items():
         kernels._LANES = case["lanes"]
         kernels._PROGRAMS = case.get("programs", 4096)
+        lanes_cuda._SUMMED = constexpr(case.get("summed", 64))
         found[name] = errors(kernels, case)[0]
+    kernels._LANES, kernels._PROGRAMS = 16, 4096
+    found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}
+    found["scales"] = {str(size): is_in_scale(kernels, size) for size in SIZES}
     return found
+
+
+def projected(kernels, keys, outputs, dtype, dropout):
+    """Whether result, denominators and gradients of one tensor are those of its parts, to the bit."""
+    dtype, generator = getattr(torch, dtype), torch.Generator().manual_seed(3)
+    maps = torch.randn(2, 3, 2, 3, keys, 3, 2, generator=generator).to(dtype)
+    position = torch.randn(1, outputs, keys, 3, 1, 3, generator=generator).to(dtype)
+    tables, dropping = (position, None), (dropout, torch.tensor(7))
+    parts = [part.permute(0, 1, 3, 4, 5, 2) for part in maps.unbind(1)]
+    out, level = kernels.forward_projected(maps, *tables, *dropping)
+    wanted, wanted_level = kernels.forward(*parts, *tables, *dropping)
+    gradient = torch.randn(out.shape, generator=generator).to(dtype)
+    to_maps, to_position, _ = kernels.backward_projected(gradient, maps, *tables, out, level, *dropping)
+    *to_parts, to_table, _ = kernels.backward(gradient, *parts, *tables, out, level, *dropping)
+    joined = torch.stack([part.permute(0, 1, 5, 2, 3, 4) for part in to_parts], 1)
+    pairs = (out, wanted), (level, wanted_level), (to_maps, joined), (to_position, to_table)
+    return [torch.equal(here, there) for here, there in pairs]
+
+
+def is_in_scale(kernels, size):
+    """Whether a gradient with a largest entry of this size, in words and times its unit, is itself again."""
+    planar = torch.linspace(-1, 1, 30).view(1, 1, 2, 1, 3, 5) * size
+    words, unit = kernels._scaled(planar.bfloat16(), 0.5)
+    back = words.view(torch.float16).unflatten(-1, (5, 2)).movedim(-1, 2)[:, :, :, 0].double()
+    if not math.isfinite(size):
+        return not bool(back.isfinite().all())
+    wanted = planar.bfloat16().double()
+    return torch.allclose(back * float(unit) / 2, wanted, rtol=1e-3, atol=1e-3 * size)
 
 
 def compile_kernels():
     """Every launch of small cases, compiled to machine code for compute capability 9.0; the kernels' names."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
-    from triton.runtime.jit import JITFunction
-
     from unpose.nn import windowed_cuda as kernels
 
-    class Absent:
-        """A GPU that can be compiled for, but not used."""
-
-        def get_current_target(self):
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self):
-            return 0
-
-        def get_current_stream(self, device):
-            return 0
-
-    names = []
-    launch = JITFunction.run
-
-    def compile_only(self, *args, warmup, **options):
-        compiled = launch(self, *args, warmup=True, **options)
-        names.append(self.__name__ if compiled.asm["cubin"] else f"{self.__name__}: no machine code")
-        return compiled
-
-    driver.set_active(Absent())
-    JITFunction.run = compile_only
+    names = compile_only()
     for name in ("bfloat16", "cyclic"):
         *tensors, gradient = draw(SMALL[name])
         out, logsumexp = kernels.forward(*tensors)
@@ -247,4 +252,4 @@ def compile_kernels():
 
 
 if __name__ == "__main__":
-    json.dump({"interpret": interpret, "compile": compile_kernels}[sys.argv[1]](), sys.stdout)
+    answer(interpret=interpret, compile=compile_kernels)

@@ -23,9 +23,9 @@ from unpose.train import (
     twin_description,
 )
 from unpose.train import loop as loop_module
-from unpose.train.batches import order_of_epoch, seed_for, steps_in_epoch
+from unpose.train.batches import _random_poses, order_of_epoch, seed_for, steps_in_epoch
 from unpose.train.optimizers import learning_rate, move_average
-from unpose.train.recipe import OptimizerPart
+from unpose.train.recipe import OptimizerPart, PosePart
 
 FULL = {  # everything that has a state: dropout, poses, an average, moments
     "average": 0.9,
@@ -296,6 +296,16 @@ def test_an_epoch_takes_every_image_once_and_each_epoch_another_order():
     assert steps_in_epoch(53, 8) == 6
     assert steps_in_epoch(5, 8) == 1
     assert seed_for(1, "order", 2) != seed_for(1, "poses", 2) != seed_for(2, "poses", 2)
+
+
+def test_a_stretch_lengthens_one_axis_by_what_it_shortens_the_other():
+    bounds = {"max_angle": 180.0, "max_shift": 2.0, "max_scale": 1.2}
+    still = _random_poses(PosePart(**bounds), 200, 7)
+    stretched = _random_poses(PosePart(**bounds, max_stretch=1.3), 200, 7)
+    assert torch.allclose(torch.linalg.det(stretched), torch.linalg.det(still))
+    assert torch.equal(stretched[:, :, 2], still[:, :, 2])
+    longer, shorter = torch.linalg.svdvals(stretched[:, :2, :2]).unbind(1)
+    assert 1.29 < (longer / shorter).max() <= 1.3 + 1e-9
 
 
 def test_fewer_images_than_a_batch_are_one_step(problem, small_recipe):

@@ -91,6 +91,7 @@ def test_he_draws_linear_maps_with_variance_two_over_inputs():
         ({"network": {"kind": "os.system"}}, "network.kind must be one of"),
         ({"data": {"size": "big"}}, "data.size must be of type int"),
         ({"poses": {"max_angle": 200}}, "at most 180"),
+        ({"poses": {"max_stretch": 0.9}}, "at least 1"),
         ({"average": 1.0}, "average must be"),
         ({"seed": -1}, "seed must be"),
     ],

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from unpose.nn.choice import chosen
-from unpose.nn.fused import attend_fused, obstacle
+from unpose.nn.fused import attend_fused, attend_projected, obstacle, unprojected
 from unpose.nn.windowed import attend, attend_double
 
 
@@ -80,6 +80,33 @@ def group_attention(
     _check(query, key, value, position, bias)
     method = attend_fused if _is_fused(query, key, value, position, bias, dropout) else attend
     return method(query, key, value, position, bias, dropout)
+
+
+def projected_attention(
+    projected: Tensor, position: Tensor, *, bias: Tensor | None = None, dropout: float = 0.0
+) -> Tensor:
+    """:func:`group_attention` of query, key and value in one tensor, and so their gradient: no copy joins the three.
+
+    Parameters
+    ----------
+    projected : (batch, 3, heads, d, elements, height, width)
+    position, bias, dropout
+        As for :func:`group_attention`.
+
+    Returns
+    -------
+    (batch, heads, outputs, height, width, d)
+
+    Examples
+    --------
+    >>> projected_attention(torch.randn(2, 3, 1, 6, 4, 5, 7), torch.randn(1, 4, 4, 3, 3, 6)).shape
+    torch.Size([2, 1, 4, 5, 7, 6])
+    """
+    maps = unprojected(projected)
+    if position.ndim == 6 and _is_fused(*maps, position, bias, dropout):
+        _check(*maps, position, bias)
+        return attend_projected(projected, position, bias, dropout)
+    return group_attention(*maps, position, bias=bias, dropout=dropout)
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> bool:

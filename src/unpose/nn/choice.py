@@ -24,8 +24,8 @@ def implementation(name: str) -> Iterator[None]:
         ``"plain"`` is PyTorch's own operations: the reference, for any device, with derivatives of any order.
         ``"fused"`` is, for group attention, compiled loops that write no scores to memory, on the CPU and, but for
         float64, on CUDA; first derivatives only. An error says why where they cannot run. ``"auto"``, the default, is
-        fused where it can run, and plain in float64, which is for checking. Norms and pointwise layers have kernels on
-        CUDA, which they take wherever they can unless told ``"plain"``.
+        fused where it can run, and plain in float64, which is for checking. Norms, pointwise layers and the tables of
+        separable encodings have kernels on CUDA, which they take wherever they can unless told ``"plain"``.
 
     Examples
     --------

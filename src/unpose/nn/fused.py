@@ -1,7 +1,8 @@
 """Group attention as one operator of torch, with compiled loops behind it: numba on the CPU, Triton on CUDA.
 
-``torch.compile`` and ``torch.export`` see the operator ``unpose::group_attention`` and do not look inside. Neither
-device writes a score to memory; backward, scores are computed again.
+``torch.compile`` and ``torch.export`` see the operator ``unpose::group_attention``, or ``unpose::projected_attention``
+where query, key and value lie in one tensor, and do not look inside. Neither device writes a score to memory; backward,
+scores are computed again.
 """
 
 from collections.abc import Sequence
@@ -25,8 +26,19 @@ def attend_fused(
 ) -> Tensor:
     """:func:`unpose.nn.windowed.attend` in compiled loops; shapes already checked, and :func:`obstacle` found none."""
     tensors = _cast(query, key, value, position, bias)
-    seed = torch.randint(2**31, (), device=query.device) if dropout else None
-    return _attention(*tensors, seed, dropout)[0]
+    return _attention(*tensors, _seed(query, dropout), dropout)[0]
+
+
+def attend_projected(projected: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+    """:func:`attend_fused` of (b, 3, n, d, elements, h, w): query, key and value as a layer projects them."""
+    tensors = _cast(projected, position, bias)
+    return _projected(*tensors, _seed(projected, dropout), dropout)[0]
+
+
+def unprojected(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(b, 3, n, d, elements, h, w) -> query, key and value, (b, n, elements, h, w, d) each, as views."""
+    query, key, value = (planes.permute(0, 1, 3, 4, 5, 2) for planes in projected.unbind(1))
+    return query, key, value
 
 
 def obstacle(
@@ -61,6 +73,11 @@ def _cast(*tensors: Any) -> tuple[Any, ...]:
         return tensors
     wanted = torch.get_autocast_dtype(kind)
     return tuple(t if t is None or t.dtype == torch.float64 else t.to(wanted) for t in tensors)
+
+
+def _seed(tensor: Tensor, dropout: float) -> Tensor | None:
+    """Which weights are dropped: 32 bits, as kernels read it."""
+    return torch.randint(2**31, (), device=tensor.device, dtype=torch.int32) if dropout else None
 
 
 def _loops(tensor: Tensor) -> Any:
@@ -98,6 +115,40 @@ def _attention_backward(
     return *found, position.new_empty(0) if to_bias is None else to_bias
 
 
+@torch.library.custom_op("unpose::projected_attention", mutates_args=())
+def _projected(
+    projected: Tensor, position: Tensor, bias: Tensor | None, seed: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    loops = _loops(projected)
+    if projected.is_cuda:
+        return loops.forward_projected(projected, position, bias, dropout, seed)
+    return loops.forward(*unprojected(projected), position, bias, dropout, seed)
+
+
+@torch.library.custom_op("unpose::projected_attention_backward", mutates_args=())
+def _projected_backward(
+    grad_out: Tensor,
+    projected: Tensor,
+    position: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    loops = _loops(projected)
+    if projected.is_cuda:  # written where they belong: at full size, stacking takes as long as a kernel
+        to_projected, to_position, to_bias = loops.backward_projected(
+            grad_out, projected, position, bias, out, logsumexp, dropout, seed
+        )
+    else:
+        *found, to_position, to_bias = loops.backward(
+            grad_out, *unprojected(projected), position, bias, out, logsumexp, dropout, seed
+        )
+        to_projected = torch.stack([maps.permute(0, 1, 5, 2, 3, 4) for maps in found], dim=1)
+    return to_projected, to_position, position.new_empty(0) if to_bias is None else to_bias
+
+
 @_attention.register_fake
 def _attention_shapes(
     query: Tensor,
@@ -131,6 +182,28 @@ def _attention_backward_shapes(
     return to_query, to_key, to_value, position.new_empty(position.shape), to_bias
 
 
+@_projected.register_fake
+def _projected_shapes(
+    projected: Tensor, position: Tensor, bias: Tensor | None, seed: Tensor | None, dropout: float
+) -> tuple[Tensor, Tensor]:
+    return _attention_shapes(*unprojected(projected), position, bias, seed, dropout)
+
+
+@_projected_backward.register_fake
+def _projected_backward_shapes(
+    grad_out: Tensor,
+    projected: Tensor,
+    position: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    to_bias = position.new_empty(0) if bias is None else bias.new_empty(bias.shape)
+    return projected.new_empty(projected.shape), position.new_empty(position.shape), to_bias
+
+
 def _map_like(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """A map as the loops return it: the pixels of a channel lie side by side."""
     batch, heads, elements, height, width, channels = shape
@@ -139,6 +212,7 @@ def _map_like(tensor: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, seed, dropout = inputs
+    ctx.set_materialize_grads(False)  # that of the denominators would be a map of zeros
     ctx.save_for_backward(*tensors, *output, seed)
     ctx.dropout = dropout
 
@@ -149,6 +223,12 @@ def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | No
     return *found, to_bias if tensors[4] is not None else None, None, None
 
 
+def _backward_projected(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    *tensors, seed = ctx.saved_tensors
+    *found, to_bias = _projected_backward(gradient, *tensors, seed, ctx.dropout)
+    return *found, to_bias if tensors[2] is not None else None, None, None
+
+
 def _no_second(ctx: Any, *gradients: Tensor) -> None:
     raise RuntimeError(
         "fused group attention has no second derivatives; compute it under unpose.nn.implementation('plain'), which has"
@@ -157,3 +237,5 @@ def _no_second(ctx: Any, *gradients: Tensor) -> None:
 
 _attention.register_autograd(_backward, setup_context=_save)
 _attention_backward.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)
+_projected.register_autograd(_backward_projected, setup_context=_save)
+_projected_backward.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)

@@ -7,8 +7,8 @@ queries, keys, values, the result's gradient and the result, ``GQ``, ``GK`` and 
 heads, channels and elements. Pixels lie side by side.
 
 All tensors are columns, (LANES,); what has several channels, entries or elements is a tuple of them. So everything
-stays in the registers of its lane; only the gradient of the table is summed over lanes. With ``PAIR`` = 2 a column
-holds two channels, see :mod:`unpose.nn.words_cuda`; ``D`` and ``DV`` still count channels.
+stays in the registers of its lane; only the gradient of the table is summed over lanes, in the end. With ``PAIR`` = 2
+a column holds two channels, see :mod:`unpose.nn.words_cuda`; ``D`` and ``DV`` still count channels.
 """
 
 # Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
@@ -20,12 +20,15 @@ import math
 import triton
 import triton.language as tl
 
-from unpose.nn.words_cuda import INTERPRETED, apart, joined, plus, times, times_plus, twice
+from unpose.nn.words_cuda import apart, joined, plus, times, times_plus, twice
 
 _HELD = tl.constexpr(16)
 """Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
 
 _LOG2E = tl.constexpr(math.log2(math.e))
+
+_SUMMED = tl.constexpr(64)
+"""Pixels that a lane sums up in half precision for the table's gradient."""
 
 _HEADROOM = tl.constexpr(4.0)
 """Weights are summed as 2^-4 of themselves: sums of many values stay below what half precision can hold."""
@@ -96,14 +99,28 @@ def _neighbour(at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr
 
 @triton.jit
 def _codes(at, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """An entry of the table column by column, and up to three columns of padding: four columns are one load."""
+    """An entry of the table column by column: four in one load, and no more than there are.
+
+    All lanes read the same, but each has to be given it: what is read costs, not the number of loads.
+    """
     codes = ()
-    for c in tl.static_range(0, SIZE, 4):
+    for c in tl.static_range(0, SIZE // 4 * 4, 4):
         even, odd = tl.split(tl.reshape(tl.load(at + c + tl.arange(0, 4)), (2, 2)))
         first, third = tl.split(even)
         second, fourth = tl.split(odd)
         codes = codes + (first, second, third, fourth)
+    for c in tl.static_range(SIZE // 4 * 4, SIZE):
+        codes = codes + (tl.load(at + c),)
     return codes
+
+
+@triton.jit
+def _outset(inside, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What a score is added to: nothing, or minus infinity where there is no pixel, which no finite number changes."""
+    if PAIR == 1:
+        return tl.where(inside, 0.0, float("-inf"))
+    else:
+        return tl.where(inside, 0, 0xFC00)  # minus infinity in the lower half
 
 
 @triton.jit
@@ -206,16 +223,17 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
             places, entries = places + (place,), entries + (entry + shift,)
             near = _neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
+            outset = _outset(inside, PAIR)
             for i in tl.static_range(SHARED):
                 codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-                score = _full(pixel, 1, 0.0, PAIR)[0]
+                score = outset
                 for c in tl.static_range(SIZE):
                     asked_for = _channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
                     score = times_plus(asked_for, plus(near[c], codes[c], PAIR), score, PAIR)
                 score = joined(score, PAIR)
                 if HAS_BIAS:
                     score += tl.load(bias + i * ENTRIES + entry + shift)
-                scores = scores + (tl.where(inside, score, float("-inf")),)
+                scores = scores + (score,)
         weights, shrinks, new_top, new_below = (), (), (), ()
         for i in tl.static_range(SHARED):
             highest = top[i]
@@ -266,14 +284,14 @@ def _asking(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _slope(  # type: ignore[no-untyped-def]
-    asked, near, seen, codes, bias, inside, top, delta, mark, entry, least, i: tl.constexpr,
+    asked, near, seen, codes, bias, outset, top, delta, mark, entry, least, i: tl.constexpr,
     Q: tl.constexpr, G: tl.constexpr, D: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
     HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a score of the i-th output, before unit and 1 / sqrt(d); and key and encoding, added."""
     FACTOR: tl.constexpr = _LOG2E / D**0.5
     asking, wanting, queries, grads = asked
-    score, product, coded = _full(inside, 1, 0.0, PAIR)[0], _full(inside, 1, 0.0, PAIR)[0], ()
+    score, product, coded = outset, _full(outset, 1, 0.0, PAIR)[0], ()
     for c in tl.static_range(SIZE):
         coded = coded + (plus(near[c], codes[c], PAIR),)
         asked_for = _channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
@@ -284,7 +302,7 @@ def _slope(  # type: ignore[no-untyped-def]
     score, product = joined(score, PAIR), joined(product, PAIR)
     if HAS_BIAS:
         score += tl.load(bias + entry)
-    weight = tl.where(inside, tl.exp2(score * FACTOR - top), 0.0)
+    weight = tl.exp2(score * FACTOR - top)
     if DROPS:
         product = tl.where(_kept(mark, entry, least), product, 0.0)
     return weight * (product - delta), coded
@@ -336,11 +354,12 @@ def queries_kernel(  # type: ignore[no-untyped-def]
             inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
             near = _neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
             seen = _neighbour(values + (element * V[3] + place), SIZE_V, V[2], PAIR)
+            outset = _outset(inside, PAIR)
             before, total = total, ()
             for i in tl.static_range(SHARED):
                 codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
                 slope, coded = _slope(
-                    asked, near, seen, codes, bias + i * ENTRIES, inside, tops[i], deltas[i], marks[i], entry + shift,
+                    asked, near, seen, codes, bias + i * ENTRIES, outset, tops[i], deltas[i], marks[i], entry + shift,
                     least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
                 )  # fmt: skip
                 slope = twice(slope, PAIR)
@@ -352,39 +371,26 @@ def queries_kernel(  # type: ignore[no-untyped-def]
         _write(at, total, i * SIZE, size, live, D, GQ[2], PAIR)
 
 
-@triton.jit
-def _matrix(slopes, column, i: tl.constexpr, SHARED: tl.constexpr, GROUP: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A group's slopes of the i-th element side by side, padded to eight: (LANES, 8)."""
-    columns = ()
-    for j in tl.static_range(8):
-        if j < GROUP:
-            columns = columns + (slopes[j * SHARED + i],)
-        else:
-            columns = columns + (tl.full(column.shape, 0.0, slopes[0].dtype),)
-    # Each join adds an axis behind the others.
-    even = tl.join(tl.join(columns[0], columns[4]), tl.join(columns[2], columns[6]))
-    odd = tl.join(tl.join(columns[1], columns[5]), tl.join(columns[3], columns[7]))
-    return tl.reshape(tl.join(even, odd), (column.shape[0], 8))
-
-
 @triton.jit(do_not_specialize=["images", "blocks", "tiles_each", "least"])
 def table_kernel(  # type: ignore[no-untyped-def]
-    query, key, value, table, bias, grad_out, channels, logsumexp, delta, sums, seed, images, blocks, tiles_each, least,
-    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, C: tl.constexpr,
+    query, key, value, table, bias, grad_out, logsumexp, delta, sums, seed, images, blocks, tiles_each, least,
+    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr,
     HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
     WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
     DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
-    COLUMNS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums for the gradient of one group of entries, ``SHARED`` outputs of them, over a block of tiles."""
+    """Sums for the gradient of one group of entries, ``SHARED`` outputs of them, over a block of tiles.
+
+    Each lane sums over its pixels, in float16 where channels are paired, but not many of them; lanes are summed after
+    that, and added to what there is, in float32.
+    """
     ENTRIES: tl.constexpr = KEYS * WY * WX
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
+    COLUMNS: tl.constexpr = D + HAS_BIAS
     SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
     SIZE_V: tl.constexpr = (DV + PAIR - 1) // PAIR
     WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
     TILES: tl.constexpr = (H * W + LANES - 1) // LANES
-    # Products are in the type of the maps; the interpreter multiplies no bfloat16.
-    kind: tl.constexpr = tl.float16 if INTERPRETED and PAIR == 2 else channels.dtype.element_ty
     program = tl.program_id(0)
     # Those that read the same pixels run side by side.
     line = program % (KEYS * WY * CHUNKS)
@@ -397,49 +403,53 @@ def table_kernel(  # type: ignore[no-untyped-def]
     entry = (element * WY + row) * WX + start
     line_table = table + ((head * OUTPUTS + first) * ENTRIES + entry) * WORDS
     bias += (head * OUTPUTS + first) * ENTRIES
-    wide, eight = tl.arange(0, WIDE), tl.arange(0, 8)
-    total = ()
-    for _ in tl.static_range(SHARED):
-        total = total + (tl.zeros((WIDE, 8), tl.float32),)
-    for tile in range(block * tiles_each, tl.minimum((block + 1) * tiles_each, images * TILES)):
-        # Within one image, so that pixels of a channel are read side by side as a matrix is.
-        image = tl.cast(tile // TILES, tl.int64)
-        lane = tile % TILES * LANES + tl.arange(0, LANES)
-        live = lane < H * W
-        pixel = tl.minimum(lane, H * W - 1)
-        y, x = pixel // W, pixel % W
-        keys = key + (image * K[0] + head * K[1] + element * K[3] + pixel)
-        values = value + (image * V[0] + head * V[1] + element * V[3] + pixel)
-        asked = _asking(query, grad_out, image, head, first, pixel, Q, G, SIZE, SIZE_V, SHARED, PAIR)
-        marks, tops, deltas, slopes = (), (), (), ()
-        for i in tl.static_range(SHARED):
-            number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
-            marks = marks + (_mark(number + tl.load(seed)),)
-            tops = tops + (tl.load(logsumexp + number) * _LOG2E,)
-            deltas = deltas + (tl.load(delta + number),)
-        for j in tl.static_range(GROUP):
-            inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-            near = _neighbour(keys + place, SIZE, K[2], PAIR)
-            seen = _neighbour(values + place, SIZE_V, V[2], PAIR)
-            for i in tl.static_range(SHARED):
-                codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-                found = _slope(
-                    asked, near, seen, codes, bias + i * ENTRIES, inside & live, tops[i], deltas[i], marks[i],
-                    entry + shift, least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
-                )  # fmt: skip
-                slopes = slopes + (found[0].to(kind),)
-        before, total = total, ()
-        for i in tl.static_range(SHARED):
-            at = channels + (image * C[0] + head * C[1] + (first + i) * C[3]) + lane
-            given = tl.load(at[None, :] + wide[:, None] * C[2], (wide < D)[:, None] & live[None, :], 0.0).to(kind)
-            if HAS_BIAS:  # a row of ones after the channels: its sums are the gradient of the bias
-                given = tl.where((wide == D)[:, None], 1.0, given).to(kind)
-            summed = tl.dot(given, _matrix(slopes, pixel, i, SHARED, GROUP), before[i], input_precision=PRECISION)
-            total = total + (summed,)  # (WIDE, 8)
-    exists = (wide < COLUMNS)[:, None] & (eight < tl.minimum(GROUP, WX - start))[None, :]
     sums += ((block * HEADS + head) * OUTPUTS + first) * (COLUMNS * ENTRIES) + entry
-    for i in tl.static_range(SHARED):
-        tl.store(sums + ((i * COLUMNS + wide[:, None]) * ENTRIES + eight[None, :]), total[i], exists)
+    lane, end = tl.arange(0, LANES), tl.minimum((block + 1) * tiles_each, images * TILES)
+    for begin in range(block * tiles_each, end, _SUMMED):
+        total, total_bias = _full(lane, GROUP * SHARED * SIZE, 0.0, PAIR), _full(lane, GROUP * SHARED, 0.0, 1)
+        for tile in range(begin, tl.minimum(begin + _SUMMED, end)):
+            # All of one image: where it begins is computed once, not by every lane.
+            image, place_in = tl.cast(tile // TILES, tl.int64), tile % TILES * LANES + lane
+            live, pixel = place_in < H * W, tl.minimum(place_in, H * W - 1)
+            y, x = pixel // W, pixel % W
+            keys = key + (image * K[0] + head * K[1] + element * K[3] + pixel)
+            values = value + (image * V[0] + head * V[1] + element * V[3] + pixel)
+            asked = _asking(query, grad_out, image, head, first, pixel, Q, G, SIZE, SIZE_V, SHARED, PAIR)
+            marks, tops, deltas = (), (), ()
+            for i in tl.static_range(SHARED):
+                number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
+                marks = marks + (_mark(number + tl.load(seed)),)
+                tops = tops + (tl.load(logsumexp + number) * _LOG2E,)
+                deltas = deltas + (tl.load(delta + number),)
+            before, before_bias, total, total_bias = total, total_bias, (), ()
+            for j in tl.static_range(GROUP):
+                inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+                near = _neighbour(keys + place, SIZE, K[2], PAIR)
+                seen = _neighbour(values + place, SIZE_V, V[2], PAIR)
+                outset = _outset(inside & live, PAIR)
+                for i in tl.static_range(SHARED):
+                    codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+                    found = _slope(
+                        asked, near, seen, codes, bias + i * ENTRIES, outset, tops[i], deltas[i], marks[i],
+                        entry + shift, least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
+                    )  # fmt: skip
+                    slope = twice(found[0], PAIR)
+                    for c in tl.static_range(SIZE):
+                        asked_for = _channel(asked[2], asked[0], i, c, SIZE, Q[2], Q[3], PAIR)
+                        total = total + (times_plus(slope, asked_for, before[(j * SHARED + i) * SIZE + c], PAIR),)
+                    total_bias = total_bias + (before_bias[j * SHARED + i] + found[0],)
+        for j in tl.static_range(GROUP):
+            exists = start + j < WX
+            for i in tl.static_range(SHARED):
+                at = sums + (i * COLUMNS * ENTRIES + j)
+                for c in tl.static_range(COLUMNS):
+                    if c < D:
+                        column = apart(total[(j * SHARED + i) * SIZE + c // PAIR], PAIR)[c % PAIR]
+                    else:
+                        column = total_bias[j * SHARED + i]
+                    so_far = tl.load(at + c * ENTRIES, exists & (begin > block * tiles_each), 0.0)
+                    tl.store(at + c * ENTRIES, so_far + tl.sum(column, 0), exists)
+        tl.debug_barrier()  # what one lane has stored here, all read next time
 
 
 @triton.jit(do_not_specialize=["count", "least"])
@@ -486,10 +496,11 @@ def keys_kernel(  # type: ignore[no-untyped-def]
             grad = _neighbour(wanting + (output * G[3] + place), SIZE_V, G[2], PAIR)
             if DROPS:
                 mark = _mark(about + (output * (H * W) + place) + tl.load(seed))
+            outset = _outset(inside, PAIR)
             before, before_value, total, total_value = total, total_value, (), ()
             for i in tl.static_range(SHARED):
                 codes = _codes(line_table + (i * AREA + shift) * WORDS, SIZE)
-                score, product = _full(pixel, 1, 0.0, PAIR)[0], _full(pixel, 1, 0.0, PAIR)[0]
+                score, product = outset, _full(pixel, 1, 0.0, PAIR)[0]
                 for c in tl.static_range(SIZE):
                     own = _channel(keys, key_at, i, c, SIZE, K[2], K[3], PAIR)
                     score = times_plus(row[c], plus(own, codes[c], PAIR), score, PAIR)
@@ -499,13 +510,11 @@ def keys_kernel(  # type: ignore[no-untyped-def]
                 score, product = joined(score, PAIR), joined(product, PAIR)
                 if HAS_BIAS:
                     score += tl.load(bias + output * (KEYS * AREA) + i * AREA + offset + shift)
-                weight = tl.where(inside, tl.exp2(score * FACTOR - highest), 0.0)
+                weight = tl.exp2(score * FACTOR - highest)
                 given = weight
                 if DROPS:
-                    kept = _kept(mark, (first + i) * AREA + offset + shift, least)
-                    product = tl.where(kept, product, 0.0)
-                    given = tl.where(kept, weight, 0.0)
-                given, slope = twice(given, PAIR), twice(weight * (product - below), PAIR)
+                    given = tl.where(_kept(mark, (first + i) * AREA + offset + shift, least), weight, 0.0)
+                given, slope = twice(given, PAIR), twice(given * product - weight * below, PAIR)
                 for c in tl.static_range(SIZE_V):
                     total_value = total_value + (times_plus(given, grad[c], before_value[i * SIZE_V + c], PAIR),)
                 for c in tl.static_range(SIZE):

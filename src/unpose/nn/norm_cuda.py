@@ -20,6 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unpose.nn.sums_cuda import over_rows
+
 _TILE = 4096
 """Numbers of one tile, 32 for each thread of four warps; the backward pass holds two tiles."""
 
@@ -66,7 +68,7 @@ def backward(
             grad_out, maps, weight.contiguous(), bias.contiguous(), grad_maps, sums,
             shape.pop("places"), tiles, steps, eps, **shape, SWISH=swish,
         )  # fmt: skip
-    return grad_maps, sums.sum(0)
+    return grad_maps, over_rows(sums)
 
 
 def _shape(maps: Tensor) -> tuple[dict[str, Any], int]:

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unpose.nn.sums_cuda import over_rows
+
 _LANES = 128
 """Places of a tile."""
 
@@ -64,7 +66,7 @@ def weight_gradient(grad_out: Tensor, maps: Tensor, product: torch.dtype) -> Ten
             INSIDE=inside, OUTSIDE=outside, BLOCK_INSIDE=blocks[1], BLOCK_OUTSIDE=blocks[0],
             LANES=_LANES, PRODUCT=_TRITON[product], num_warps=4, num_stages=2,
         )  # fmt: skip
-    return sums.sum(0)
+    return over_rows(sums)
 
 
 _TRITON = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.attention import check_window, group_attention
+from unpose.nn.attention import check_window, projected_attention
 from unpose.nn.checks import check_maps
-from unpose.nn.encodings import make_encoding
+from unpose.nn.encodings import SeparableEncoding, make_encoding
+from unpose.nn.fused_encoding import has_table, separable_table
 from unpose.nn.fused_pointwise import pointwise
 from unpose.nn.positions import (
     dilated_neighbourhood,
@@ -58,7 +59,7 @@ class _SelfAttention(nn.Module):
         self.merge = nn.Linear(heads * head_channels, out_channels)
         self.value_dropout = nn.Dropout(value_dropout)
         # Constants of the group: they follow the module's device and are no part of what it has learnt.
-        self.register_buffer("inverses", inverse_elements(group), persistent=False)
+        self.register_buffer("inverses", inverse_elements(group).contiguous(), persistent=False)
         self.register_buffer("relations", relations, persistent=False)
 
     def extra_repr(self) -> str:
@@ -68,19 +69,24 @@ class _SelfAttention(nn.Module):
         """(b, channels, keys, h, w) -> (b, channels, order, h, w)"""
         height, width = maps.shape[-2:]
         projected = pointwise(maps, self.project.weight, self.project.bias)  # (b, 3 n d, keys, h, w)
-        planes = projected.unflatten(1, (3, self.heads, -1)).unbind(1)  # (b, n, d, keys, h, w) each
-        query, key, value = (plane.permute(0, 1, 3, 4, 5, 2) for plane in planes)  # (b, n, keys, h, w, d) each
+        projected = projected.unflatten(1, (3, self.heads, -1))  # (b, 3, n, d, keys, h, w)
         window = self._table or (2 * height - 1, 2 * width - 1)
-        # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
-        inverses = self.inverses.to(self.project.weight.dtype)
-        position = position_table(self.encoding, inverses, self.relations, window).to(query.dtype)
+        position = self._position(window, projected.dtype)
         bias = None
         if self._dilates:
-            bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(query)
+            bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(projected)
         dropout = self.attention_dropout if self.training else 0.0
-        found = group_attention(query, key, value, position, bias=bias, dropout=dropout)  # (b, n, order, h, w, d)
+        found = projected_attention(projected, position, bias=bias, dropout=dropout)  # (b, n, order, h, w, d)
         joined = found.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, n d, order, h, w)
         return self.value_dropout(pointwise(joined, self.merge.weight, self.merge.bias))
+
+    def _position(self, window: tuple[int, int], kind: torch.dtype) -> Tensor:
+        """The encoding written out, (n or 1, order, ..., keys, *window, d) in the type ``kind``."""
+        if isinstance(self.encoding, SeparableEncoding) and has_table(self.encoding, self.inverses):
+            return separable_table(self.encoding, self.inverses, self.relations, window, kind)
+        # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
+        inverses = self.inverses.to(self.project.weight.dtype)
+        return position_table(self.encoding, inverses, self.relations, window).to(kind)
 
 
 class LiftingSelfAttention(_SelfAttention):

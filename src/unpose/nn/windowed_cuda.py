@@ -20,6 +20,7 @@ Written in Triton, which comes with torch builds for CUDA; imported only when a 
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from unpose.nn.words_cuda import pack_kernel
 _LANES = 32
 """Pixels of one program, a single warp: none waits for another, and the tail of a launch is short."""
 
-_REGISTERS = {"forward": 80, "queries": 120, "table": 80, "keys": 160}
+_REGISTERS = {"forward": 80, "queries": 120, "table": 60, "keys": 160}
 """Registers that hold the channels of a thread's elements, at most; how many elements that are says how often what is
 read serves."""
 
@@ -76,15 +77,34 @@ def forward(
     their type is not the one that is multiplied.
     """
     _check_types(query, key, value)
-    outputs, pair = position.shape[1], _pair(value)
-    query, key, value = (_planar(tensor) for tensor in (query, key, value))
+    planar = [_planar(tensor) for tensor in (query, key, value)]
+    return _attend(planar, [_words(tensor) for tensor in planar], position, bias, dropout, seed)
+
+
+def forward_projected(
+    projected: Tensor, position: Tensor, bias: Tensor | None, dropout: float = 0.0, seed: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """:func:`forward` of query, key and value in one tensor, (b, 3, n, d, elements, h, w)."""
+    joined = _joined(projected)
+    return _attend(joined.chunk(3, 1), _words(joined).chunk(3, 1), position, bias, dropout, seed)
+
+
+def _attend(
+    planar: Sequence[Tensor],
+    words: Sequence[Tensor],
+    position: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """:func:`forward` of query, key and value, given planar and as kernels read them."""
+    value = planar[2]
     batch, heads, channels, _, height, width = value.shape
-    count = batch * height * width
+    outputs, pair, count = position.shape[1], _pair(value), batch * height * width
     out = torch.empty(batch, heads, channels, outputs, height, width, dtype=value.dtype, device=value.device)
     logsumexp = torch.empty(batch, heads, outputs, height, width, device=value.device)
-    shape = _shape(query, key, value, position, bias, dropout)
-    query, key, value = (_words(tensor, pair) for tensor in (query, key, value))
-    query = query.expand(-1, -1, -1, outputs, -1, -1)
+    shape = _shape(planar, position, bias, dropout)
+    query, key, value = words[0].expand(-1, -1, -1, outputs, -1, -1), words[1], words[2]
     shared = _divisor(outputs, _REGISTERS["forward"] * pair // (shape["D"] + shape["DV"]))
     tables = _encoding(position, heads, pair), _bias(position, bias, heads)
     grid = (triton.cdiv(count, _LANES) * (outputs // shared) * heads,)
@@ -121,44 +141,78 @@ def backward(
     that is more.
     """
     _check_types(query, key, value)
-    is_shared, pair = query.shape[2] < position.shape[1], _pair(value)
-    grad_out, query, key, value, out = (_planar(tensor) for tensor in (grad_out, query, key, value, out))
-    kinds = query.dtype, key.dtype, value.dtype
-    shape = _shape(query, key, value, position, bias, dropout)
-    scale, unit = _scale(grad_out, dropout)
-    channels = query.expand(-1, -1, -1, shape["OUTPUTS"], -1, -1)
-    query, key, value = (_words(tensor, pair) for tensor in (query, key, value))
-    query = query.expand(-1, -1, -1, shape["OUTPUTS"], -1, -1)
-    grad_out = _words(grad_out, pair, scale)
+    planar = [_planar(tensor) for tensor in (query, key, value)]
+    to_maps = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in planar]
+    words = [_words(tensor) for tensor in planar]
+    to_tables = _gradients(grad_out, planar, words, to_maps, position, bias, out, logsumexp, dropout, seed)
+    to_query, to_key, to_value = (_pixels_first(tensor) for tensor in to_maps)
+    return to_query, to_key, to_value, *to_tables
+
+
+def backward_projected(
+    grad_out: Tensor,
+    projected: Tensor,
+    position: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Gradients of projected, position and bias, as :func:`backward`; the first is written where it belongs."""
+    joined = _joined(projected)
+    to_joined = torch.empty(joined.shape, dtype=joined.dtype, device=joined.device)
+    planar, words, to_maps = (tensor.chunk(3, 1) for tensor in (joined, _words(joined), to_joined))
+    to_tables = _gradients(grad_out, planar, words, to_maps, position, bias, out, logsumexp, dropout, seed)
+    return to_joined.view(projected.shape), *to_tables
+
+
+def _gradients(
+    grad_out: Tensor,
+    planar: Sequence[Tensor],
+    words: Sequence[Tensor],
+    to_maps: Sequence[Tensor],
+    position: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of position and bias; those of query, key and value are written to ``to_maps``, planar."""
+    grad_out, out = _planar(grad_out), _planar(out)
+    shape = _shape(planar, position, bias, dropout)
+    query, key, value = words[0].expand(-1, -1, -1, shape["OUTPUTS"], -1, -1), words[1], words[2]
+    grad_out, unit = _scaled(grad_out, dropout)
+    pair = _pair(planar[2])
     strides = {"Q": query.stride()[:4], "K": key.stride()[:4], "V": value.stride()[:4], "G": grad_out.stride()[:4]}
     tables = _encoding(position, shape["HEADS"], pair), _bias(position, bias, shape["HEADS"])
     seed, delta = _seed(seed, value), torch.empty_like(logsumexp)
     settings = {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape, pair), "num_warps": 1, "num_stages": 1} | shape
     tensors = (query, key, value, *tables, grad_out)
+    to_query, to_key, to_value = to_maps
+    is_shared = to_query.shape[3] < shape["OUTPUTS"]
+    to_queries = to_query if not is_shared else to_query.new_empty(*out.shape[:2], shape["D"], *out.shape[3:])
     with torch.cuda.device_of(value):
-        grad_query = _backward_queries(tensors, out, logsumexp, delta, seed, unit, dropout, kinds[0], strides, settings)
-        grad_table = _backward_table(tensors, channels, logsumexp, delta, seed, dropout, strides, settings)
-        grad_key, grad_value = _backward_keys(
-            tensors, logsumexp, delta, seed, unit, dropout, kinds[1:], strides, settings
-        )
+        _backward_queries(tensors, out, logsumexp, delta, to_queries, seed, unit, dropout, strides, settings)
+        grad_table = _backward_table(tensors, logsumexp, delta, seed, dropout, strides, settings)
+        _backward_keys(tensors, logsumexp, delta, to_key, to_value, seed, unit, dropout, strides, settings)
     if is_shared:
-        grad_query = grad_query.sum(3, keepdim=True)
+        torch.sum(to_queries, 3, keepdim=True, out=to_query)
     d = position.shape[-1]
-    grad_position = _over_blocks(grad_table[:, :, :, :d], position) * (unit / math.sqrt(d))
-    grad_bias = None if bias is None else _over_blocks(grad_table[:, :, :, d:], bias[..., None])[..., 0] * unit
-    return (
-        _pixels_first(grad_query),
-        _pixels_first(grad_key),
-        _pixels_first(grad_value),
-        grad_position.to(position.dtype),
-        None if grad_bias is None or bias is None else grad_bias.to(bias.dtype),
-    )
+    to_position = _over_blocks(grad_table[:, :, :, :d], position, unit / math.sqrt(d))
+    return to_position, None if bias is None else _over_blocks(grad_table[:, :, :, d:], bias[..., None], unit)[..., 0]
 
 
-def _over_blocks(sums: Tensor, table: Tensor) -> Tensor:
-    """The second sum: (blocks, heads, outputs, columns, entries) -> the table's shape, whose heads may be one."""
+def _over_blocks(sums: Tensor, table: Tensor, size: Tensor) -> Tensor:
+    """The second sum: (blocks, heads, outputs, columns, entries) -> the table's shape, whose heads may be one.
+
+    It is multiplied, rounded and laid out in one pass.
+    """
     total = sums.sum(0) if len(table) == sums.shape[1] else sums.sum((0, 1))[None]
-    return total.transpose(-1, -2).contiguous().view(table.shape)
+    found = torch.empty(table.shape, dtype=table.dtype, device=table.device)
+    torch.mul(total.transpose(-1, -2), size, out=found.flatten(2, 4))
+    return found
 
 
 def _backward_queries(
@@ -166,28 +220,25 @@ def _backward_queries(
     out: Tensor,
     logsumexp: Tensor,
     delta: Tensor,
+    grad_query: Tensor,
     seed: Tensor,
     unit: Tensor,
     dropout: float,
-    kind: torch.dtype,
     strides: dict[str, Any],
     settings: dict[str, Any],
-) -> Tensor:
-    """Gradients of the queries, planar; writes ``delta``."""
+) -> None:
+    """Writes ``delta`` and gradients of the queries, planar."""
     batch, heads, _, outputs, height, width = out.shape
-    grad_query = torch.empty(batch, heads, settings["D"], outputs, height, width, dtype=kind, device=out.device)
     shared = _divisor(outputs, _REGISTERS["queries"] * settings["PAIR"] // (2 * settings["D"] + settings["DV"]))
     count = batch * height * width
     queries_kernel[(triton.cdiv(count, _LANES) * (outputs // shared) * heads,)](
         *tensors, out, logsumexp, delta, grad_query, seed, unit, count, _least(dropout), 1 - dropout,
         **strides, R=out.stride()[:4], GQ=grad_query.stride()[:4], SHARED=shared, **settings,
     )  # fmt: skip
-    return grad_query
 
 
 def _backward_table(
     tensors: tuple[Tensor, ...],
-    channels: Tensor,
     logsumexp: Tensor,
     delta: Tensor,
     seed: Tensor,
@@ -200,20 +251,19 @@ def _backward_table(
     A program has few entries and many pixels and keeps its sums to the end: scores are computed once more for it, which
     takes less time than to bring sums in and out for every few pixels.
     """
-    heads, outputs, group = settings["HEADS"], settings["OUTPUTS"], settings["GROUP"]
+    heads, outputs = settings["HEADS"], settings["OUTPUTS"]
     window = settings["KEYS"] * settings["WY"]
     columns = settings["D"] + settings["HAS_BIAS"]
-    shared = _divisor(outputs, _REGISTERS["table"] * settings["PAIR"] // (settings["D"] + settings["DV"]))
-    programs = window * triton.cdiv(settings["WX"], group) * (outputs // shared) * heads
+    shared = _divisor(outputs, _REGISTERS["table"] * settings["PAIR"] // (settings["D"] * settings["GROUP"]))
+    programs = window * triton.cdiv(settings["WX"], settings["GROUP"]) * (outputs // shared) * heads
     images, pixels = len(logsumexp), logsumexp[0, 0, 0].numel()
     tiles = images * triton.cdiv(pixels, _LANES)
-    blocks = min(tiles, triton.cdiv(_PROGRAMS, programs))
-    sums = torch.empty(blocks, heads, outputs, columns, window * settings["WX"], device=channels.device)
+    tiles_each = triton.cdiv(tiles, triton.cdiv(_PROGRAMS, programs))
+    blocks = triton.cdiv(tiles, tiles_each)  # none of them empty
+    sums = torch.empty(blocks, heads, outputs, columns, window * settings["WX"], device=logsumexp.device)
     table_kernel[(programs * blocks,)](
-        *tensors, channels, logsumexp, delta, sums, seed, images, blocks, triton.cdiv(tiles, blocks), _least(dropout),
-        **strides, C=channels.stride()[:4], SHARED=shared, COLUMNS=columns,
-        WIDE=max(16, triton.next_power_of_2(columns)), PRECISION="tf32x3" if settings["PAIR"] == 1 else "tf32",
-        **settings,
+        *tensors, logsumexp, delta, sums, seed, images, blocks, tiles_each, _least(dropout),
+        **strides, SHARED=shared, **settings,
     )  # fmt: skip
     return sums
 
@@ -222,26 +272,22 @@ def _backward_keys(
     tensors: tuple[Tensor, ...],
     logsumexp: Tensor,
     delta: Tensor,
+    grad_key: Tensor,
+    grad_value: Tensor,
     seed: Tensor,
     unit: Tensor,
     dropout: float,
-    kinds: tuple[torch.dtype, ...],
     strides: dict[str, Any],
     settings: dict[str, Any],
-) -> tuple[Tensor, Tensor]:
-    """Gradients of keys and values, planar: each gathers from the queries whose window it is in."""
+) -> None:
+    """Writes gradients of keys and values, planar: each gathers from the queries whose window it is in."""
     batch, heads, _, keys, height, width = tensors[1].shape
-    grad_key, grad_value = (
-        torch.empty(batch, heads, settings[name], keys, height, width, dtype=kind, device=delta.device)
-        for name, kind in zip(("D", "DV"), kinds, strict=True)
-    )
     shared = _divisor(keys, _REGISTERS["keys"] * settings["PAIR"] // (2 * (settings["D"] + settings["DV"])))
     count = batch * height * width
     keys_kernel[(triton.cdiv(count, _LANES) * (keys // shared) * heads,)](
         *tensors, logsumexp, delta, grad_key, grad_value, seed, unit, count, _least(dropout),
         **strides, GK=grad_key.stride()[:4], GV=grad_value.stride()[:4], SHARED=shared, **settings,
     )  # fmt: skip
-    return grad_key, grad_value
 
 
 def _check_types(*tensors: Tensor) -> None:
@@ -264,19 +310,27 @@ def _planar(tensor: Tensor) -> Tensor:
     return planar if planar.stride()[-2:] == (tensor.shape[4], 1) else planar.contiguous()
 
 
-def _words(planar: Tensor, pair: int, scale: Tensor | None = None) -> Tensor:
-    """A planar map as kernels read it: itself, or two channels in 32 bits, (b, n, ceil(d / 2), g, h, w)."""
-    if pair == 1:
+def _joined(projected: Tensor) -> Tensor:
+    """(b, 3, n, d, g, h, w) -> (b, 3 n, d, g, h, w), planar: query, key and value as further heads."""
+    joined = projected.flatten(1, 2)
+    return joined if joined.stride()[-2:] == (joined.shape[-1], 1) else joined.contiguous()
+
+
+def _words(planar: Tensor, largest: Tensor | None = None, unit: Tensor | None = None, keep: float = 1.0) -> Tensor:
+    """A planar map as kernels read it: itself, or two channels in 32 bits, (b, n, ceil(d / 2), g, h, w).
+
+    Given its largest entry, the map is scaled first, and ``unit`` becomes what undoes it, over ``keep``.
+    """
+    if _pair(planar) == 1:
         return planar
     batch, heads, channels, elements, height, width = planar.shape
     words = torch.empty(
         batch, heads, -(-channels // 2), elements, height, width, dtype=torch.int32, device=planar.device
     )
-    scale = torch.ones((), device=planar.device) if scale is None else scale
     with torch.cuda.device_of(planar):
         pack_kernel[(triton.cdiv(words.numel(), _PACKED),)](
-            planar, words, scale, words.numel(), S=planar.stride()[:4], HEADS=heads, CHANNELS=channels,
-            ELEMENTS=elements, PIXELS=height * width, BLOCK=_PACKED,
+            planar, words, largest, unit, 1 / keep, words.numel(), S=planar.stride()[:4], HEADS=heads,
+            CHANNELS=channels, ELEMENTS=elements, PIXELS=height * width, BLOCK=_PACKED,
         )  # fmt: skip
     return words
 
@@ -286,18 +340,15 @@ def _pixels_first(planar: Tensor) -> Tensor:
     return planar.permute(0, 1, 3, 4, 5, 2)
 
 
-def _scale(gradient: Tensor, dropout: float) -> tuple[Tensor | None, Tensor]:
-    """What a gradient is multiplied with before it is rounded, and what everything computed from it is in the end.
+def _scaled(gradient: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
+    """A planar gradient as kernels read it, and what everything computed from it is multiplied with in the end.
 
     The second also holds the factor of the weights which dropout keeps.
     """
-    unit = torch.full((), 1 / (1 - dropout), device=gradient.device)
     if gradient.dtype == torch.float32:
-        return None, unit
-    # A power of two, exactly: the largest entry comes to lie between 2^-5 and 2^-4, far from both ends of float16.
-    _, exponent = torch.frexp(gradient.detach().abs().amax().float())
-    scale = torch.ldexp(torch.ones_like(unit), -4 - exponent)
-    return scale, unit / scale
+        return gradient, torch.full((), 1 / (1 - dropout), device=gradient.device)
+    unit = torch.empty((), device=gradient.device)
+    return _words(gradient, torch.linalg.vector_norm(gradient, math.inf), unit, 1 - dropout), unit
 
 
 def _encoding(position: Tensor, heads: int, pair: int) -> Tensor:
@@ -305,9 +356,14 @@ def _encoding(position: Tensor, heads: int, pair: int) -> Tensor:
 
     A column is a channel in float32, or two of float16 in 32 bits.
     """
-    table = torch.nn.functional.pad(position, (0, -position.shape[-1] % (4 * pair))).flatten(3, 4)
-    table = table.expand(heads, -1, -1, -1, -1)
-    return table.float().contiguous() if pair == 1 else table.to(torch.float16).contiguous().view(torch.int32)
+    channels = position.shape[-1]
+    make = torch.zeros if channels % pair else torch.empty  # padding is not read, but for half of a last word
+    table = make(
+        heads, *position.shape[1:5], channels + -channels % (4 * pair),
+        dtype=torch.float32 if pair == 1 else torch.float16, device=position.device,
+    )  # fmt: skip
+    table[..., :channels] = position
+    return (table if pair == 1 else table.view(torch.int32)).flatten(3, 4)
 
 
 def _bias(position: Tensor, bias: Tensor | None, heads: int) -> Tensor:
@@ -319,7 +375,7 @@ def _bias(position: Tensor, bias: Tensor | None, heads: int) -> Tensor:
 
 def _seed(seed: Tensor | None, tensor: Tensor) -> Tensor:
     """One number of 32 bits on the device; any address where nothing is dropped."""
-    return torch.zeros((), dtype=torch.int32, device=tensor.device) if seed is None else seed.to(torch.int32)
+    return torch.empty((), dtype=torch.int32, device=tensor.device) if seed is None else seed.to(torch.int32)
 
 
 def _least(dropout: float) -> int:
@@ -339,10 +395,9 @@ def _divisor(number: int, limit: int) -> int:
     return max(size for size in range(1, max(1, min(limit, _ELEMENTS)) + 1) if number % size == 0)
 
 
-def _shape(
-    query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float
-) -> dict[str, Any]:
+def _shape(planar: Sequence[Tensor], position: Tensor, bias: Tensor | None, dropout: float) -> dict[str, Any]:
     """What all kernels are compiled for."""
+    query, key, value = planar
     return {
         "HEADS": query.shape[1], "OUTPUTS": position.shape[1], "KEYS": key.shape[3], "H": key.shape[4],
         "W": key.shape[5], "WY": position.shape[3], "WX": position.shape[4], "D": query.shape[2], "DV": value.shape[2],

@@ -13,7 +13,7 @@ import os
 import triton
 import triton.language as tl
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
@@ -29,7 +29,7 @@ def _high(word):  # type: ignore[no-untyped-def]
 @triton.jit
 def word(low, high):  # type: ignore[no-untyped-def]
     """Two columns as one of words, rounded."""
-    if INTERPRETED:
+    if _INTERPRETED:
         low = low.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
         return low | (high.to(tl.float16).to(tl.int16, bitcast=True).to(tl.int32) << 16)
     else:
@@ -41,7 +41,7 @@ def word(low, high):  # type: ignore[no-untyped-def]
 @triton.jit
 def _numbers(word):  # type: ignore[no-untyped-def]
     """Both columns of a column of words, in float32."""
-    if INTERPRETED:
+    if _INTERPRETED:
         return _low(word).to(tl.float32), _high(word).to(tl.float32)
     else:
         return tl.inline_asm_elementwise(
@@ -63,7 +63,7 @@ def twice(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 def plus(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR == 1:
         return one + other
-    elif INTERPRETED:
+    elif _INTERPRETED:
         return word(_low(one) + _low(other), _high(one) + _high(other))
     else:
         return tl.inline_asm_elementwise("add.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
@@ -73,7 +73,7 @@ def plus(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 def times(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR == 1:
         return one * other
-    elif INTERPRETED:
+    elif _INTERPRETED:
         return word(_low(one) * _low(other), _high(one) * _high(other))
     else:
         return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
@@ -84,7 +84,7 @@ def times_plus(one, other, more, PAIR: tl.constexpr):  # type: ignore[no-untyped
     """one * other + more"""
     if PAIR == 1:
         return one * other + more
-    elif INTERPRETED:
+    elif _INTERPRETED:
         return word(_low(one) * _low(other) + _low(more), _high(one) * _high(other) + _high(more))
     else:
         return tl.inline_asm_elementwise(
@@ -113,10 +113,14 @@ def joined(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pack_kernel(  # type: ignore[no-untyped-def]
-    planar, words, scale, count, S: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr, ELEMENTS: tl.constexpr,
-    PIXELS: tl.constexpr, BLOCK: tl.constexpr,
+    planar, words, largest, unit, kept, count, S: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+    ELEMENTS: tl.constexpr, PIXELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A planar map, two channels to a word: (b, n, d, g, pixels) -> (b, n, ceil(d / 2), g, pixels), times ``scale``."""
+    """A planar map, two channels to a word: (b, n, d, g, pixels) -> (b, n, ceil(d / 2), g, pixels).
+
+    Given the size of its largest entry, that comes to lie between 2^-5 and 2^-4, far from both ends of float16: the
+    map is multiplied with a power of two, exactly, and ``unit`` becomes ``kept`` over that power.
+    """
     WORDS: tl.constexpr = (CHANNELS + 1) // 2
     number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = number < count
@@ -124,7 +128,13 @@ def pack_kernel(  # type: ignore[no-untyped-def]
     element, rest = rest % ELEMENTS, rest // ELEMENTS
     channel, image = rest % WORDS * 2, rest // WORDS
     at = planar + (image // HEADS * S[0] + image % HEADS * S[1] + channel * S[2] + element * S[3] + pixel)
-    size = tl.load(scale)
+    size = 1.0
+    if largest is not None:
+        # The exponent's bits, no more than those with which both powers are normal numbers.
+        bits = tl.load(largest).to(tl.float32).to(tl.int32, bitcast=True)
+        exponent = tl.minimum((bits >> 23) & 255, 248)
+        size = ((249 - exponent) << 23).to(tl.float32, bitcast=True)
+        tl.store(unit, ((exponent + 5) << 23).to(tl.float32, bitcast=True) * kept, mask=tl.program_id(0) == 0)
     low = tl.load(at, exists, 0.0).to(tl.float32) * size
     high = tl.load(at + S[2], exists & (channel + 1 < CHANNELS), 0.0).to(tl.float32) * size
     tl.store(words + number, word(low, high), exists)

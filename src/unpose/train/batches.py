@@ -92,12 +92,15 @@ def training_batch(
 
 
 def _random_poses(poses: PosePart, count: int, seed: int) -> Tensor:
-    group = parse_continuous("similarity+mirror" if poses.mirror else "similarity")
+    # Without a stretch the smaller group: the same poses, to the last bit, as before there was one.
+    kind = "affine" if poses.max_stretch > 1 else "similarity"
+    group = parse_continuous(f"{kind}+mirror" if poses.mirror else kind)
     return group.random(
         count,
         generator=torch.Generator().manual_seed(seed),
         max_angle=math.radians(poses.max_angle),
         max_shift=poses.max_shift,
         max_scale=poses.max_scale,
+        max_stretch=poses.max_stretch,
         dtype=torch.float64,
     )

@@ -69,12 +69,14 @@ class PosePart:
     max_angle: float = 0.0  # degrees either way; 180 is the circle
     max_shift: float = 0.0  # pixels either way
     max_scale: float = 1.0  # largest factor; the smallest is its inverse
+    max_stretch: float = 1.0  # largest ratio of the longer to the shorter axis of what was a circle
     mirror: bool = False
 
     def __post_init__(self) -> None:
         _within("poses.max_angle", self.max_angle, 0.0, 180.0)
         _within("poses.max_shift", self.max_shift, 0.0, math.inf)
         _within("poses.max_scale", self.max_scale, 1.0, 16.0)
+        _within("poses.max_stretch", self.max_stretch, 1.0, 16.0)
 
     @property
     def still(self) -> bool:
