@@ -113,9 +113,9 @@ def test_validation_chooses_and_the_test_set_is_used_once_at_the_end(problem, sm
     seen = []
     honest = loop_module.validate
 
-    def recorded(network, split, *rest):
+    def recorded(network, split, *rest, **options):
         seen.append("test" if split is problem.test else "validation")
-        return honest(network, split, *rest)
+        return honest(network, split, *rest, **options)
 
     monkeypatch.setattr(loop_module, "validate", recorded)
     outcome = train(problem, small_recipe(epochs=4), tmp_path)
@@ -196,7 +196,7 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_tak
 
 
 def test_a_validation_loss_that_is_no_number_stops_the_run_too(problem, small_recipe, monkeypatch):
-    monkeypatch.setattr(loop_module, "validate", lambda *_: (float("nan"), 0.5))
+    monkeypatch.setattr(loop_module, "validate", lambda *_, **__: (float("nan"), 0.5))
     with pytest.raises(Diverged, match="the loss on validation became nan in epoch 1"):
         train(problem, small_recipe())
 

@@ -202,8 +202,10 @@ class _Run:
             if not last and self._is_due(state):
                 self._save(state, epoch)
         loss, right, seen = state.totals.tolist()
+        # As it learns: on a GPU other kernels would have to be compiled first. The test at the end is in float32.
+        mixed = recipe.is_mixed_on(self.device.type)
         validation_loss, validation_accuracy = validate(
-            state.judged, self.dataset.validation, self.processes, self.device
+            state.judged, self.dataset.validation, self.processes, self.device, mixed=mixed
         )
         if not math.isfinite(validation_loss):
             self._give_up(state, epoch, f"the loss on validation became {validation_loss}")
@@ -275,7 +277,7 @@ class _Run:
         raise Diverged(
             f"{what} in epoch {epoch + 1}, at step {state.step}, with a learning rate of {rate:.3g}. {kept} Going on "
             "would end the same way: start anew with a lower optimizer.learning_rate or a longer warm-up"
-            + (", or without mixed_precision" if self.recipe.mixed_precision and self.device.type == "cuda" else "")
+            + (", or without mixed_precision" if self.recipe.is_mixed_on(self.device.type) else "")
             + "."
         )
 

@@ -18,10 +18,13 @@ _BATCH = 256
 
 
 @torch.no_grad()
-def logits_of(network: nn.Module, images: NDArray, *, angle: float = 0.0, batch_size: int = _BATCH) -> Tensor:
+def logits_of(
+    network: nn.Module, images: NDArray, *, angle: float = 0.0, batch_size: int = _BATCH, mixed: bool = False
+) -> Tensor:
     """The outputs of a network for images, turned by an angle in radians first: (n, h, w[, c]) -> (n, classes).
 
-    Runs in evaluation mode on the network's own device and leaves the mode as it was.
+    Runs in evaluation mode on the network's own device and leaves the mode as it was. ``mixed`` computes products in
+    bfloat16.
     """
     weights = next(network.parameters())
     training = network.training
@@ -32,7 +35,9 @@ def logits_of(network: nn.Module, images: NDArray, *, angle: float = 0.0, batch_
             batch = as_batch(images[start : start + batch_size], dtype=weights.dtype)
             if angle:
                 batch = warp(batch, rotation(torch.tensor(angle, dtype=torch.float64)))
-            found.append(network(sent(batch, weights.device)).float())
+            with torch.autocast(weights.device.type, torch.bfloat16, enabled=mixed):
+                outputs = network(sent(batch, weights.device))
+            found.append(outputs.float())
         return torch.cat(found).cpu()  # the only place that waits for a GPU
     finally:
         network.train(training)
@@ -49,13 +54,15 @@ def accuracy_by_angle(network: nn.Module, split: Split, angles: Sequence[float])
     return np.array([accuracy(network, split, angle=angle) for angle in angles])
 
 
-def validate(network: nn.Module, split: Split, processes: Processes, device: torch.device) -> tuple[float, float]:
+def validate(
+    network: nn.Module, split: Split, processes: Processes, device: torch.device, *, mixed: bool = False
+) -> tuple[float, float]:
     """Mean cross entropy and accuracy on a split; each process measures its share of it."""
     own = np.array_split(np.arange(len(split)), processes.count)[processes.rank]
     total = torch.zeros(2, dtype=torch.float64)
     if len(own):
         part = split.take(own)
-        outputs, labels = logits_of(network, part.images), torch.from_numpy(part.labels)
+        outputs, labels = logits_of(network, part.images, mixed=mixed), torch.from_numpy(part.labels)
         total[0] = cross_entropy(outputs.double(), labels, reduction="sum")
         total[1] = (outputs.argmax(1) == labels).sum()
     loss, right = processes.sum(total.to(device)).tolist()

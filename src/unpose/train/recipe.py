@@ -111,6 +111,10 @@ class Recipe:
                 f"optimizer.warmup_epochs must be below epochs ({self.epochs}), got {self.optimizer.warmup_epochs:g}"
             )
 
+    def is_mixed_on(self, device: str) -> bool:
+        """Whether products are in bfloat16 on a device of this type."""
+        return self.mixed_precision and device == "cuda"
+
     def changed(self, *, group: str | None = None, **changes: Any) -> "Recipe":
         """The recipe with another group and other entries of its first level; None leaves an entry as it is."""
         given = {name: value for name, value in changes.items() if value is not None}

@@ -22,8 +22,8 @@ def learn(
     step : the number of the step, counted from zero; a tensor without axes where steps are recorded
     """
     state.optimizer.zero_grad(set_to_none=True)
-    mixed = recipe.mixed_precision and images.device.type == "cuda"
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+    kind = images.device.type
+    with torch.autocast(kind, torch.bfloat16, enabled=recipe.is_mixed_on(kind)):
         outputs = state.network(images)
     loss = cross_entropy(outputs.float(), labels, label_smoothing=recipe.label_smoothing, reduction="sum")
     (loss / batch).backward()
