@@ -1,20 +1,20 @@
 """Group attention on a GPU: the sums of :mod:`unpose.nn.windowed`, in kernels that never write a score.
 
-Heads are small, ten channels in the published networks, and each pixel has its own neighbours: tensor cores would
-mostly multiply padding. So a thread is a pixel. It keeps the queries of a few output elements in registers and walks
-over the keys of its window; what it reads of a key serves all of these outputs. Channels lie apart in memory, in the
-order ``(b, n, d, elements, h, w)``, so that neighbouring threads read neighbouring pixels; a tensor that lies so
-already, as a view, is not copied. What takes the time is arithmetic, ``2 d + dv`` multiplications and additions a score
-and about three times that in the backward pass, and reading keys, not memory.
+Heads are small, ten channels in the published networks, and each pixel has its own neighbours. So a thread is a pixel.
+It keeps the queries of a few output elements in registers and walks over the keys of its window; what it reads of a key
+serves all of these outputs. Channels lie apart in memory, in the order ``(b, n, d, elements, h, w)``, so that
+neighbouring threads read neighbouring pixels; a tensor that lies so already, as a view, is not copied. What takes the
+time is arithmetic, ``2 d + dv`` multiplications and additions a score and about three times that in the backward pass,
+and reading keys, not memory. Tensor cores do not help: in matrix products every key passes through shared memory for
+each query that sees it, which takes longer.
 
 Tensors in bfloat16 or float16 are multiplied two channels at a time in float16, which has more digits than bfloat16;
-exponentials, their sums and the table's gradient are float32. Gradients are scaled to the range of float16 by their
-largest entry. Tensor cores do not help: in matrix products every key would pass through shared memory for each query
-that sees it, which takes longer than the arithmetic here.
+exponentials and their sums are float32. The table's gradient is summed over a few dozen pixels in float16, then in
+float32. Gradients are scaled to the range of float16 by their largest entry.
 
 Nothing is added up in an order that can change: the backward pass goes over the queries for their gradients, over the
-keys for theirs, over the table for its block sums, and adds those in a second, fixed sum. No block
-size depends on the machine, and no number that a kernel needs passes through the host: a CUDA graph can hold them.
+keys for theirs, over the table for its block sums, and adds those in a second, fixed sum. No block size depends on the
+machine, and no number that a kernel needs passes through the host: a CUDA graph can hold them.
 
 Written in Triton, which comes with torch builds for CUDA; imported only when a CUDA tensor is attended to.
 """
