@@ -248,7 +248,7 @@ def run_cells(report):
 
 def run_light(report):
     """Gain, offset and ramp on every image, default settings."""
-    sizes = [n for n in (1000, 5000) if n in report.options.sizes]
+    sizes = [n for n in (1000, 5000, 20000) if n in report.options.sizes]
     pairs = [(f"digits {n}", lambda seed, n=n: digits(n, seed), 10, {}) for n in sizes]
     settings = {"group": "similarity+mirror", "max_scale": 1.6}
     pairs.append(("silhouettes", silhouettes, 65, settings))

@@ -12,7 +12,7 @@ a column holds two channels, see :mod:`unpose.nn.words_cuda`; ``D`` and ``DV`` s
 """
 
 # Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
-# ruff: noqa: RUF005, RET505
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
 import math
@@ -20,10 +20,20 @@ import math
 import triton
 import triton.language as tl
 
+from unpose.nn.columns_cuda import (
+    channel,
+    codes_of,
+    full,
+    hashed,
+    is_kept,
+    look,
+    neighbour,
+    outset_of,
+    pixels,
+    rows_of,
+    write,
+)
 from unpose.nn.words_cuda import apart, joined, plus, times, times_plus, twice
-
-_HELD = tl.constexpr(16)
-"""Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
 
 _LOG2E = tl.constexpr(math.log2(math.e))
 
@@ -32,151 +42,6 @@ _SUMMED = tl.constexpr(64)
 
 _HEADROOM = tl.constexpr(4.0)
 """Weights are summed as 2^-4 of themselves: sums of many values stay below what half precision can hold."""
-
-
-@triton.jit
-def _look(  # type: ignore[no-untyped-def]
-    y, x, row, start, j: tl.constexpr, SIGN: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """What a lane finds at the j-th place from ``start`` in a row of the window.
-
-    Whether it is a pixel, how far off it lies in memory, and j itself, or of places beyond the row the last one's.
-    Where there is no pixel it finds its own, which it sees anyway: address and number are safe. ``SIGN`` = -1 looks the
-    other way, from a key to who sees it.
-    """
-    column = start + j
-    step_y, step_x = SIGN * (row - WY // 2), SIGN * (column - WX // 2)
-    inside = _within(y + step_y, H) & _within(x + step_x, W)
-    shift = j
-    if WX % GROUP != 0:
-        inside = inside & (column < WX)
-        shift = tl.minimum(column, WX - 1) - start
-    return inside, tl.where(inside, step_y * W + step_x, 0), shift
-
-
-@triton.jit
-def _read(at, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    if PAIR == 1:
-        return tl.load(at).to(tl.float32)
-    else:
-        return tl.load(at)
-
-
-@triton.jit
-def _rows(  # type: ignore[no-untyped-def]
-    at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """All SIZE columns of SHARED elements behind pointers, those of one element side by side."""
-    rows = ()
-    if SIZE <= _HELD:
-        for i in tl.static_range(SHARED):
-            for c in tl.static_range(SIZE):
-                rows = rows + (_read(at + (i * ELEMENT + c * CHANNEL), PAIR),)
-    return rows
-
-
-@triton.jit
-def _channel(  # type: ignore[no-untyped-def]
-    held, at, i: tl.constexpr, c: tl.constexpr, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr,
-    PAIR: tl.constexpr,
-):  # fmt: skip
-    """Column c of the i-th element: out of ``held``, or out of memory where heads are wide."""
-    if SIZE <= _HELD:
-        return held[i * SIZE + c]
-    else:
-        return _read(at + (i * ELEMENT + c * CHANNEL), PAIR)
-
-
-@triton.jit
-def _neighbour(at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """All columns of one element behind pointers."""
-    columns = ()
-    for c in tl.static_range(SIZE):
-        columns = columns + (_read(at + c * CHANNEL, PAIR),)
-    return columns
-
-
-@triton.jit
-def _codes(at, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """An entry of the table column by column: four in one load, and no more than there are.
-
-    All lanes read the same, but each has to be given it: what is read costs, not the number of loads.
-    """
-    codes = ()
-    for c in tl.static_range(0, SIZE // 4 * 4, 4):
-        even, odd = tl.split(tl.reshape(tl.load(at + c + tl.arange(0, 4)), (2, 2)))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        codes = codes + (first, second, third, fourth)
-    for c in tl.static_range(SIZE // 4 * 4, SIZE):
-        codes = codes + (tl.load(at + c),)
-    return codes
-
-
-@triton.jit
-def _outset(inside, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What a score is added to: nothing, or minus infinity where there is no pixel, which no finite number changes."""
-    if PAIR == 1:
-        return tl.where(inside, 0.0, float("-inf"))
-    else:
-        return tl.where(inside, 0, 0xFC00)  # minus infinity in the lower half
-
-
-@triton.jit
-def _full(column, COUNT: tl.constexpr, number: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """COUNT columns as long as the given one; of words, all bits zero."""
-    columns = ()
-    for _ in tl.static_range(COUNT):
-        if PAIR == 1:
-            columns = columns + (tl.full(column.shape, number, tl.float32),)
-        else:
-            columns = columns + (tl.full(column.shape, 0, tl.int32),)
-    return columns
-
-
-@triton.jit
-def _write(  # type: ignore[no-untyped-def]
-    at, columns, first: tl.constexpr, size, live, COUNT: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """COUNT channels from column ``first`` on, times a size, behind pointers."""
-    for c in tl.static_range(COUNT):
-        found = apart(columns[first + c // PAIR], PAIR)[c % PAIR] * size
-        tl.store(at + c * CHANNEL, found.to(at.dtype.element_ty), live)
-
-
-@triton.jit
-def _pixels(tile, count, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Image, pixel number, row and column of each lane, and whether it is one; images follow one another."""
-    lane = tile * LANES + tl.arange(0, LANES)
-    live = lane < count
-    lane = tl.minimum(lane, count - 1)
-    pixel = lane % (H * W)
-    return (lane // (H * W)).to(tl.int64), pixel, pixel // W, pixel % W, live
-
-
-@triton.jit
-def _within(number, END: tl.constexpr):  # type: ignore[no-untyped-def]
-    # Seen without its sign a negative number is large: one comparison for both ends.
-    return number.to(tl.uint32, bitcast=True) < END
-
-
-@triton.jit
-def _mark(number):  # type: ignore[no-untyped-def]
-    """A hash of 32 bits."""
-    x = number.to(tl.uint32) * 0x9E3779B9
-    x ^= x >> 16
-    x *= 0x7FEB352D
-    x ^= x >> 15
-    x *= 0x846CA68B
-    return x ^ (x >> 16)
-
-
-@triton.jit
-def _kept(query_mark, entry, least):  # type: ignore[no-untyped-def]
-    """Whether dropout keeps the weight of a query at an entry; the entry's own part is the same for all lanes."""
-    mixed = (query_mark ^ entry.to(tl.uint32) * 0x9E3779B9) * 0x85EBCA6B
-    return mixed >= least.to(tl.uint32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["count", "least"])
@@ -199,20 +64,20 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     program = program // (OUTPUTS // SHARED)
     tiles = (count + LANES - 1) // LANES
     head = (program // tiles).to(tl.int64)
-    image, pixel, y, x, live = _pixels(program % tiles, count, LANES, H, W)
+    image, pixel, y, x, live = pixels(program % tiles, count, LANES, H, W)
     asked = image * HEADS + head
     table += (head * OUTPUTS + first) * (ENTRIES * WORDS)
     bias += (head * OUTPUTS + first) * ENTRIES
     asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
     keys = key + (image * K[0] + head * K[1] + pixel)
     values = value + (image * V[0] + head * V[1] + pixel)
-    queries, marks = _rows(asking, SIZE, Q[2], Q[3], SHARED, PAIR), ()
+    queries, marks = rows_of(asking, SIZE, Q[2], Q[3], SHARED, PAIR), ()
     if DROPS:
         for i in tl.static_range(SHARED):
-            marks = marks + (_mark((asked * OUTPUTS + first + i) * (H * W) + pixel + tl.load(seed)),)
+            marks = marks + (hashed((asked * OUTPUTS + first + i) * (H * W) + pixel + tl.load(seed)),)
     # Finite, so that a key that is left out gives exp(-inf), never inf - inf.
-    top, below = _full(pixel, SHARED, -1e30, 1), _full(pixel, SHARED, 0.0, 1)
-    total = _full(pixel, SHARED * SIZE_V, 0.0, PAIR)
+    top, below = full(pixel, SHARED, -1e30, 1), full(pixel, SHARED, 0.0, 1)
+    total = full(pixel, SHARED * SIZE_V, 0.0, PAIR)
     for line in range(KEYS * WY * CHUNKS):
         element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
         entry = (element * WY + row) * WX + start
@@ -220,15 +85,15 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         line_table = table + entry * WORDS
         scores, places, entries = (), (), ()
         for j in tl.static_range(GROUP):
-            inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+            inside, place, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
             places, entries = places + (place,), entries + (entry + shift,)
-            near = _neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
-            outset = _outset(inside, PAIR)
+            near = neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
+            outset = outset_of(inside, PAIR)
             for i in tl.static_range(SHARED):
-                codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+                codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
                 score = outset
                 for c in tl.static_range(SIZE):
-                    asked_for = _channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
+                    asked_for = channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
                     score = times_plus(asked_for, plus(near[c], codes[c], PAIR), score, PAIR)
                 score = joined(score, PAIR)
                 if HAS_BIAS:
@@ -253,18 +118,18 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             for c in tl.static_range(SIZE_V):
                 total = total + (times(before[i * SIZE_V + c], shrinks[i], PAIR),)
         for j in tl.static_range(GROUP):
-            near = _neighbour(values + (element * V[3] + places[j]), SIZE_V, V[2], PAIR)
+            near = neighbour(values + (element * V[3] + places[j]), SIZE_V, V[2], PAIR)
             before, total = total, ()
             for i in tl.static_range(SHARED):
                 weight = weights[i * GROUP + j]
                 if DROPS:
-                    weight = tl.where(_kept(marks[i], entries[j], least), weight, 0.0)
+                    weight = tl.where(is_kept(marks[i], entries[j], least), weight, 0.0)
                 weight = twice(weight, PAIR)
                 for c in tl.static_range(SIZE_V):
                     total = total + (times_plus(weight, near[c], before[i * SIZE_V + c], PAIR),)
     for i in tl.static_range(SHARED):
         at = out + (image * R[0] + head * R[1] + (first + i) * R[3] + pixel)
-        _write(at, total, i * SIZE_V, 1 / (below[i] * rest), live, DV, R[2], PAIR)
+        write(at, total, i * SIZE_V, 1 / (below[i] * rest), live, DV, R[2], PAIR)
     for i in tl.static_range(SHARED):
         summed = (top[i] * FACTOR + tl.log2(below[i]) + _HEADROOM) / _LOG2E
         tl.store(logsumexp + ((asked * OUTPUTS + first + i) * (H * W) + pixel), summed, live)
@@ -278,8 +143,8 @@ def _asking(  # type: ignore[no-untyped-def]
     """Where the queries of SHARED outputs and the gradients of their results lie, and what is held of them."""
     asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
     wanting = grad_out + (image * G[0] + head * G[1] + first * G[3] + pixel)
-    queries = _rows(asking, SIZE, Q[2], Q[3], SHARED, PAIR)
-    return asking, wanting, queries, _rows(wanting, SIZE_V, G[2], G[3], SHARED, PAIR)
+    queries = rows_of(asking, SIZE, Q[2], Q[3], SHARED, PAIR)
+    return asking, wanting, queries, rows_of(wanting, SIZE_V, G[2], G[3], SHARED, PAIR)
 
 
 @triton.jit
@@ -291,20 +156,20 @@ def _slope(  # type: ignore[no-untyped-def]
     """The gradient of a score of the i-th output, before unit and 1 / sqrt(d); and key and encoding, added."""
     FACTOR: tl.constexpr = _LOG2E / D**0.5
     asking, wanting, queries, grads = asked
-    score, product, coded = outset, _full(outset, 1, 0.0, PAIR)[0], ()
+    score, product, coded = outset, full(outset, 1, 0.0, PAIR)[0], ()
     for c in tl.static_range(SIZE):
         coded = coded + (plus(near[c], codes[c], PAIR),)
-        asked_for = _channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
+        asked_for = channel(queries, asking, i, c, SIZE, Q[2], Q[3], PAIR)
         score = times_plus(asked_for, coded[c], score, PAIR)
     for c in tl.static_range(SIZE_V):
-        grad = _channel(grads, wanting, i, c, SIZE_V, G[2], G[3], PAIR)
+        grad = channel(grads, wanting, i, c, SIZE_V, G[2], G[3], PAIR)
         product = times_plus(grad, seen[c], product, PAIR)
     score, product = joined(score, PAIR), joined(product, PAIR)
     if HAS_BIAS:
         score += tl.load(bias + entry)
     weight = tl.exp2(score * FACTOR - top)
     if DROPS:
-        product = tl.where(_kept(mark, entry, least), product, 0.0)
+        product = tl.where(is_kept(mark, entry, least), product, 0.0)
     return weight * (product - delta), coded
 
 
@@ -327,7 +192,7 @@ def queries_kernel(  # type: ignore[no-untyped-def]
     program = program // (OUTPUTS // SHARED)
     tiles = (count + LANES - 1) // LANES
     head = (program // tiles).to(tl.int64)
-    image, pixel, y, x, live = _pixels(program % tiles, count, LANES, H, W)
+    image, pixel, y, x, live = pixels(program % tiles, count, LANES, H, W)
     table += (head * OUTPUTS + first) * (ENTRIES * WORDS)
     bias += (head * OUTPUTS + first) * ENTRIES
     keys = key + (image * K[0] + head * K[1] + pixel)
@@ -336,28 +201,28 @@ def queries_kernel(  # type: ignore[no-untyped-def]
     marks, tops, deltas = (), (), ()
     for i in tl.static_range(SHARED):
         number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
-        marks = marks + (_mark(number + tl.load(seed)),)
+        marks = marks + (hashed(number + tl.load(seed)),)
         tops = tops + (tl.load(logsumexp + number) * _LOG2E,)
         result = out + (image * R[0] + head * R[1] + (first + i) * R[3] + pixel)
         inner = tl.full(pixel.shape, 0.0, tl.float32)
         for c in tl.static_range(DV):
-            wanted = apart(_channel(asked[3], asked[1], i, c // PAIR, SIZE_V, G[2], G[3], PAIR), PAIR)[c % PAIR]
+            wanted = apart(channel(asked[3], asked[1], i, c // PAIR, SIZE_V, G[2], G[3], PAIR), PAIR)[c % PAIR]
             inner += wanted * tl.load(result + c * R[2]).to(tl.float32)
         deltas = deltas + (inner * rest,)
         tl.store(delta + number, deltas[i], live)
-    total = _full(pixel, SHARED * SIZE, 0.0, PAIR)
+    total = full(pixel, SHARED * SIZE, 0.0, PAIR)
     for line in range(KEYS * WY * CHUNKS):
         element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
         entry = (element * WY + row) * WX + start
         line_table = table + entry * WORDS
         for j in tl.static_range(GROUP):
-            inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-            near = _neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
-            seen = _neighbour(values + (element * V[3] + place), SIZE_V, V[2], PAIR)
-            outset = _outset(inside, PAIR)
+            inside, place, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+            near = neighbour(keys + (element * K[3] + place), SIZE, K[2], PAIR)
+            seen = neighbour(values + (element * V[3] + place), SIZE_V, V[2], PAIR)
+            outset = outset_of(inside, PAIR)
             before, total = total, ()
             for i in tl.static_range(SHARED):
-                codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+                codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
                 slope, coded = _slope(
                     asked, near, seen, codes, bias + i * ENTRIES, outset, tops[i], deltas[i], marks[i], entry + shift,
                     least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
@@ -368,7 +233,7 @@ def queries_kernel(  # type: ignore[no-untyped-def]
     size = tl.load(unit) / D**0.5
     for i in tl.static_range(SHARED):
         at = grad_query + (image * GQ[0] + head * GQ[1] + (first + i) * GQ[3] + pixel)
-        _write(at, total, i * SIZE, size, live, D, GQ[2], PAIR)
+        write(at, total, i * SIZE, size, live, D, GQ[2], PAIR)
 
 
 @triton.jit(do_not_specialize=["images", "blocks", "tiles_each", "least"])
@@ -406,7 +271,7 @@ def table_kernel(  # type: ignore[no-untyped-def]
     sums += ((block * HEADS + head) * OUTPUTS + first) * (COLUMNS * ENTRIES) + entry
     lane, end = tl.arange(0, LANES), tl.minimum((block + 1) * tiles_each, images * TILES)
     for begin in range(block * tiles_each, end, _SUMMED):
-        total, total_bias = _full(lane, GROUP * SHARED * SIZE, 0.0, PAIR), _full(lane, GROUP * SHARED, 0.0, 1)
+        total, total_bias = full(lane, GROUP * SHARED * SIZE, 0.0, PAIR), full(lane, GROUP * SHARED, 0.0, 1)
         for tile in range(begin, tl.minimum(begin + _SUMMED, end)):
             # All of one image: where it begins is computed once, not by every lane.
             image, place_in = tl.cast(tile // TILES, tl.int64), tile % TILES * LANES + lane
@@ -418,24 +283,24 @@ def table_kernel(  # type: ignore[no-untyped-def]
             marks, tops, deltas = (), (), ()
             for i in tl.static_range(SHARED):
                 number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
-                marks = marks + (_mark(number + tl.load(seed)),)
+                marks = marks + (hashed(number + tl.load(seed)),)
                 tops = tops + (tl.load(logsumexp + number) * _LOG2E,)
                 deltas = deltas + (tl.load(delta + number),)
             before, before_bias, total, total_bias = total, total_bias, (), ()
             for j in tl.static_range(GROUP):
-                inside, place, shift = _look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-                near = _neighbour(keys + place, SIZE, K[2], PAIR)
-                seen = _neighbour(values + place, SIZE_V, V[2], PAIR)
-                outset = _outset(inside & live, PAIR)
+                inside, place, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+                near = neighbour(keys + place, SIZE, K[2], PAIR)
+                seen = neighbour(values + place, SIZE_V, V[2], PAIR)
+                outset = outset_of(inside & live, PAIR)
                 for i in tl.static_range(SHARED):
-                    codes = _codes(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+                    codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
                     found = _slope(
                         asked, near, seen, codes, bias + i * ENTRIES, outset, tops[i], deltas[i], marks[i],
                         entry + shift, least, i, Q, G, D, SIZE, SIZE_V, HAS_BIAS, DROPS, PAIR,
                     )  # fmt: skip
                     slope = twice(found[0], PAIR)
                     for c in tl.static_range(SIZE):
-                        asked_for = _channel(asked[2], asked[0], i, c, SIZE, Q[2], Q[3], PAIR)
+                        asked_for = channel(asked[2], asked[0], i, c, SIZE, Q[2], Q[3], PAIR)
                         total = total + (times_plus(slope, asked_for, before[(j * SHARED + i) * SIZE + c], PAIR),)
                     total_bias = total_bias + (before_bias[j * SHARED + i] + found[0],)
         for j in tl.static_range(GROUP):
@@ -472,7 +337,7 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     program = program // (KEYS // SHARED)
     tiles = (count + LANES - 1) // LANES
     head = (program // tiles).to(tl.int64)
-    image, pixel, y, x, live = _pixels(program % tiles, count, LANES, H, W)
+    image, pixel, y, x, live = pixels(program % tiles, count, LANES, H, W)
     asked = image * HEADS + head
     table += (head * (OUTPUTS * KEYS) + first) * (AREA * WORDS)
     bias += head * (OUTPUTS * KEYS * AREA) + first * AREA
@@ -481,31 +346,31 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     key_at = key + (image * K[0] + head * K[1] + first * K[3] + pixel)
     value_at = value + (image * V[0] + head * V[1] + first * V[3] + pixel)
     about = asked * (OUTPUTS * H * W) + pixel
-    keys = _rows(key_at, SIZE, K[2], K[3], SHARED, PAIR)
-    values = _rows(value_at, SIZE_V, V[2], V[3], SHARED, PAIR)
-    total, total_value = _full(pixel, SHARED * SIZE, 0.0, PAIR), _full(pixel, SHARED * SIZE_V, 0.0, PAIR)
+    keys = rows_of(key_at, SIZE, K[2], K[3], SHARED, PAIR)
+    values = rows_of(value_at, SIZE_V, V[2], V[3], SHARED, PAIR)
+    total, total_value = full(pixel, SHARED * SIZE, 0.0, PAIR), full(pixel, SHARED * SIZE_V, 0.0, PAIR)
     for line in range(OUTPUTS * WY * CHUNKS):
         output, line_y, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
         offset = line_y * WX + start
         line_table = table + (output * (KEYS * AREA) + offset) * WORDS
         for j in tl.static_range(GROUP):
-            inside, place, shift = _look(y, x, line_y, start, j, -1, H, W, WY, WX, GROUP)
+            inside, place, shift = look(y, x, line_y, start, j, -1, H, W, WY, WX, GROUP)
             highest = tl.load(logsumexp + about + (output * (H * W) + place)) * _LOG2E
             below = tl.load(delta + about + (output * (H * W) + place))
-            row = _neighbour(asking + (output * Q[3] + place), SIZE, Q[2], PAIR)
-            grad = _neighbour(wanting + (output * G[3] + place), SIZE_V, G[2], PAIR)
+            row = neighbour(asking + (output * Q[3] + place), SIZE, Q[2], PAIR)
+            grad = neighbour(wanting + (output * G[3] + place), SIZE_V, G[2], PAIR)
             if DROPS:
-                mark = _mark(about + (output * (H * W) + place) + tl.load(seed))
-            outset = _outset(inside, PAIR)
+                mark = hashed(about + (output * (H * W) + place) + tl.load(seed))
+            outset = outset_of(inside, PAIR)
             before, before_value, total, total_value = total, total_value, (), ()
             for i in tl.static_range(SHARED):
-                codes = _codes(line_table + (i * AREA + shift) * WORDS, SIZE)
-                score, product = outset, _full(pixel, 1, 0.0, PAIR)[0]
+                codes = codes_of(line_table + (i * AREA + shift) * WORDS, SIZE)
+                score, product = outset, full(pixel, 1, 0.0, PAIR)[0]
                 for c in tl.static_range(SIZE):
-                    own = _channel(keys, key_at, i, c, SIZE, K[2], K[3], PAIR)
+                    own = channel(keys, key_at, i, c, SIZE, K[2], K[3], PAIR)
                     score = times_plus(row[c], plus(own, codes[c], PAIR), score, PAIR)
                 for c in tl.static_range(SIZE_V):
-                    own = _channel(values, value_at, i, c, SIZE_V, V[2], V[3], PAIR)
+                    own = channel(values, value_at, i, c, SIZE_V, V[2], V[3], PAIR)
                     product = times_plus(grad[c], own, product, PAIR)
                 score, product = joined(score, PAIR), joined(product, PAIR)
                 if HAS_BIAS:
@@ -513,7 +378,7 @@ def keys_kernel(  # type: ignore[no-untyped-def]
                 weight = tl.exp2(score * FACTOR - highest)
                 given = weight
                 if DROPS:
-                    given = tl.where(_kept(mark, (first + i) * AREA + offset + shift, least), weight, 0.0)
+                    given = tl.where(is_kept(mark, (first + i) * AREA + offset + shift, least), weight, 0.0)
                 given, slope = twice(given, PAIR), twice(given * product - weight * below, PAIR)
                 for c in tl.static_range(SIZE_V):
                     total_value = total_value + (times_plus(given, grad[c], before_value[i * SIZE_V + c], PAIR),)
@@ -522,6 +387,6 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     size = tl.load(unit)
     for i in tl.static_range(SHARED):
         at = grad_key + (image * GK[0] + head * GK[1] + (first + i) * GK[3] + pixel)
-        _write(at, total, i * SIZE, size / D**0.5, live, D, GK[2], PAIR)
+        write(at, total, i * SIZE, size / D**0.5, live, D, GK[2], PAIR)
         at = grad_value + (image * GV[0] + head * GV[1] + (first + i) * GV[3] + pixel)
-        _write(at, total_value, i * SIZE_V, size, live, DV, GV[2], PAIR)
+        write(at, total_value, i * SIZE_V, size, live, DV, GV[2], PAIR)

@@ -21,6 +21,7 @@ Written in Triton, which comes with torch builds for CUDA; imported only when a 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -181,22 +182,23 @@ def _gradients(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of position and bias; those of query, key and value are written to ``to_maps``, planar."""
     grad_out, out = _planar(grad_out), _planar(out)
-    shape = _shape(planar, position, bias, dropout)
+    shape, pair = _shape(planar, position, bias, dropout), _pair(planar[2])
     query, key, value = words[0].expand(-1, -1, -1, shape["OUTPUTS"], -1, -1), words[1], words[2]
     grad_out, unit = _scaled(grad_out, dropout)
-    pair = _pair(planar[2])
     strides = {"Q": query.stride()[:4], "K": key.stride()[:4], "V": value.stride()[:4], "G": grad_out.stride()[:4]}
     tables = _encoding(position, shape["HEADS"], pair), _bias(position, bias, shape["HEADS"])
-    seed, delta = _seed(seed, value), torch.empty_like(logsumexp)
-    settings = {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape, pair), "num_warps": 1, "num_stages": 1} | shape
-    tensors = (query, key, value, *tables, grad_out)
+    settings = {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape, pair), "num_warps": 1, "num_stages": 1}
+    given = _Given(
+        (query, key, value, *tables, grad_out), logsumexp, torch.empty_like(logsumexp), _seed(seed, value), unit,
+        dropout, strides | settings | shape,
+    )  # fmt: skip
     to_query, to_key, to_value = to_maps
     is_shared = to_query.shape[3] < shape["OUTPUTS"]
     to_queries = to_query if not is_shared else to_query.new_empty(*out.shape[:2], shape["D"], *out.shape[3:])
     with torch.cuda.device_of(value):
-        _backward_queries(tensors, out, logsumexp, delta, to_queries, seed, unit, dropout, strides, settings)
-        grad_table = _backward_table(tensors, logsumexp, delta, seed, dropout, strides, settings)
-        _backward_keys(tensors, logsumexp, delta, to_key, to_value, seed, unit, dropout, strides, settings)
+        _backward_queries(given, out, to_queries)
+        grad_table = _backward_table(given)
+        _backward_keys(given, to_key, to_value)
     if is_shared:
         torch.sum(to_queries, 3, keepdim=True, out=to_query)
     d = position.shape[-1]
@@ -215,78 +217,70 @@ def _over_blocks(sums: Tensor, table: Tensor, size: Tensor) -> Tensor:
     return found
 
 
-def _backward_queries(
-    tensors: tuple[Tensor, ...],
-    out: Tensor,
-    logsumexp: Tensor,
-    delta: Tensor,
-    grad_query: Tensor,
-    seed: Tensor,
-    unit: Tensor,
-    dropout: float,
-    strides: dict[str, Any],
-    settings: dict[str, Any],
-) -> None:
+@dataclass(frozen=True)
+class _Given:
+    """What all kernels of the backward pass are given."""
+
+    tensors: tuple[Tensor, ...]  # query, key, value, table, bias and the result's gradient, as kernels read them
+    logsumexp: Tensor
+    delta: Tensor  # of its shape: the inner product of a result and its gradient, written by the queries' kernel
+    seed: Tensor
+    unit: Tensor
+    dropout: float
+    settings: dict[str, Any]  # strides, shapes and how kernels run
+
+    @property
+    def count(self) -> int:
+        """Pixels of all images."""
+        return self.logsumexp[:, 0, 0].numel()
+
+    def shared(self, elements: int, kernel: str, channels: int) -> int:
+        """Elements that a lane holds, which take so many channels each."""
+        return _divisor(elements, _REGISTERS[kernel] * self.settings["PAIR"] // channels)
+
+
+def _backward_queries(given: _Given, out: Tensor, grad_query: Tensor) -> None:
     """Writes ``delta`` and gradients of the queries, planar."""
-    batch, heads, _, outputs, height, width = out.shape
-    shared = _divisor(outputs, _REGISTERS["queries"] * settings["PAIR"] // (2 * settings["D"] + settings["DV"]))
-    count = batch * height * width
-    queries_kernel[(triton.cdiv(count, _LANES) * (outputs // shared) * heads,)](
-        *tensors, out, logsumexp, delta, grad_query, seed, unit, count, _least(dropout), 1 - dropout,
-        **strides, R=out.stride()[:4], GQ=grad_query.stride()[:4], SHARED=shared, **settings,
+    heads, outputs, d, dv = (given.settings[name] for name in ("HEADS", "OUTPUTS", "D", "DV"))
+    shared = given.shared(outputs, "queries", 2 * d + dv)
+    queries_kernel[(triton.cdiv(given.count, _LANES) * (outputs // shared) * heads,)](
+        *given.tensors, out, given.logsumexp, given.delta, grad_query, given.seed, given.unit, given.count,
+        _least(given.dropout), 1 - given.dropout,
+        R=out.stride()[:4], GQ=grad_query.stride()[:4], SHARED=shared, **given.settings,
     )  # fmt: skip
 
 
-def _backward_table(
-    tensors: tuple[Tensor, ...],
-    logsumexp: Tensor,
-    delta: Tensor,
-    seed: Tensor,
-    dropout: float,
-    strides: dict[str, Any],
-    settings: dict[str, Any],
-) -> Tensor:
+def _backward_table(given: _Given) -> Tensor:
     """Block sums of the table's gradient, (blocks, heads, outputs, d and one for the bias, entries).
 
     A program has few entries and many pixels and keeps its sums to the end: scores are computed once more for it, which
     takes less time than to bring sums in and out for every few pixels.
     """
-    heads, outputs = settings["HEADS"], settings["OUTPUTS"]
+    settings = given.settings
+    heads, outputs, d = settings["HEADS"], settings["OUTPUTS"], settings["D"]
     window = settings["KEYS"] * settings["WY"]
-    columns = settings["D"] + settings["HAS_BIAS"]
-    shared = _divisor(outputs, _REGISTERS["table"] * settings["PAIR"] // (settings["D"] * settings["GROUP"]))
+    shared = given.shared(outputs, "table", d * settings["GROUP"])
     programs = window * triton.cdiv(settings["WX"], settings["GROUP"]) * (outputs // shared) * heads
-    images, pixels = len(logsumexp), logsumexp[0, 0, 0].numel()
+    images, pixels = len(given.logsumexp), settings["H"] * settings["W"]
     tiles = images * triton.cdiv(pixels, _LANES)
     tiles_each = triton.cdiv(tiles, triton.cdiv(_PROGRAMS, programs))
     blocks = triton.cdiv(tiles, tiles_each)  # none of them empty
-    sums = torch.empty(blocks, heads, outputs, columns, window * settings["WX"], device=logsumexp.device)
+    columns, entries = d + settings["HAS_BIAS"], window * settings["WX"]
+    sums = torch.empty(blocks, heads, outputs, columns, entries, device=given.delta.device)
     table_kernel[(programs * blocks,)](
-        *tensors, logsumexp, delta, sums, seed, images, blocks, tiles_each, _least(dropout),
-        **strides, SHARED=shared, **settings,
+        *given.tensors, given.logsumexp, given.delta, sums, given.seed, images, blocks, tiles_each,
+        _least(given.dropout), SHARED=shared, **settings,
     )  # fmt: skip
     return sums
 
 
-def _backward_keys(
-    tensors: tuple[Tensor, ...],
-    logsumexp: Tensor,
-    delta: Tensor,
-    grad_key: Tensor,
-    grad_value: Tensor,
-    seed: Tensor,
-    unit: Tensor,
-    dropout: float,
-    strides: dict[str, Any],
-    settings: dict[str, Any],
-) -> None:
+def _backward_keys(given: _Given, grad_key: Tensor, grad_value: Tensor) -> None:
     """Writes gradients of keys and values, planar: each gathers from the queries whose window it is in."""
-    batch, heads, _, keys, height, width = tensors[1].shape
-    shared = _divisor(keys, _REGISTERS["keys"] * settings["PAIR"] // (2 * (settings["D"] + settings["DV"])))
-    count = batch * height * width
-    keys_kernel[(triton.cdiv(count, _LANES) * (keys // shared) * heads,)](
-        *tensors, logsumexp, delta, grad_key, grad_value, seed, unit, count, _least(dropout),
-        **strides, GK=grad_key.stride()[:4], GV=grad_value.stride()[:4], SHARED=shared, **settings,
+    heads, keys, d, dv = (given.settings[name] for name in ("HEADS", "KEYS", "D", "DV"))
+    shared = given.shared(keys, "keys", 2 * (d + dv))
+    keys_kernel[(triton.cdiv(given.count, _LANES) * (keys // shared) * heads,)](
+        *given.tensors, given.logsumexp, given.delta, grad_key, grad_value, given.seed, given.unit, given.count,
+        _least(given.dropout), GK=grad_key.stride()[:4], GV=grad_value.stride()[:4], SHARED=shared, **given.settings,
     )  # fmt: skip
 
 

@@ -1,0 +1,161 @@
+"""What the kernels of :mod:`unpose.nn.lanes_cuda` share: how a lane looks around, reads, writes and draws.
+
+Letters and columns are theirs. Everything here is compiled into the kernels that call it.
+"""
+
+# Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
+# ruff: noqa: RUF005, RET505
+# mypy: disable-error-code="assignment, var-annotated, misc"
+
+import triton
+import triton.language as tl
+
+from unpose.nn.words_cuda import apart
+
+_HELD = tl.constexpr(16)
+"""Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
+
+
+@triton.jit
+def look(  # type: ignore[no-untyped-def]
+    y, x, row, start, j: tl.constexpr, SIGN: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """What a lane finds at the j-th place from ``start`` in a row of the window.
+
+    Whether it is a pixel, how far off it lies in memory, and j itself, or of places beyond the row the last one's.
+    Where there is no pixel it finds its own, which it sees anyway: address and number are safe. ``SIGN`` = -1 looks the
+    other way, from a key to who sees it.
+    """
+    column = start + j
+    step_y, step_x = SIGN * (row - WY // 2), SIGN * (column - WX // 2)
+    inside = _within(y + step_y, H) & _within(x + step_x, W)
+    shift = j
+    if WX % GROUP != 0:
+        inside = inside & (column < WX)
+        shift = tl.minimum(column, WX - 1) - start
+    return inside, tl.where(inside, step_y * W + step_x, 0), shift
+
+
+@triton.jit
+def read(at, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PAIR == 1:
+        return tl.load(at).to(tl.float32)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def rows_of(  # type: ignore[no-untyped-def]
+    at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """All SIZE columns of SHARED elements behind pointers, those of one element side by side."""
+    rows = ()
+    if SIZE <= _HELD:
+        for i in tl.static_range(SHARED):
+            for c in tl.static_range(SIZE):
+                rows = rows + (read(at + (i * ELEMENT + c * CHANNEL), PAIR),)
+    return rows
+
+
+@triton.jit
+def channel(  # type: ignore[no-untyped-def]
+    held, at, i: tl.constexpr, c: tl.constexpr, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr,
+    PAIR: tl.constexpr,
+):  # fmt: skip
+    """Column c of the i-th element: out of ``held``, or out of memory where heads are wide."""
+    if SIZE <= _HELD:
+        return held[i * SIZE + c]
+    else:
+        return read(at + (i * ELEMENT + c * CHANNEL), PAIR)
+
+
+@triton.jit
+def neighbour(at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """All columns of one element behind pointers."""
+    columns = ()
+    for c in tl.static_range(SIZE):
+        columns = columns + (read(at + c * CHANNEL, PAIR),)
+    return columns
+
+
+@triton.jit
+def codes_of(at, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """An entry of the table column by column: four in one load, and no more than there are.
+
+    All lanes read the same, but each has to be given it: what is read costs, not the number of loads.
+    """
+    codes = ()
+    for c in tl.static_range(0, SIZE // 4 * 4, 4):
+        even, odd = tl.split(tl.reshape(tl.load(at + c + tl.arange(0, 4)), (2, 2)))
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        codes = codes + (first, second, third, fourth)
+    for c in tl.static_range(SIZE // 4 * 4, SIZE):
+        codes = codes + (tl.load(at + c),)
+    return codes
+
+
+@triton.jit
+def outset_of(inside, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What a score is added to: nothing, or minus infinity where there is no pixel, which no finite number changes."""
+    if PAIR == 1:
+        return tl.where(inside, 0.0, float("-inf"))
+    else:
+        return tl.where(inside, 0, 0xFC00)  # minus infinity in the lower half
+
+
+@triton.jit
+def full(column, COUNT: tl.constexpr, number: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """COUNT columns as long as the given one; of words, all bits zero."""
+    columns = ()
+    for _ in tl.static_range(COUNT):
+        if PAIR == 1:
+            columns = columns + (tl.full(column.shape, number, tl.float32),)
+        else:
+            columns = columns + (tl.full(column.shape, 0, tl.int32),)
+    return columns
+
+
+@triton.jit
+def write(  # type: ignore[no-untyped-def]
+    at, columns, first: tl.constexpr, size, live, COUNT: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """COUNT channels from column ``first`` on, times a size, behind pointers."""
+    for c in tl.static_range(COUNT):
+        found = apart(columns[first + c // PAIR], PAIR)[c % PAIR] * size
+        tl.store(at + c * CHANNEL, found.to(at.dtype.element_ty), live)
+
+
+@triton.jit
+def pixels(tile, count, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Image, pixel number, row and column of each lane, and whether it is one; images follow one another."""
+    lane = tile * LANES + tl.arange(0, LANES)
+    live = lane < count
+    lane = tl.minimum(lane, count - 1)
+    pixel = lane % (H * W)
+    return (lane // (H * W)).to(tl.int64), pixel, pixel // W, pixel % W, live
+
+
+@triton.jit
+def _within(number, END: tl.constexpr):  # type: ignore[no-untyped-def]
+    # Seen without its sign a negative number is large: one comparison for both ends.
+    return number.to(tl.uint32, bitcast=True) < END
+
+
+@triton.jit
+def hashed(number):  # type: ignore[no-untyped-def]
+    """A hash of 32 bits."""
+    x = number.to(tl.uint32) * 0x9E3779B9
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= x >> 15
+    x *= 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def is_kept(query_mark, entry, least):  # type: ignore[no-untyped-def]
+    """Whether dropout keeps the weight of a query at an entry; the entry's own part is the same for all lanes."""
+    mixed = (query_mark ^ entry.to(tl.uint32) * 0x9E3779B9) * 0x85EBCA6B
+    return mixed >= least.to(tl.uint32, bitcast=True)
