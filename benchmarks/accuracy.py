@@ -38,7 +38,7 @@ from unpose.train import (
     twin_description,
 )
 from unpose.train.loop import LOG_FILE, RESULT_FILE
-from unpose.train.recipe import NetworkPart, OptimizerPart, PosePart
+from unpose.train.recipe import NetworkPart, PosePart
 from unpose.train.state import STATE_FILE
 
 ANGLES = tuple(2 * math.pi * number / 24 for number in range(24))
@@ -46,19 +46,11 @@ WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
 
 
 def attention(group: str, **config: int) -> Recipe:
-    """The published network, by a recipe of ours: a schedule, an average and random poses."""
-    published = named_recipe("rotmnist-r4")
-    options = {"config": {"lifted": 20, "stages": [[20, 20], [20, 20, 20]], **config}}
-    return dataclasses.replace(
-        published,
-        title=f"Rotated MNIST, published network, {group}",
-        epochs=150,
-        batch_size=64,
-        average=0.999,
-        network=NetworkPart(kind="gsa_net", group=group, options=options),
-        optimizer=OptimizerPart(learning_rate=0.003, weight_decay=0.01, warmup_epochs=2),
-        poses=PosePart(max_angle=180.0, max_shift=1.0, max_scale=1.1),
-    )
+    """The published network, by a recipe of ours."""
+    recipe = named_recipe("rotmnist-attention")
+    options = {"config": {**recipe.network.options["config"], **config}}
+    network = dataclasses.replace(recipe.network, group=group, options=options)
+    return dataclasses.replace(recipe, title=f"Rotated MNIST, published network, {group}", network=network)
 
 
 def group_cnn_like(recipe: Recipe, data: str) -> Recipe:

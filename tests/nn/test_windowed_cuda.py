@@ -19,12 +19,15 @@ SMALL = {
     "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 3), (3, 3)), heads=1, lanes=32, dropout=0.3, seed=2_000_000_011),
     "bfloat16": dict(shape=(2, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=32, dtype="bfloat16"),
     "halves dropped": dict(
-        shape=(1, 1, 2, 2, 2, (3, 5), (5, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
+        shape=(3, 1, 2, 2, 2, (2, 3), (5, 2), (1, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
     ),
     "halves lifted": dict(
-        shape=(1, 2, 1, 2, 1, (5, 3), (2, 5), (5, 3)), heads=2, bias_heads=1, lanes=16, dtype="float16"
+        shape=(3, 2, 1, 2, 1, (3, 2), (2, 3), (1, 3)), heads=2, bias_heads=1, lanes=16, dtype="float16"
     ),
-    "halves in one row": dict(shape=(1, 1, 3, 3, 3, (3, 5), (3, 2), (1, 3)), heads=1, lanes=16, dtype="bfloat16"),
+    "halves in one row": dict(shape=(2, 1, 3, 3, 3, (3, 5), (3, 2), (1, 3)), heads=1, lanes=16, dtype="bfloat16"),
+    "one image": dict(
+        shape=(1, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
+    ),
 }  # fmt: skip
 
 LARGE = {
@@ -67,19 +70,29 @@ def draw(case, device="cpu"):
     return tensors
 
 
-def kept(shape, dropout, seed):
-    """What each weight of (b, n, outputs, h, w, keys, window_y, window_x) is multiplied with: a hash decides."""
+def kept(shape, dropout, seed, in_words):
+    """What each weight of (b, n, outputs, h, w, keys, window_y, window_x) is multiplied with: a hash decides.
+
+    Two images that share words share a hash: 14 bits of each half are for one of them.
+    """
+    if in_words:
+        bits = hashes((-(-shape[0] // 2), *shape[1:]), seed)
+        draws = np.stack([bits & 0x3FFF, (bits >> np.uint32(16)) & 0x3FFF], 1).reshape(-1, *shape[1:])[: shape[0]]
+        return torch.from_numpy((draws >= round(dropout * 2**14)) / (1 - dropout))
+    return torch.from_numpy((hashes(shape, seed) >= round(dropout * 2**32)) / (1 - dropout))
+
+
+def hashes(shape, seed):
     query = np.arange(math.prod(shape[:5]), dtype=np.uint32).reshape(*shape[:5], 1, 1, 1) + np.uint32(seed)
     query *= np.uint32(0x9E3779B9)
     query = (query ^ (query >> np.uint32(16))) * np.uint32(0x7FEB352D)
     query = (query ^ (query >> np.uint32(15))) * np.uint32(0x846CA68B)
     query ^= query >> np.uint32(16)
     entry = np.arange(math.prod(shape[5:]), dtype=np.uint32).reshape(shape[5:]) * np.uint32(0x9E3779B9)
-    bits = (query ^ entry) * np.uint32(0x85EBCA6B)
-    return torch.from_numpy((bits >= round(dropout * 2**32)) / (1 - dropout))
+    return (query ^ entry) * np.uint32(0x85EBCA6B)
 
 
-def slow(query, key, value, position, bias, dropout=0.0, seed=0):
+def slow(query, key, value, position, bias, dropout=0.0, seed=0, in_words=False):
     """Every score written out, (b, n, outputs, h, w, keys, window_y, window_x), in float64; and the log-sum-exp."""
     reach_y, reach_x = position.shape[3] // 2, position.shape[4] // 2
 
@@ -99,7 +112,7 @@ def slow(query, key, value, position, bias, dropout=0.0, seed=0):
     scores = scores.masked_fill(inside == 0, -math.inf)  # inside (1, 1, h, w, 1, window_y, window_x)
     weights = scores.flatten(5).softmax(-1).view_as(scores)
     if dropout:
-        weights = weights * kept(weights.shape, dropout, seed).to(weights)
+        weights = weights * kept(weights.shape, dropout, seed, in_words).to(weights)
     return torch.einsum("bnohwkyx,bnkhwdyx->bnohwd", weights, around(value)), scores.flatten(5).logsumexp(-1)
 
 
@@ -111,7 +124,7 @@ def errors(kernels, case, device="cpu"):
     out, logsumexp = kernels.forward(*tensors, *given)
     found = kernels.backward(gradient, *tensors, out, logsumexp, *given)
     exact = [tensor if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
-    wanted, wanted_sum = slow(*exact, *dropping)
+    wanted, wanted_sum = slow(*exact, *dropping, in_words="dtype" in case and case["shape"][0] > 1)
     given = [tensor for tensor in exact if tensor is not None]
     slopes = torch.autograd.grad(wanted, given, gradient.double())
     result = {}
@@ -230,9 +243,9 @@ def projected(kernels, keys, outputs, dtype, dropout):
 
 def is_in_scale(kernels, size):
     """Whether a gradient with a largest entry of this size, in words and times its unit, is itself again."""
-    planar = torch.linspace(-1, 1, 30).view(1, 1, 2, 1, 3, 5) * size
+    planar = torch.linspace(-1, 1, 30).view(2, 1, 1, 1, 3, 5) * size
     words, unit = kernels._scaled(planar.bfloat16(), 0.5)
-    back = words.view(torch.float16).unflatten(-1, (5, 2)).movedim(-1, 2)[:, :, :, 0].double()
+    back = words.view(torch.float16).unflatten(-1, (5, 2)).movedim(-1, 1)[0].double().view(2, 1, 1, 1, 3, 5)
     if not math.isfinite(size):
         return not bool(back.isfinite().all())
     wanted = planar.bfloat16().double()

@@ -10,7 +10,7 @@ Letters and columns are theirs. Everything here is compiled into the kernels tha
 import triton
 import triton.language as tl
 
-from unpose.nn.words_cuda import apart
+from unpose.nn.words_cuda import alike, apart, read, store
 
 _HELD = tl.constexpr(16)
 """Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
@@ -38,18 +38,10 @@ def look(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def read(at, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    if PAIR == 1:
-        return tl.load(at).to(tl.float32)
-    else:
-        return tl.load(at)
-
-
-@triton.jit
 def rows_of(  # type: ignore[no-untyped-def]
     at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """All SIZE columns of SHARED elements behind pointers, those of one element side by side."""
+    """All SIZE channels of SHARED elements behind pointers, those of one element side by side."""
     rows = ()
     if SIZE <= _HELD:
         for i in tl.static_range(SHARED):
@@ -63,7 +55,7 @@ def channel(  # type: ignore[no-untyped-def]
     held, at, i: tl.constexpr, c: tl.constexpr, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr,
     PAIR: tl.constexpr,
 ):  # fmt: skip
-    """Column c of the i-th element: out of ``held``, or out of memory where heads are wide."""
+    """Channel c of the i-th element: out of ``held``, or out of memory where heads are wide."""
     if SIZE <= _HELD:
         return held[i * SIZE + c]
     else:
@@ -72,28 +64,11 @@ def channel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def neighbour(at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """All columns of one element behind pointers."""
+    """All channels of one element behind pointers."""
     columns = ()
     for c in tl.static_range(SIZE):
         columns = columns + (read(at + c * CHANNEL, PAIR),)
     return columns
-
-
-@triton.jit
-def codes_of(at, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """An entry of the table column by column: four in one load, and no more than there are.
-
-    All lanes read the same, but each has to be given it: what is read costs, not the number of loads.
-    """
-    codes = ()
-    for c in tl.static_range(0, SIZE // 4 * 4, 4):
-        even, odd = tl.split(tl.reshape(tl.load(at + c + tl.arange(0, 4)), (2, 2)))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
-        codes = codes + (first, second, third, fourth)
-    for c in tl.static_range(SIZE // 4 * 4, SIZE):
-        codes = codes + (tl.load(at + c),)
-    return codes
 
 
 @triton.jit
@@ -102,39 +77,46 @@ def outset_of(inside, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     if PAIR == 1:
         return tl.where(inside, 0.0, float("-inf"))
     else:
-        return tl.where(inside, 0, 0xFC00)  # minus infinity in the lower half
+        return tl.where(inside, 0, -0x03FF0400)  # 0xFC00 in both halves
 
 
 @triton.jit
 def full(column, COUNT: tl.constexpr, number: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """COUNT columns as long as the given one; of words, all bits zero."""
+    """COUNT columns as long as the given one, each with a number for all images."""
     columns = ()
     for _ in tl.static_range(COUNT):
-        if PAIR == 1:
-            columns = columns + (tl.full(column.shape, number, tl.float32),)
-        else:
-            columns = columns + (tl.full(column.shape, 0, tl.int32),)
+        columns = columns + (alike(tl.full(column.shape, number, tl.float32), PAIR),)
     return columns
 
 
 @triton.jit
 def write(  # type: ignore[no-untyped-def]
-    at, columns, first: tl.constexpr, size, live, COUNT: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr,
+    at, columns, first: tl.constexpr, sizes, live, COUNT: tl.constexpr, IMAGE: tl.constexpr, CHANNEL: tl.constexpr,
+    PAIR: tl.constexpr,
 ):  # fmt: skip
-    """COUNT channels from column ``first`` on, times a size, behind pointers."""
+    """COUNT channels from column ``first`` on behind pointers; each image has a size they are multiplied with."""
     for c in tl.static_range(COUNT):
-        found = apart(columns[first + c // PAIR], PAIR)[c % PAIR] * size
-        tl.store(at + c * CHANNEL, found.to(at.dtype.element_ty), live)
+        found = apart(columns[first + c], PAIR)
+        for p in tl.static_range(PAIR):
+            store(at + (p * IMAGE + c * CHANNEL), found[p] * sizes[p], live[p])
 
 
 @triton.jit
-def pixels(tile, count, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Image, pixel number, row and column of each lane, and whether it is one; images follow one another."""
+def pixels(  # type: ignore[no-untyped-def]
+    tile, batch, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """Number of a column of images, pixel, row and column of each lane, and which images there are.
+
+    Columns of images follow one another, a column being PAIR images of ``batch``.
+    """
+    count = (batch + PAIR - 1) // PAIR * (H * W)
     lane = tile * LANES + tl.arange(0, LANES)
-    live = lane < count
+    exists = lane < count
     lane = tl.minimum(lane, count - 1)
-    pixel = lane % (H * W)
-    return (lane // (H * W)).to(tl.int64), pixel, pixel // W, pixel % W, live
+    number, pixel, live = (lane // (H * W)).to(tl.int64), lane % (H * W), ()
+    for p in tl.static_range(PAIR):  # with an odd number of images the last column has one
+        live = live + (exists & (number * PAIR + p < batch),)
+    return number, pixel, pixel // W, pixel % W, live
 
 
 @triton.jit
@@ -152,10 +134,3 @@ def hashed(number):  # type: ignore[no-untyped-def]
     x ^= x >> 15
     x *= 0x846CA68B
     return x ^ (x >> 16)
-
-
-@triton.jit
-def is_kept(query_mark, entry, least):  # type: ignore[no-untyped-def]
-    """Whether dropout keeps the weight of a query at an entry; the entry's own part is the same for all lanes."""
-    mixed = (query_mark ^ entry.to(tl.uint32) * 0x9E3779B9) * 0x85EBCA6B
-    return mixed >= least.to(tl.uint32, bitcast=True)

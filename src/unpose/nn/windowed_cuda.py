@@ -8,9 +8,10 @@ time is arithmetic, ``2 d + dv`` multiplications and additions a score and about
 and reading keys, not memory. Tensor cores do not help: in matrix products every key passes through shared memory for
 each query that sees it, which takes longer.
 
-Tensors in bfloat16 or float16 are multiplied two channels at a time in float16, which has more digits than bfloat16;
-exponentials and their sums are float32. The table's gradient is summed over a few dozen pixels in float16, then in
-float32. Gradients are scaled to the range of float16 by their largest entry.
+Tensors in bfloat16 or float16 are computed with in float16, which has more digits than bfloat16, for two images at a
+time: what a pixel of one image does, the same pixel of the next does too, and one instruction does both. Denominators
+are summed in float32, and the table's gradient over a few dozen pixels in float16, then in float32. Gradients are
+scaled to the range of float16 by their largest entry.
 
 Nothing is added up in an order that can change: the backward pass goes over the queries for their gradients, over the
 keys for theirs, over the table for its block sums, and adds those in a second, fixed sum. No block size depends on the
@@ -101,19 +102,19 @@ def _attend(
     """:func:`forward` of query, key and value, given planar and as kernels read them."""
     value = planar[2]
     batch, heads, channels, _, height, width = value.shape
-    outputs, pair, count = position.shape[1], _pair(value), batch * height * width
+    outputs, pair = position.shape[1], _pair(value)
     out = torch.empty(batch, heads, channels, outputs, height, width, dtype=value.dtype, device=value.device)
     logsumexp = torch.empty(batch, heads, outputs, height, width, device=value.device)
     shape = _shape(planar, position, bias, dropout)
     query, key, value = words[0].expand(-1, -1, -1, outputs, -1, -1), words[1], words[2]
-    shared = _divisor(outputs, _REGISTERS["forward"] * pair // (shape["D"] + shape["DV"]))
+    shared = _divisor(outputs, _REGISTERS["forward"] // (shape["D"] + shape["DV"]))
     tables = _encoding(position, heads, pair), _bias(position, bias, heads)
-    grid = (triton.cdiv(count, _LANES) * (outputs // shared) * heads,)
+    grid = (_tiles(batch, shape, pair) * (outputs // shared) * heads,)
     with torch.cuda.device_of(value):
         forward_kernel[grid](
-            query, key, value, *tables, out, logsumexp, _seed(seed, value), count, _least(dropout), 1 - dropout,
+            query, key, value, *tables, out, logsumexp, _seed(seed, value), batch, _least(dropout, pair), 1 - dropout,
             Q=query.stride()[:4], K=key.stride()[:4], V=value.stride()[:4], R=out.stride()[:4],
-            **shape, LANES=_LANES, SHARED=shared, PAIR=pair, GROUP=_group(shape, pair), num_warps=1, num_stages=1,
+            **shape, LANES=_LANES, SHARED=shared, PAIR=pair, GROUP=_group(shape), num_warps=1, num_stages=1,
         )  # fmt: skip
     return _pixels_first(out), logsumexp
 
@@ -187,10 +188,10 @@ def _gradients(
     grad_out, unit = _scaled(grad_out, dropout)
     strides = {"Q": query.stride()[:4], "K": key.stride()[:4], "V": value.stride()[:4], "G": grad_out.stride()[:4]}
     tables = _encoding(position, shape["HEADS"], pair), _bias(position, bias, shape["HEADS"])
-    settings = {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape, pair), "num_warps": 1, "num_stages": 1}
+    settings = {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape), "num_warps": 1, "num_stages": 1}
     given = _Given(
-        (query, key, value, *tables, grad_out), logsumexp, torch.empty_like(logsumexp), _seed(seed, value), unit,
-        dropout, strides | settings | shape,
+        (query, key, value, *tables, grad_out), logsumexp, _levels(logsumexp, pair), _seed(seed, value), unit, dropout,
+        strides | settings | shape,
     )  # fmt: skip
     to_query, to_key, to_value = to_maps
     is_shared = to_query.shape[3] < shape["OUTPUTS"]
@@ -223,29 +224,36 @@ class _Given:
 
     tensors: tuple[Tensor, ...]  # query, key, value, table, bias and the result's gradient, as kernels read them
     logsumexp: Tensor
-    delta: Tensor  # of its shape: the inner product of a result and its gradient, written by the queries' kernel
+    levels: Tensor  # what the queries' kernel writes for the others, see there
     seed: Tensor
     unit: Tensor
     dropout: float
     settings: dict[str, Any]  # strides, shapes and how kernels run
 
     @property
-    def count(self) -> int:
-        """Pixels of all images."""
-        return self.logsumexp[:, 0, 0].numel()
+    def batch(self) -> int:
+        return len(self.logsumexp)
+
+    @property
+    def tiles(self) -> int:
+        return _tiles(self.batch, self.settings, self.settings["PAIR"])
+
+    @property
+    def least(self) -> int:
+        return _least(self.dropout, self.settings["PAIR"])
 
     def shared(self, elements: int, kernel: str, channels: int) -> int:
         """Elements that a lane holds, which take so many channels each."""
-        return _divisor(elements, _REGISTERS[kernel] * self.settings["PAIR"] // channels)
+        return _divisor(elements, _REGISTERS[kernel] // channels)
 
 
 def _backward_queries(given: _Given, out: Tensor, grad_query: Tensor) -> None:
-    """Writes ``delta`` and gradients of the queries, planar."""
+    """Writes ``levels`` and gradients of the queries, planar."""
     heads, outputs, d, dv = (given.settings[name] for name in ("HEADS", "OUTPUTS", "D", "DV"))
     shared = given.shared(outputs, "queries", 2 * d + dv)
-    queries_kernel[(triton.cdiv(given.count, _LANES) * (outputs // shared) * heads,)](
-        *given.tensors, out, given.logsumexp, given.delta, grad_query, given.seed, given.unit, given.count,
-        _least(given.dropout), 1 - given.dropout,
+    queries_kernel[(given.tiles * (outputs // shared) * heads,)](
+        *given.tensors, out, given.logsumexp, given.levels, grad_query, given.seed, given.unit, given.batch,
+        given.least, 1 - given.dropout,
         R=out.stride()[:4], GQ=grad_query.stride()[:4], SHARED=shared, **given.settings,
     )  # fmt: skip
 
@@ -261,15 +269,14 @@ def _backward_table(given: _Given) -> Tensor:
     window = settings["KEYS"] * settings["WY"]
     shared = given.shared(outputs, "table", d * settings["GROUP"])
     programs = window * triton.cdiv(settings["WX"], settings["GROUP"]) * (outputs // shared) * heads
-    images, pixels = len(given.logsumexp), settings["H"] * settings["W"]
-    tiles = images * triton.cdiv(pixels, _LANES)
+    tiles = triton.cdiv(given.batch, settings["PAIR"]) * triton.cdiv(settings["H"] * settings["W"], _LANES)
     tiles_each = triton.cdiv(tiles, triton.cdiv(_PROGRAMS, programs))
     blocks = triton.cdiv(tiles, tiles_each)  # none of them empty
     columns, entries = d + settings["HAS_BIAS"], window * settings["WX"]
-    sums = torch.empty(blocks, heads, outputs, columns, entries, device=given.delta.device)
+    sums = torch.empty(blocks, heads, outputs, columns, entries, device=given.levels.device)
     table_kernel[(programs * blocks,)](
-        *given.tensors, given.logsumexp, given.delta, sums, given.seed, images, blocks, tiles_each,
-        _least(given.dropout), SHARED=shared, **settings,
+        *given.tensors, given.levels, sums, given.seed, given.batch, blocks, tiles_each, given.least,
+        SHARED=shared, **settings,
     )  # fmt: skip
     return sums
 
@@ -278,9 +285,9 @@ def _backward_keys(given: _Given, grad_key: Tensor, grad_value: Tensor) -> None:
     """Writes gradients of keys and values, planar: each gathers from the queries whose window it is in."""
     heads, keys, d, dv = (given.settings[name] for name in ("HEADS", "KEYS", "D", "DV"))
     shared = given.shared(keys, "keys", 2 * (d + dv))
-    keys_kernel[(triton.cdiv(given.count, _LANES) * (keys // shared) * heads,)](
-        *given.tensors, given.logsumexp, given.delta, grad_key, grad_value, given.seed, given.unit, given.count,
-        _least(given.dropout), GK=grad_key.stride()[:4], GV=grad_value.stride()[:4], SHARED=shared, **given.settings,
+    keys_kernel[(given.tiles * (keys // shared) * heads,)](
+        *given.tensors, given.levels, grad_key, grad_value, given.seed, given.unit, given.batch, given.least,
+        GK=grad_key.stride()[:4], GV=grad_value.stride()[:4], SHARED=shared, **given.settings,
     )  # fmt: skip
 
 
@@ -294,8 +301,20 @@ def _check_types(*tensors: Tensor) -> None:
 
 
 def _pair(tensor: Tensor) -> int:
-    """How many channels are multiplied at once."""
-    return 1 if tensor.dtype == torch.float32 else 2
+    """How many images a thread works on: two in half precision, but one where there is only one."""
+    return 1 if tensor.dtype == torch.float32 or len(tensor) == 1 else 2
+
+
+def _tiles(batch: int, shape: dict[str, Any], pair: int) -> int:
+    """Programs that all pixels of one head and one group of outputs take."""
+    return triton.cdiv(triton.cdiv(batch, pair) * shape["H"] * shape["W"], _LANES)
+
+
+def _levels(logsumexp: Tensor, pair: int) -> Tensor:
+    """Memory for what the queries' kernel writes for the others."""
+    batch, *rest = logsumexp.shape
+    kind = torch.float32 if pair == 1 else torch.int32
+    return torch.empty(pair + 1, triton.cdiv(batch, pair), *rest, dtype=kind, device=logsumexp.device)
 
 
 def _planar(tensor: Tensor) -> Tensor:
@@ -311,19 +330,17 @@ def _joined(projected: Tensor) -> Tensor:
 
 
 def _words(planar: Tensor, largest: Tensor | None = None, unit: Tensor | None = None, keep: float = 1.0) -> Tensor:
-    """A planar map as kernels read it: itself, or two channels in 32 bits, (b, n, ceil(d / 2), g, h, w).
+    """A planar map as kernels read it: itself, or two images in 32 bits, (ceil(b / 2), n, d, g, h, w).
 
     Given its largest entry, the map is scaled first, and ``unit`` becomes what undoes it, over ``keep``.
     """
     if _pair(planar) == 1:
         return planar
     batch, heads, channels, elements, height, width = planar.shape
-    words = torch.empty(
-        batch, heads, -(-channels // 2), elements, height, width, dtype=torch.int32, device=planar.device
-    )
+    words = torch.empty(triton.cdiv(batch, 2), *planar.shape[1:], dtype=torch.int32, device=planar.device)
     with torch.cuda.device_of(planar):
         pack_kernel[(triton.cdiv(words.numel(), _PACKED),)](
-            planar, words, largest, unit, 1 / keep, words.numel(), S=planar.stride()[:4], HEADS=heads,
+            planar, words, largest, unit, 1 / keep, batch, words.numel(), S=planar.stride()[:4], HEADS=heads,
             CHANNELS=channels, ELEMENTS=elements, PIXELS=height * width, BLOCK=_PACKED,
         )  # fmt: skip
     return words
@@ -339,7 +356,7 @@ def _scaled(gradient: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
 
     The second also holds the factor of the weights which dropout keeps.
     """
-    if gradient.dtype == torch.float32:
+    if _pair(gradient) == 1:
         return gradient, torch.full((), 1 / (1 - dropout), device=gradient.device)
     unit = torch.empty((), device=gradient.device)
     return _words(gradient, torch.linalg.vector_norm(gradient, math.inf), unit, 1 - dropout), unit
@@ -357,7 +374,7 @@ def _encoding(position: Tensor, heads: int, pair: int) -> Tensor:
         dtype=torch.float32 if pair == 1 else torch.float16, device=position.device,
     )  # fmt: skip
     table[..., :channels] = position
-    return (table if pair == 1 else table.view(torch.int32)).flatten(3, 4)
+    return table.view(torch.int32).flatten(3, 4)
 
 
 def _bias(position: Tensor, bias: Tensor | None, heads: int) -> Tensor:
@@ -372,15 +389,17 @@ def _seed(seed: Tensor | None, tensor: Tensor) -> Tensor:
     return torch.empty((), dtype=torch.int32, device=tensor.device) if seed is None else seed.to(torch.int32)
 
 
-def _least(dropout: float) -> int:
-    """The smallest hash that keeps a weight, as a signed number of the same 32 bits."""
+def _least(dropout: float, pair: int) -> int:
+    """The smallest hash that keeps a weight, as a signed number of the same 32 bits; 14 bits for each of two images."""
+    if pair == 2:
+        return min(round(dropout * 2**14), 2**14 - 1) * 0x10001
     least = min(round(dropout * 2**32), 2**32 - 1)
     return least - 2**32 if least >= 2**31 else least
 
 
-def _group(shape: dict[str, Any], pair: int) -> int:
+def _group(shape: dict[str, Any]) -> int:
     """How many entries of a row of the window are scored at once, at most eight: few wasted, few groups."""
-    most = min(8, shape["WX"], max(1, _UNROLLED * pair // (shape["D"] + shape["DV"])))
+    most = min(8, shape["WX"], max(1, _UNROLLED // (shape["D"] + shape["DV"])))
     return min(range(most, 0, -1), key=lambda size: -(-shape["WX"] // size) * (size + 1))
 
 

@@ -1,12 +1,13 @@
-"""Columns of numbers on a GPU, and columns of words: two channels of half precision in 32 bits.
+"""Columns of numbers on a GPU, and columns of words: the numbers of two images, in half precision, in 32 bits.
 
-One instruction multiplies or adds both numbers of a word. These functions are written in the machine's language, since
-the compiler does not keep the two together; Triton's interpreter, which knows no machine, has the same in Triton's own.
-With ``PAIR`` = 1 they are float32 arithmetic.
+One instruction multiplies, adds or compares both numbers of a word. These functions are written in the machine's
+language, since the compiler does not keep the two together; Triton's interpreter, which knows no machine, has the same
+in Triton's own. With ``PAIR`` = 1, one image in a column, they are float32 arithmetic.
 """
 
-# Triton drops the way not taken only below an else.
-# ruff: noqa: RET505
+# Triton reads no stars in tuples, and drops the way not taken only below an else.
+# ruff: noqa: RUF005, RET505
+# mypy: disable-error-code="assignment"
 
 import os
 
@@ -38,25 +39,121 @@ def word(low, high):  # type: ignore[no-untyped-def]
         )
 
 
+# Loads and stores are written in that language too: for each one of Triton's own, and there are a hundred in a kernel,
+# its compiler looks through everything for a layout, which takes half a minute. What is read is not written to while a
+# kernel runs.
+
+
 @triton.jit
-def _numbers(word):  # type: ignore[no-untyped-def]
-    """Both columns of a column of words, in float32."""
+def load(at):  # type: ignore[no-untyped-def]
+    """Numbers behind pointers, in float32."""
     if _INTERPRETED:
-        return _low(word).to(tl.float32), _high(word).to(tl.float32)
+        return tl.load(at).to(tl.float32)
+    elif at.dtype.element_ty == tl.float32:
+        return tl.inline_asm_elementwise("ld.global.nc.f32 $0, [$1];", "=f,l", [at.to(tl.int64)], tl.float32, True, 1)
     else:
-        return tl.inline_asm_elementwise(
-            "{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }", "=f,=f,r",
-            [word], (tl.float32, tl.float32), True, 1,
+        bits = tl.inline_asm_elementwise("ld.global.nc.b16 $0, [$1];", "=h,l", [at.to(tl.int64)], tl.int16, True, 1)
+        return bits.to(at.dtype.element_ty, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def read(at, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A column behind pointers."""
+    if PAIR == 1:
+        return load(at)
+    elif _INTERPRETED:
+        return tl.load(at)
+    else:
+        return tl.inline_asm_elementwise("ld.global.nc.b32 $0, [$1];", "=r,l", [at.to(tl.int64)], tl.int32, True, 1)
+
+
+@triton.jit
+def store(at, number, exists):  # type: ignore[no-untyped-def]
+    """A float32 column, rounded, behind pointers where there is something to write to."""
+    number = number.to(at.dtype.element_ty)
+    if _INTERPRETED:
+        tl.store(at, number, exists)
+    elif at.dtype.element_ty == tl.float32:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.f32 [$1], $2; mov.b32 $0, 0; }", "=r,l,f,r",
+            [at.to(tl.int64), number, exists.to(tl.int32)], tl.int32, False, 1,
+        )  # fmt: skip
+    else:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.b16 [$1], $2; mov.b32 $0, 0; }", "=r,l,h,r",
+            [at.to(tl.int64), number.to(tl.int16, bitcast=True), exists.to(tl.int32)], tl.int32, False, 1,
         )  # fmt: skip
 
 
 @triton.jit
-def twice(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A column as a factor of all channels: both halves of words."""
+def apart(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The numbers of a column, one float32 column for each image."""
+    if PAIR == 1:
+        return (column,)
+    elif _INTERPRETED:
+        return _low(column).to(tl.float32), _high(column).to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }", "=f,=f,r",
+            [column], (tl.float32, tl.float32), True, 1,
+        )  # fmt: skip
+
+
+@triton.jit
+def together(columns, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A float32 column for each image -> one column."""
+    if PAIR == 1:
+        return columns[0]
+    else:
+        return word(columns[0], columns[1])
+
+
+@triton.jit
+def alike(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A float32 column as the same number of all images."""
     if PAIR == 1:
         return column
     else:
         return word(column, column)
+
+
+@triton.jit
+def codes_of(at, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """SIZE words of 32 bits of an entry of the table: four in one load, and no more than there are.
+
+    All lanes read the same, but each has to be given it: what is read costs, not the number of loads.
+    """
+    codes = ()
+    if _INTERPRETED:
+        for c in tl.static_range(SIZE):
+            codes = codes + (tl.load(at + c),)
+    else:
+        for c in tl.static_range(0, SIZE // 4 * 4, 4):
+            codes = codes + tl.inline_asm_elementwise(
+                "ld.global.nc.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l",
+                [(at + c).to(tl.int64)], (tl.int32, tl.int32, tl.int32, tl.int32), True, 1,
+            )  # fmt: skip
+        for c in tl.static_range(SIZE // 4 * 4, SIZE):
+            codes = codes + (tl.load(at + c),)
+    return codes
+
+
+@triton.jit
+def code_of(codes, c: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Channel c of an entry of the table, for all images. A word of it is a float32, or of two images two channels."""
+    if PAIR == 1:
+        return codes[c].to(tl.float32, bitcast=True)
+    elif _INTERPRETED:
+        half = (codes[c // 2] >> (16 * (c % 2))) & 0xFFFF
+        return half | (half << 16)
+    elif c % 2 == 0:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b16 l, h; mov.b32 {l, h}, $1; mov.b32 $0, {l, l}; }", "=r,r", [codes[c // 2]], tl.int32, True, 1
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b16 l, h; mov.b32 {l, h}, $1; mov.b32 $0, {h, h}; }", "=r,r", [codes[c // 2]], tl.int32, True, 1
+        )
 
 
 @triton.jit
@@ -67,6 +164,17 @@ def plus(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
         return word(_low(one) + _low(other), _high(one) + _high(other))
     else:
         return tl.inline_asm_elementwise("add.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
+
+
+@triton.jit
+def less(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """one - other"""
+    if PAIR == 1:
+        return one - other
+    elif _INTERPRETED:
+        return word(_low(one) - _low(other), _high(one) - _high(other))
+    else:
+        return tl.inline_asm_elementwise("sub.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
 
 
 @triton.jit
@@ -93,41 +201,65 @@ def times_plus(one, other, more, PAIR: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def apart(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The channels of a column, one float32 column for each."""
+def greater(one, other, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The greater of the two."""
     if PAIR == 1:
-        return (column,)
+        return tl.maximum(one, other)
+    elif _INTERPRETED:
+        return word(tl.maximum(_low(one), _low(other)), tl.maximum(_high(one), _high(other)))
     else:
-        return _numbers(column)
+        return tl.inline_asm_elementwise("max.f16x2 $0, $1, $2;", "=r,r,r", [one, other], tl.int32, True, 1)
 
 
 @triton.jit
-def joined(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The sum over the channels of a column, in float32."""
+def power(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Two to the power of a column."""
     if PAIR == 1:
-        return column
+        return tl.exp2(column)
+    elif _INTERPRETED:
+        return word(tl.exp2(_low(column).to(tl.float32)), tl.exp2(_high(column).to(tl.float32)))
     else:
-        low, high = _numbers(column)
-        return low + high
+        return tl.inline_asm_elementwise("ex2.approx.f16x2 $0, $1;", "=r,r", [column], tl.int32, True, 1)
+
+
+@triton.jit
+def keep_of(mark, entry, least, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One where dropout keeps the weight of a query at an entry, zero elsewhere. ``mark`` is the query's hash.
+
+    The entry's own part is the same for all lanes. One hash decides for both images of a word, 14 bits of it for each:
+    as halves these are finite and positive, so one instruction compares them.
+    """
+    mixed = (mark ^ entry.to(tl.uint32) * 0x9E3779B9) * 0x85EBCA6B
+    if PAIR == 1:
+        return tl.where(mixed >= least.to(tl.uint32, bitcast=True), 1.0, 0.0)
+    else:
+        drawn = (mixed & 0x3FFF3FFF).to(tl.int32, bitcast=True)
+        if _INTERPRETED:
+            low = tl.where((drawn & 0xFFFF) >= (least & 0xFFFF), 1.0, 0.0)
+            return word(low, tl.where((drawn >> 16) >= (least >> 16), 1.0, 0.0))
+        else:
+            return tl.inline_asm_elementwise(
+                "set.ge.f16x2.f16x2 $0, $1, $2;", "=r,r,r", [drawn, least], tl.int32, True, 1
+            )
 
 
 @triton.jit
 def pack_kernel(  # type: ignore[no-untyped-def]
-    planar, words, largest, unit, kept, count, S: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
+    planar, words, largest, unit, kept, batch, count, S: tl.constexpr, HEADS: tl.constexpr, CHANNELS: tl.constexpr,
     ELEMENTS: tl.constexpr, PIXELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A planar map, two channels to a word: (b, n, d, g, pixels) -> (b, n, ceil(d / 2), g, pixels).
+    """A planar map, two images to a word: (b, n, d, g, pixels) -> (ceil(b / 2), n, d, g, pixels).
 
     Given the size of its largest entry, that comes to lie between 2^-5 and 2^-4, far from both ends of float16: the
     map is multiplied with a power of two, exactly, and ``unit`` becomes ``kept`` over that power.
     """
-    WORDS: tl.constexpr = (CHANNELS + 1) // 2
     number = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     exists = number < count
     pixel, rest = number % PIXELS, number // PIXELS
     element, rest = rest % ELEMENTS, rest // ELEMENTS
-    channel, image = rest % WORDS * 2, rest // WORDS
-    at = planar + (image // HEADS * S[0] + image % HEADS * S[1] + channel * S[2] + element * S[3] + pixel)
+    channel, rest = rest % CHANNELS, rest // CHANNELS
+    head, image = rest % HEADS, rest // HEADS * 2
+    at = planar + (image * S[0] + head * S[1] + channel * S[2] + element * S[3] + pixel)
     size = 1.0
     if largest is not None:
         # The exponent's bits, no more than those with which both powers are normal numbers.
@@ -136,5 +268,5 @@ def pack_kernel(  # type: ignore[no-untyped-def]
         size = ((249 - exponent) << 23).to(tl.float32, bitcast=True)
         tl.store(unit, ((exponent + 5) << 23).to(tl.float32, bitcast=True) * kept, mask=tl.program_id(0) == 0)
     low = tl.load(at, exists, 0.0).to(tl.float32) * size
-    high = tl.load(at + S[2], exists & (channel + 1 < CHANNELS), 0.0).to(tl.float32) * size
+    high = tl.load(at + S[0], exists & (image + 1 < batch), 0.0).to(tl.float32) * size
     tl.store(words + number, word(low, high), exists)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from unpose.data import Dataset, InputError
 from unpose.images.files import write_text
 from unpose.images.ground import light_of
-from unpose.nn import NETWORKS, Network, count_parameters
+from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters
 from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, steps_in_epoch, training_batch
 from unpose.train.checkpoint import save_network
 from unpose.train.measure import validate
@@ -32,6 +32,8 @@ from unpose.train.step import learn
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
 _CHECKPOINT_SECONDS = 300.0
+_OFFSET = 2.0
+"""Deviation of the constants in queries that begin with one."""
 _LOOK_EVERY = 20
 """Steps between looks at the loss on a GPU, where every look waits for all work under way."""
 
@@ -85,10 +87,12 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
             )
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
-        if part.initialization == "he":
-            for module in network.modules():
-                if isinstance(module, nn.Linear):
-                    nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+        for module in network.modules():
+            if part.initialization == "he" and isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if part.initialization == "offsets" and isinstance(module, GroupSelfAttention | LiftingSelfAttention):
+                # A large constant in the queries: scores differ from place to place before anything is learnt.
+                nn.init.normal_(module.project.bias[: len(module.project.bias) // 3], std=_OFFSET)
     return network
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from unpose.train.muon import Muon, matrices_and_others
 from unpose.train.recipe import OptimizerPart
 
 
@@ -21,14 +22,18 @@ def make_optimizer(network: nn.Module, part: OptimizerPart, *, recorded: bool = 
     if recorded:
         rate = torch.tensor(rate, dtype=torch.float32, device=parameters[0].device)
         options = {"fused": True} | ({} if part.name == "sgd" else {"capturable": True})
+    if part.name == "muon":
+        matrices, others = matrices_and_others(network)
+        return Muon(matrices, others, rate, share=part.share, weight_decay=part.weight_decay, momentum=part.momentum)
     if part.name == "sgd":
         return SGD(parameters, rate, part.momentum, weight_decay=part.weight_decay, **options)
     if part.name == "adam":
         return Adam(parameters, rate, weight_decay=part.weight_decay, **options)
     # Norms and biases are not pulled to zero.
-    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
-    others = [parameter for parameter in parameters if parameter.ndim <= 1]
-    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [
+        {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
+        {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
+    ]
     return AdamW(groups, rate, weight_decay=part.weight_decay, **options)
 
 

@@ -34,31 +34,34 @@ class NetworkPart:
 
     kind: str = "group_cnn"  # a name in unpose.nn.NETWORKS
     group: str = "c4"
-    initialization: str = "default"  # "default", or "he": every linear map drawn with variance 2 / inputs
+    # "he": every linear map drawn with variance 2 / inputs; "offsets": attention looks at random places from the start
+    initialization: str = "default"
     options: dict[str, Any] = field(default_factory=dict)  # the network's own arguments
 
     def __post_init__(self) -> None:
         _one_of("network.kind", self.kind, NETWORKS)
-        _one_of("network.initialization", self.initialization, ("default", "he"))
+        _one_of("network.initialization", self.initialization, ("default", "he", "offsets"))
 
 
 @dataclass(frozen=True)
 class OptimizerPart:
     """How weights move."""
 
-    name: str = "adamw"  # adam, adamw, sgd
+    name: str = "adamw"  # adam, adamw, sgd, muon
     learning_rate: float = 2e-3
-    weight_decay: float = 0.01  # adamw: matrices only; adam and sgd: added to every gradient, as published
-    momentum: float = 0.9  # sgd
+    weight_decay: float = 0.01  # adamw, muon: matrices only; adam and sgd: added to every gradient, as published
+    momentum: float = 0.9  # sgd, muon
+    share: float = 0.25  # muon: the learning rate of what is no matrix, as a share of that of matrices
     schedule: str = "cosine"  # "constant", or "cosine" down to zero
     warmup_epochs: float = 0.0  # linear, from zero
 
     def __post_init__(self) -> None:
-        _one_of("optimizer.name", self.name, ("adam", "adamw", "sgd"))
+        _one_of("optimizer.name", self.name, ("adam", "adamw", "sgd", "muon"))
         _one_of("optimizer.schedule", self.schedule, ("constant", "cosine"))
         _within("optimizer.learning_rate", self.learning_rate, 0.0, math.inf, open_low=True)
         _within("optimizer.weight_decay", self.weight_decay, 0.0, math.inf)
         _within("optimizer.momentum", self.momentum, 0.0, 1.0)
+        _within("optimizer.share", self.share, 0.0, math.inf)
         _within("optimizer.warmup_epochs", self.warmup_epochs, 0.0, math.inf)
 
 
