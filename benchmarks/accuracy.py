@@ -49,8 +49,7 @@ def attention(group: str, **config: int) -> Recipe:
     """The published network, by a recipe of ours."""
     recipe = named_recipe("rotmnist-attention")
     options = {"config": {**recipe.network.options["config"], **config}}
-    network = dataclasses.replace(recipe.network, group=group, options=options)
-    return dataclasses.replace(recipe, title=f"Rotated MNIST, published network, {group}", network=network)
+    return dataclasses.replace(recipe, network=dataclasses.replace(recipe.network, group=group, options=options))
 
 
 def group_cnn_like(recipe: Recipe, data: str) -> Recipe:
