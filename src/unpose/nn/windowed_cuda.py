@@ -40,7 +40,7 @@ _REGISTERS = {"forward": 80, "queries": 120, "table": 60, "keys": 160}
 read serves."""
 
 _ELEMENTS = 4
-"""Elements a thread holds, at most: with more a kernel takes minutes to compile."""
+"""Elements a thread holds, at most."""
 
 _UNROLLED = 100
 """Channels of keys and values that are read in one go: a row of the window's, or fewer where heads are wide."""
