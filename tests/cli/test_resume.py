@@ -28,6 +28,8 @@ def start(*arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "unpose", *(str(argument) for argument in arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        # Tests that a shell started in the background inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
 
