@@ -1,6 +1,7 @@
 """Make a network that comes with the package from a finished run: its weights and its card, one file.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/ship.py RUN NAME --limit "one digit to an image" [--limit ...]
+                                                                   [--device cuda]
 
 RUN is a folder that `unpose train --recipe ...` ended in. Weights and classes are taken from its model.safetensors,
 the rest of the card from its result.json, config.toml and log.csv and from what is measured here on the same test
@@ -85,7 +86,9 @@ def swept(network, test: Split, audit: EquivarianceError) -> np.ndarray:
     return np.tile(accuracy_by_angle(network, test, angles[: len(angles) // 4]), 4)
 
 
-def ship(run: Path, name: str, limits: list[str], weights: Path = WEIGHTS, root: Path | None = None) -> Path:
+def ship(
+    run: Path, name: str, limits: list[str], weights: Path = WEIGHTS, root: Path | None = None, device: str = "cpu"
+) -> Path:
     """Write NAME.safetensors into the folder of weights, from a finished run."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise Unfit(f"a name is small letters and digits, joined by hyphens, got {name!r}")
@@ -104,7 +107,7 @@ def ship(run: Path, name: str, limits: list[str], weights: Path = WEIGHTS, root:
     owner = credit(recipe.data.name)
     network = load_network(run / "model.safetensors")
     count, audit = audited(network, data.test)
-    sweep = swept(network, data.test, audit)
+    sweep = swept(network.to(device), data.test, audit)
     if abs(sweep[0] - result["test_accuracy"]) > ROUNDING:
         raise Unfit(
             f"result.json says {result['test_accuracy']:.4f} of the test images, the network has {sweep[0]:.4f}"
@@ -139,7 +142,7 @@ def ship(run: Path, name: str, limits: list[str], weights: Path = WEIGHTS, root:
         limits=tuple(limits),
     )
     return save_with_card(
-        weights / f"{name}.safetensors", network, read_classes(run / "model.safetensors"), recipe_table(recipe),
+        weights / f"{name}.safetensors", network.cpu(), read_classes(run / "model.safetensors"), recipe_table(recipe),
         light_of(data.train.images), card,
     )  # fmt: skip
 
@@ -159,13 +162,14 @@ def main():
     parser.add_argument("name", nargs="?")
     parser.add_argument("--limit", action="append", default=[], help="a sentence about what it cannot do; at least one")
     parser.add_argument("--root", type=Path, help="where the data set lies")
+    parser.add_argument("--device", default="cpu", help="where the test images are read; the audit is on the CPU")
     parser.add_argument("--pages", action="store_true")
     options = parser.parse_args()
     if not options.pages:
         if options.run is None or options.name is None or not options.limit:
             parser.error("give the folder of a run, a name and at least one --limit")
         try:
-            path = ship(options.run, options.name, options.limit, root=options.root)
+            path = ship(options.run, options.name, options.limit, root=options.root, device=options.device)
         except (Unfit, ValueError, OSError) as error:
             sys.exit(f"{options.run} cannot be shipped: {error}")
         print(card_markdown(describe(path)))
