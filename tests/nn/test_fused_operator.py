@@ -29,16 +29,19 @@ def test_schema_shapes_and_gradients_are_what_torch_expects(bias, generator):
         return torch.randn(shape, generator=generator, requires_grad=True)
 
     given = [draw(2, 3, 1, 5, 7, 4), draw(2, 3, 2, 5, 7, 4), draw(2, 3, 2, 5, 7, 6), draw(1, 3, 2, 3, 5, 4)]
-    given += [draw(1, 3, 2, 3, 5) if bias else None, torch.tensor(11), 0.25]
+    given += [draw(1, 3, 2, 3, 5) if bias else None]
+    check_operators(_attention, _attention_backward, given)
+
+
+def check_operators(forward, backward, given):
+    """What torch asks of an operator and of its gradient's, given tensors and Nones."""
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(_attention, given, test_utils=checks)
-    *tensors, seed, dropout = (t.detach() if isinstance(t, torch.Tensor) else t for t in given)
-    out, level = _attention(*tensors, seed, dropout)
-    torch.library.opcheck(
-        _attention_backward,
-        (torch.ones_like(out), *tensors, out, level, seed, dropout),
-        test_utils=("test_schema", "test_faketensor"),
-    )
+    dropping = torch.tensor(11), 0.25
+    torch.library.opcheck(forward, (*given, *dropping), test_utils=checks)
+    tensors = [tensor if tensor is None else tensor.detach() for tensor in given]
+    out, level = forward(*tensors, *dropping)
+    after = (torch.ones_like(out), *tensors, out, level, *dropping)
+    torch.library.opcheck(backward, after, test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -46,16 +49,7 @@ def test_the_projected_operator_is_what_torch_expects(bias, generator):
     projected = torch.randn(2, 3, 3, 4, 2, 5, 7, generator=generator, requires_grad=True)
     position = torch.randn(1, 2, 2, 3, 5, 4, generator=generator, requires_grad=True)
     extra = torch.randn(1, 2, 2, 3, 5, generator=generator, requires_grad=True) if bias else None
-    given = projected, position, extra, torch.tensor(11), 0.25
-    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(_projected, given, test_utils=checks)
-    *tensors, seed, dropout = (t.detach() if isinstance(t, torch.Tensor) else t for t in given)
-    out, level = _projected(*tensors, seed, dropout)
-    torch.library.opcheck(
-        _projected_backward,
-        (torch.ones_like(out), *tensors, out, level, seed, dropout),
-        test_utils=("test_schema", "test_faketensor"),
-    )
+    check_operators(_projected, _projected_backward, (projected, position, extra))
 
 
 @pytest.mark.parametrize("kind", ["fused", "plain"])

@@ -57,6 +57,21 @@ _HEADROOM = tl.constexpr(4.0)
 """Weights are summed as 2^-4 of themselves: sums of many values stay below what half precision can hold."""
 
 
+@triton.jit
+def _score(  # type: ignore[no-untyped-def]
+    queries, asking, near, codes, bias, outset, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr,
+    HAS_BIAS: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """The score of the i-th output's query at a key, times sqrt(d); and key and encoding, added."""
+    score, coded = outset, ()
+    for c in tl.static_range(D):
+        coded = coded + (plus(near[c], code_of(codes, c, PAIR), PAIR),)
+        score = times_plus(channel(queries, asking, i, c, D, Q[2], Q[3], PAIR), coded[c], score, PAIR)
+    if HAS_BIAS:
+        score = plus(score, alike(tl.load(bias), PAIR), PAIR)
+    return score, coded
+
+
 @triton.jit(do_not_specialize=["batch", "least"])
 def forward_kernel(  # type: ignore[no-untyped-def]
     query, key, value, table, bias, out, logsumexp, seed, batch, least, rest,
@@ -105,12 +120,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             outset = outset_of(inside, PAIR)
             for i in tl.static_range(SHARED):
                 codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-                score = outset
-                for c in tl.static_range(D):
-                    asked_for = channel(queries, asking, i, c, D, Q[2], Q[3], PAIR)
-                    score = times_plus(asked_for, plus(near[c], code_of(codes, c, PAIR), PAIR), score, PAIR)
-                if HAS_BIAS:
-                    score = plus(score, alike(tl.load(bias + i * ENTRIES + entry + shift), PAIR), PAIR)
+                extra = bias + i * ENTRIES + entry + shift
+                score = _score(queries, asking, near, codes, extra, outset, i, Q, D, HAS_BIAS, PAIR)[0]
                 scores = scores + (score,)
         weights, shrinks, new_top, new_below = (), (), (), ()
         for i in tl.static_range(SHARED):
@@ -195,14 +206,10 @@ def _slope(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """The gradient of a score of the i-th output, before unit and 1 / sqrt(d); and key and encoding, added."""
     asking, wanting, queries, grads = asked
-    score, product, coded = outset, full(outset, 1, 0.0, PAIR)[0], ()
-    for c in tl.static_range(D):
-        coded = coded + (plus(near[c], code_of(codes, c, PAIR), PAIR),)
-        score = times_plus(channel(queries, asking, i, c, D, Q[2], Q[3], PAIR), coded[c], score, PAIR)
+    score, coded = _score(queries, asking, near, codes, bias + entry, outset, i, Q, D, HAS_BIAS, PAIR)
+    product = full(outset, 1, 0.0, PAIR)[0]
     for c in tl.static_range(DV):
         product = times_plus(channel(grads, wanting, i, c, DV, G[2], G[3], PAIR), seen[c], product, PAIR)
-    if HAS_BIAS:
-        score = plus(score, alike(tl.load(bias + entry), PAIR), PAIR)
     if DROPS:
         product = times(product, keep_of(mark, entry, least, PAIR), PAIR)
     return times(_weight(score, factor, levels, PAIR), plus(product, levels[PAIR], PAIR), PAIR), coded

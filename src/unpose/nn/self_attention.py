@@ -56,7 +56,6 @@ class _SelfAttention(nn.Module):
         self._table = None if window is None else (widest_window(group, window),) * 2
         self.encoding = make_encoding(encoding, head_channels, kinds, heads, reach or max((window or 1) // 2, 1))
         self.project = nn.Linear(in_channels, 3 * heads * head_channels)
-        self.project.stacked = 3  # type: ignore[assignment]  # maps of queries, keys and values: see unpose.train.muon
         self.merge = nn.Linear(heads * head_channels, out_channels)
         self.value_dropout = nn.Dropout(value_dropout)
         # Constants of the group: they follow the module's device and are no part of what it has learnt.

@@ -138,7 +138,7 @@ def backward(
 
     Notes
     -----
-    Beside the results, memory is the copies :func:`forward` makes, one of the gradient, one number a query, and block
+    Beside the results, memory is the copies :func:`forward` makes, one of the gradient, two numbers a query, and block
     sums of the table's gradient: about a thousand floats for each of 4,096 programs, or one table for each head where
     that is more.
     """

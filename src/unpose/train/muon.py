@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from unpose.nn import GroupSelfAttention, LiftingSelfAttention
+
 _QUINTIC = (3.4445, -4.7750, 2.0315)
 """Of ``a x + b x^3 + c x^5``, which brings every singular value between 0 and 1 near to 1 in few rounds."""
 _ROUNDS = 5
@@ -71,12 +73,9 @@ class Muon(Optimizer):
         """Move all parameters that have a gradient."""
         for group in self.param_groups:
             moved = [parameter for parameter in group["params"] if parameter.grad is not None]
-            matrices = [parameter for parameter in moved if id(parameter) in self._stacked]
-            others = [parameter for parameter in moved if id(parameter) not in self._stacked]
-            if matrices:
-                self._move_matrices(matrices, group)
-            if others:
-                self._move_others(others, group)
+            if moved:
+                move = self._move_matrices if id(moved[0]) in self._stacked else self._move_others
+                move(moved, group)
 
     def _move_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         momenta = [self._held(parameter, "momentum_buffer") for parameter in parameters]
@@ -99,7 +98,7 @@ class Muon(Optimizer):
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         means = [self._held(parameter, "exp_avg") for parameter in parameters]
         squares = [self._held(parameter, "exp_avg_sq") for parameter in parameters]
-        counts = [self._held(parameter, "step", ()) for parameter in parameters]
+        counts = [self._held(parameter, "step") for parameter in parameters]
         torch._foreach_add_(counts, 1)
         torch._foreach_lerp_(means, gradients, 1 - _MEAN)
         torch._foreach_mul_(squares, _SQUARE)
@@ -111,11 +110,11 @@ class Muon(Optimizer):
         steps = torch._foreach_div(torch._foreach_div(means, mean_share), sizes)
         _shrink_and_add(parameters, list(steps), group["lr"] * group["share"], 0.0)
 
-    def _held(self, parameter: Tensor, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-        """What is remembered of a parameter, from zero."""
+    def _held(self, parameter: Tensor, name: str) -> Tensor:
+        """What is remembered of a parameter, from zero: ``"step"`` is a count, all else is like it."""
         state = self.state[parameter]
         if name not in state:
-            state[name] = torch.zeros(parameter.shape if shape is None else shape, device=parameter.device)
+            state[name] = torch.zeros_like(parameter) if name != "step" else torch.zeros((), device=parameter.device)
         return state[name]
 
 
@@ -129,15 +128,16 @@ def _shrink_and_add(parameters: list[Tensor], steps: list[Tensor], rate: float |
 
 def matrices_and_others(network: nn.Module) -> tuple[list[tuple[Tensor, int]], list[Tensor]]:
     """What Muon takes of a network, and the rest: norms, biases, tables, vectors, and the last linear map."""
-    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    last = linear[-1].weight if linear else None
-    tables = {id(module.weight) for module in network.modules() if isinstance(module, nn.Embedding)}
-    stacked = {id(module.weight): getattr(module, "stacked", 1) for module in linear}
+    modules = list(network.modules())
+    linear = [module.weight for module in modules if isinstance(module, nn.Linear)]
+    apart = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)} | set(map(id, linear[-1:]))
+    attention = [module for module in modules if isinstance(module, GroupSelfAttention | LiftingSelfAttention)]
+    stacked = {id(module.project.weight): 3 for module in attention}  # of queries, keys and values
     matrices: list[tuple[Tensor, int]] = []
     others: list[Tensor] = []
     for parameter in network.parameters():
         is_matrix = parameter.ndim > 1 and min(parameter.flatten(1).shape) > 1
-        if is_matrix and parameter is not last and id(parameter) not in tables:
+        if is_matrix and id(parameter) not in apart:
             matrices.append((parameter, stacked.get(id(parameter), 1)))
         else:
             others.append(parameter)
