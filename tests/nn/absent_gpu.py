@@ -35,7 +35,10 @@ def answer(**jobs):
 
 
 def compile_only():
-    """From now on launches are compiled to machine code for compute capability 9.0 and not run; their names."""
+    """From now on launches are compiled to machine code for compute capability 9.0 and not run; their names.
+
+    And whether they multiply on tensor cores: Triton may make a sum a product of matrices where nobody asked for one.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
@@ -57,7 +60,8 @@ def compile_only():
 
     def run(self, *args, warmup, **options):
         compiled = launch(self, *args, warmup=True, **options)
-        names.append(self.__name__ if compiled.asm["cubin"] else f"{self.__name__}: no machine code")
+        how = "" if compiled.asm["cubin"] else ": no machine code"
+        names.append(self.__name__ + (" on tensor cores" if "tt.dot" in compiled.asm["ttir"] else "") + how)
         return compiled
 
     driver.set_active(Absent())

@@ -8,6 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, implementation, position_table
+from unpose.nn.attention import joint_table
 from unpose.nn.fused_encoding import _table, _table_backward, has_table, separable_table
 
 # group, channels, window; then what is special
@@ -15,7 +16,6 @@ CASES = {
     "published": dict(shape=("c4", 10, (5, 5))),
     "uneven": dict(shape=("d3", 7, (3, 5))),
     "lifting": dict(shape=("c3", 5, (5, 3)), lifting=True),
-    "paper": dict(shape=("c3", 8, (3, 3)), mode="paper"),
     "dilations": dict(shape=("dilations(3, 1.5)", 4, (9, 7))),
     "several tiles": dict(shape=("c2", 6, (13, 11)), programs=4),
     "wide heads": dict(shape=("c2", 37, (3, 3))),
@@ -31,25 +31,32 @@ def layer(case):
     if case.get("lifting", False):
         found = LiftingSelfAttention(group, 2, 3, heads=1, head_channels=channels, window=5)
     else:
-        mode = case.get("mode", "relative")
-        found = GroupSelfAttention(group, 2, 3, heads=1, head_channels=channels, window=5, mode=mode)
+        found = GroupSelfAttention(group, 2, 3, heads=1, head_channels=channels, window=5)
     for weight in found.encoding.parameters():
         torch.nn.init.normal_(weight)
     return found
 
 
 def errors(case, device="cpu"):
-    """Largest errors of the table and of each weight's gradient, relative to the largest entry; and the results."""
+    """Largest errors of the table's parts and of each weight's gradient, relative to the largest entry; the results."""
     held, window = layer(case).to(device), case["shape"][2]
     exact = copy.deepcopy(held).double()
     kind = getattr(torch, case.get("kind", "float32"))
-    table = separable_table(held.encoding, held.inverses, held.relations, window, kind)
-    wanted = position_table(exact.encoding, exact.inverses, exact.relations, window)
-    gradient = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(5)).to(device).to(kind)
-    found = table, *torch.autograd.grad(table, list(held.encoding.parameters()), gradient)
-    there = wanted, *torch.autograd.grad(wanted, list(exact.encoding.parameters()), gradient.double())
+    position, element = separable_table(held.encoding, held.inverses, held.relations, window, kind)
+    table = position_table(exact.encoding, exact.inverses, exact.relations, window)
+    whole = position if element is None else joint_table(position, element)
+    assert whole.shape == table.shape
+    c = position.shape[-1]
+    parts, wanted = [position], [table[:, :, :1, ..., :c]]  # of all keys alike
+    if element is not None:
+        parts, wanted = [*parts, element], [*wanted, table[:, :, :, 0, 0, c:]]
+    generator = torch.Generator().manual_seed(5)
+    gradients = [torch.randn(part.shape, generator=generator).to(device).to(kind) for part in wanted]
+    found = whole, *torch.autograd.grad(parts, list(held.encoding.parameters()), gradients)
+    exact_gradients = [gradient.double() for gradient in gradients]
+    there = table, *torch.autograd.grad(wanted, list(exact.encoding.parameters()), exact_gradients)
     pairs = [(a.detach().double(), b.detach()) for a, b in zip(found, there, strict=True)]
-    if any(a.shape != b.shape for a, b in pairs) or table.dtype != kind:
+    if any(a.shape != b.shape for a, b in pairs) or whole.dtype != kind:
         return [1e9], found
     return [float((a - b).abs().max() / b.abs().max().clamp(min=1e-2)) for a, b in pairs], found
 
@@ -98,17 +105,17 @@ def test_a_table_for_global_attention():
 def test_which_tables_are_fused():
     maps, exact = layer(CASES["published"]), layer(CASES["published"]).double()
     wide = GroupSelfAttention("c2", 2, 3, heads=1, head_channels=301, window=3)
-    paper = GroupSelfAttention("d8", 2, 3, heads=1, head_channels=30, window=3, mode="paper")
-    assert not has_table(maps.encoding, maps.inverses), "on the CPU"
+    paper = GroupSelfAttention("c2", 2, 3, heads=1, head_channels=6, window=3, mode="paper")
+    assert not has_table(maps.encoding, maps.inverses, maps.relations), "on the CPU"
     with FakeTensorMode(allow_non_fake_inputs=True):
         for module in (maps, exact, wide, paper):
             module.to_empty(device="cuda")
-        assert has_table(maps.encoding, maps.inverses)
-        assert not has_table(wide.encoding, wide.inverses)
-        assert not has_table(paper.encoding, paper.inverses)
+        assert has_table(maps.encoding, maps.inverses, maps.relations)
+        assert not has_table(wide.encoding, wide.inverses, wide.relations)
+        assert not has_table(paper.encoding, paper.inverses, paper.relations)
         with implementation("plain"):
-            assert not has_table(maps.encoding, maps.inverses)
-        assert not has_table(exact.encoding, exact.inverses)
+            assert not has_table(maps.encoding, maps.inverses, maps.relations)
+        assert not has_table(exact.encoding, exact.inverses, exact.relations)
 
 
 def interpret():
@@ -126,8 +133,8 @@ def interpret():
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(_table, (*given, torch.bfloat16), test_utils=checks)
     fixed = [weight.detach() for weight in weights], *given[1:]
-    gradient = torch.ones_like(_table(*fixed, torch.float32))
-    torch.library.opcheck(_table_backward, (gradient, *fixed), test_utils=("test_schema", "test_faketensor"))
+    gradients = [torch.ones_like(part) for part in _table(*fixed, torch.float32)]
+    torch.library.opcheck(_table_backward, (*gradients, *fixed), test_utils=("test_schema", "test_faketensor"))
     return found
 
 
@@ -141,8 +148,8 @@ def compile_kernels():
         held, kind = layer(CASES[name]), getattr(torch, CASES[name].get("kind", "float32"))
         weights, window = list(held.encoding.parameters()), CASES[name]["shape"][2]
         given = weights, held.inverses, held.relations, window, 2.0, 1e-3
-        table = encoding_cuda.forward(*given, kind)
-        encoding_cuda.backward(table, *given)
+        parts = encoding_cuda.forward(*given, kind)
+        encoding_cuda.backward(*parts, *given)
     return names
 
 

@@ -39,7 +39,7 @@ def check_operators(forward, backward, given):
     dropping = torch.tensor(11), 0.25
     torch.library.opcheck(forward, (*given, *dropping), test_utils=checks)
     tensors = [tensor if tensor is None else tensor.detach() for tensor in given]
-    out, level = forward(*tensors, *dropping)
+    out, level, *_ = forward(*tensors, *dropping)
     after = (torch.ones_like(out), *tensors, out, level, *dropping)
     torch.library.opcheck(backward, after, test_utils=("test_schema", "test_faketensor"))
 
@@ -49,7 +49,7 @@ def test_the_projected_operator_is_what_torch_expects(bias, generator):
     projected = torch.randn(2, 3, 3, 4, 2, 5, 7, generator=generator, requires_grad=True)
     position = torch.randn(1, 2, 2, 3, 5, 4, generator=generator, requires_grad=True)
     extra = torch.randn(1, 2, 2, 3, 5, generator=generator, requires_grad=True) if bias else None
-    check_operators(_projected, _projected_backward, (projected, position, extra))
+    check_operators(_projected, _projected_backward, (projected, position, None, extra))
 
 
 @pytest.mark.parametrize("kind", ["fused", "plain"])

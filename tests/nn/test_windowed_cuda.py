@@ -8,13 +8,17 @@ import torch
 from torch.nn.functional import pad
 
 from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
+from unpose.nn import implementation
+from unpose.nn.attention import joint_table, mapped_attention
+from unpose.nn.fused import unprojected
 
 # batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special
 SMALL = {
     "cyclic": dict(shape=(1, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
     "lifting": dict(shape=(1, 2, 1, 4, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16),
     "global": dict(shape=(1, 2, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
-    "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, programs=6, summed=2),
+    "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, room=2000, block=32),
+    "parts": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=1, lanes=16, room=1),
     "many channels": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, lanes=16),
     "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 3), (3, 3)), heads=1, lanes=32, dropout=0.3, seed=2_000_000_011),
     "bfloat16": dict(shape=(2, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=32, dtype="bfloat16"),
@@ -24,7 +28,17 @@ SMALL = {
     "halves lifted": dict(
         shape=(3, 2, 1, 2, 1, (3, 2), (2, 3), (1, 3)), heads=2, bias_heads=1, lanes=16, dtype="float16"
     ),
-    "halves in one row": dict(shape=(2, 1, 3, 3, 3, (3, 5), (3, 2), (1, 3)), heads=1, lanes=16, dtype="bfloat16"),
+    "halves in parts": dict(
+        shape=(3, 1, 3, 3, 3, (2, 5), (3, 2), (3, 1)), heads=1, lanes=16, dtype="bfloat16", room=1
+    ),
+    "shared table": dict(shape=(2, 2, 3, 3, 3, (3, 5), (5, 5), (3, 3)), heads=2, element=2, lanes=16),
+    "shared in parts": dict(
+        shape=(3, 1, 2, 2, 2, (3, 5), (3, 3), (3, 5)), heads=1, element=1, lanes=16, room=1, dropout=0.3, seed=4
+    ),
+    "shared halves": dict(
+        shape=(3, 1, 2, 2, 2, (3, 5), (4, 4), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=3000,
+        block=32, dropout=0.3, seed=4,
+    ),
     "one image": dict(
         shape=(1, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
     ),
@@ -39,6 +53,10 @@ LARGE = {
     "wide heads": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1),
     "bfloat16": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, dtype="bfloat16", dropout=0.1, seed=3),
     "wide halves": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1, dtype="bfloat16"),
+    "shared table": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, element=4),
+    "shared halves": dict(
+        shape=(5, 9, 12, 12, 12, (28, 28), (10, 10), (5, 5)), heads=1, element=4, dtype="bfloat16", dropout=0.1, seed=3
+    ),
 }  # fmt: skip
 
 # keys, outputs, type, dropout
@@ -47,6 +65,7 @@ PROJECTED = {"cyclic": (2, 2, "float32", 0.25), "halves lifted": (1, 3, "bfloat1
 SIZES = (0.0, 3e-36, 1e-20, 1.0, 1e38, math.inf)
 
 NAMES = ("out", "logsumexp", "query", "key", "value", "position", "bias")
+SHARED_NAMES = ("out", "logsumexp", "projected", "position", "element")
 
 
 def draw(case, device="cpu"):
@@ -118,6 +137,8 @@ def slow(query, key, value, position, bias, dropout=0.0, seed=0, in_words=False)
 
 def errors(kernels, case, device="cpu"):
     """Relative error of each result of the kernels, by name; and the results."""
+    if "element" in case:
+        return shared_errors(kernels, case, device)
     *tensors, gradient = draw(case, device)
     dropping = case.get("dropout", 0.0), case.get("seed", 0)
     given = dropping[0], torch.tensor(dropping[1], device=device)
@@ -127,18 +148,55 @@ def errors(kernels, case, device="cpu"):
     wanted, wanted_sum = slow(*exact, *dropping, in_words="dtype" in case and case["shape"][0] > 1)
     given = [tensor for tensor in exact if tensor is not None]
     slopes = torch.autograd.grad(wanted, given, gradient.double())
+    return compared(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), tensors[0].dtype)
+
+
+def shared_results(kernels, case, device="cpu"):
+    """What kernels give for query, key and value in one tensor, and a table that all key elements share.
+
+    What was given, the result's gradient, and result, denominators and gradients.
+    """
+    batch, heads, _, outputs, keys, size, (d, _), window = case["shape"]
+    generator, dtype = torch.Generator().manual_seed(9), getattr(torch, case.get("dtype", "float32"))
+    shapes = (
+        (batch, 3, heads, d, keys, *size),
+        (case["heads"], outputs, 1, *window, d - case["element"]),
+        (case["heads"], outputs, keys, case["element"]),
+        (batch, heads, outputs, *size, d),
+    )
+    *tensors, gradient = (torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes)
+    dropping = case.get("dropout", 0.0), case.get("seed", 0)
+    given = *tensors, None, dropping[0], torch.tensor(dropping[1], device=device)
+    out, logsumexp = kernels.forward_projected(*given)
+    found = kernels.backward_projected(gradient, *given[:4], out, logsumexp, *given[4:])[:3]
+    return tensors, gradient, (out, logsumexp, *found)
+
+
+def shared_errors(kernels, case, device="cpu"):
+    """:func:`errors` of :func:`shared_results`."""
+    tensors, gradient, found = shared_results(kernels, case, device)
+    dropping, in_words = (case.get("dropout", 0.0), case.get("seed", 0)), "dtype" in case and case["shape"][0] > 1
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    wanted, wanted_sum = slow(*unprojected(exact[0]), joint_table(*exact[1:]), None, *dropping, in_words=in_words)
+    slopes = torch.autograd.grad(wanted, exact, gradient.double())
+    return compared(SHARED_NAMES, found, (wanted, wanted_sum, *slopes), gradient.dtype)
+
+
+def compared(names, found, wanted, dtype):
+    """Relative error of each result by name; and the results."""
     result = {}
-    for name, there, here in zip(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), strict=False):
-        if there.shape != here.shape or (name != "logsumexp" and there.dtype != tensors[0].dtype):
+    for name, there, here in zip(names, found, wanted, strict=False):
+        if there.shape != here.shape or (name != "logsumexp" and there.dtype != dtype):
             result[name] = math.inf
         else:
             result[name] = float((there.double() - here.detach()).norm() / here.detach().norm())
-    return result, (out, logsumexp, *(tensor for tensor in found if tensor is not None))
+    return result, tuple(tensor for tensor in found if tensor is not None)
 
 
 def check(found, case):
     tolerance = 1e-2 if "dtype" in case else 1e-5
-    assert set(found) == set(NAMES) - ({"bias"} if "bias_heads" not in case else set())
+    names = SHARED_NAMES if "element" in case else NAMES
+    assert set(found) == set(names) - ({"bias"} if "bias_heads" not in case else set())
     assert {name: error for name, error in found.items() if not error < tolerance} == {}
 
 
@@ -155,7 +213,7 @@ def test_interpreted_kernels_are_the_sums_written_out(name, interpreted):
 
 @needs_interpreter
 def test_one_tensor_gives_the_bytes_of_three(interpreted):
-    assert interpreted["projected"] == {name: [True] * 4 for name in PROJECTED}
+    assert interpreted["projected"] == {"cyclic": [True] * 4, "halves lifted": [True] * 8}
 
 
 @needs_interpreter
@@ -167,8 +225,10 @@ def test_gradients_of_any_size_come_back_in_scale(interpreted):
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     # The interpreter takes what the compiler does not.
-    packing, backward = ["pack_kernel"], ["queries_kernel", "table_kernel", "keys_kernel"]
-    expected = [*packing * 3, "forward_kernel", *packing * 4, *backward, "forward_kernel", *backward]
+    backward = ["queries_kernel", "table_kernel on tensor cores", "keys_kernel", "rows_kernel", "entries_kernel"]
+    packing, with_bias = ["pack_kernel"], [*backward, *backward[3:]]
+    shared = [*packing, "forward_kernel", *packing * 2, *backward, "vectors_kernel"]
+    expected = [*packing * 3, "forward_kernel", *packing * 4, *backward, "forward_kernel", *with_bias, *shared]
     assert child(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
 
 
@@ -181,6 +241,29 @@ def test_kernels_are_the_sums_written_out(name):
     check(found, LARGE[name])
     again = errors(windowed_cuda, LARGE[name], "cuda")[1]
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
+
+
+@needs_gpu
+@pytest.mark.parametrize("keys", [1, 4])
+def test_mapped_attention_is_that_of_what_is_projected(keys):
+    generator, heads, d = torch.Generator().manual_seed(1), 2, 5
+    shapes = (3, 6, keys, 9, 7), (3 * heads * d, 6), (3 * heads * d,), (1, 4, 1, 3, 3, d - (keys > 1)), (1, 4, keys, 1)
+    given = [torch.randn(shape, generator=generator).mul_(0.5).cuda().requires_grad_() for shape in shapes]
+    given = given[: 5 if keys > 1 else 4]
+    pull = torch.randn(3, heads, 4, 9, 7, d, generator=generator).cuda()
+
+    def results(kind, maps, weight, offset, position, element=None):
+        out = mapped_attention(maps, weight, offset, heads, position, element=element)
+        return out.to(kind), *torch.autograd.grad(out, given, pull.to(out))
+
+    with torch.autocast("cuda", torch.bfloat16):
+        found = results(torch.bfloat16, *given)
+    given = [tensor.detach().double().requires_grad_() for tensor in given]
+    with implementation("plain"):
+        wanted = results(torch.float64, *given)
+    for here, there in zip(found, wanted, strict=True):
+        assert here.shape == there.shape
+        assert float((here.double() - there).norm() / there.norm()) < 2e-2
 
 
 @needs_triton
@@ -207,18 +290,15 @@ def test_other_types_are_refused(dtypes):
 
 def interpret():
     """Errors of every small case, in the interpreter."""
-    from triton.language import constexpr
-
-    from unpose.nn import lanes_cuda
     from unpose.nn import windowed_cuda as kernels
 
     found = {}
     for name, case in SMALL.items():
         kernels._LANES = case["lanes"]
-        kernels._PROGRAMS = case.get("programs", 4096)
-        lanes_cuda._SUMMED = constexpr(case.get("summed", 64))
+        kernels._ROOM = case.get("room", 2**25), 0
+        kernels._BLOCK, kernels._STEP, kernels._ROWS = case.get("block", 64), 16, 16
         found[name] = errors(kernels, case)[0]
-    kernels._LANES, kernels._PROGRAMS = 16, 4096
+    kernels._LANES = 16
     found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}
     found["scales"] = {str(size): is_in_scale(kernels, size) for size in SIZES}
     return found
@@ -230,14 +310,20 @@ def projected(kernels, keys, outputs, dtype, dropout):
     maps = torch.randn(2, 3, 2, 3, keys, 3, 2, generator=generator).to(dtype)
     position = torch.randn(1, outputs, keys, 3, 1, 3, generator=generator).to(dtype)
     tables, dropping = (position, None), (dropout, torch.tensor(7))
+    apart = position, None, None
     parts = [part.permute(0, 1, 3, 4, 5, 2) for part in maps.unbind(1)]
-    out, level = kernels.forward_projected(maps, *tables, *dropping)
+    out, level = kernels.forward_projected(maps, *apart, *dropping)
     wanted, wanted_level = kernels.forward(*parts, *tables, *dropping)
     gradient = torch.randn(out.shape, generator=generator).to(dtype)
-    to_maps, to_position, _ = kernels.backward_projected(gradient, maps, *tables, out, level, *dropping)
+    to_maps, to_position, *_ = kernels.backward_projected(gradient, maps, *apart, out, level, *dropping)
     *to_parts, to_table, _ = kernels.backward(gradient, *parts, *tables, out, level, *dropping)
     joined = torch.stack([part.permute(0, 1, 5, 2, 3, 4) for part in to_parts], 1)
-    pairs = (out, wanted), (level, wanted_level), (to_maps, joined), (to_position, to_table)
+    pairs = [(out, wanted), (level, wanted_level), (to_maps, joined), (to_position, to_table)]
+    if kernels.has_words(out):
+        words = kernels._words(kernels._joined(maps))
+        found = kernels.forward_words(words, len(maps), position, None, *dropping, dtype)
+        of_words = kernels.backward_projected(gradient, words, *apart, out, level, *dropping)
+        pairs += [(found[0], out), (found[1], level), (of_words[0], to_maps), (of_words[1], to_position)]
     return [torch.equal(here, there) for here, there in pairs]
 
 
@@ -261,6 +347,7 @@ def compile_kernels():
         *tensors, gradient = draw(SMALL[name])
         out, logsumexp = kernels.forward(*tensors)
         kernels.backward(gradient, *tensors, out, logsumexp)
+    shared_results(kernels, SMALL["shared halves"])
     return names
 
 

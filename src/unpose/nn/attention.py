@@ -1,10 +1,21 @@
 """The one core of group self-attention; lifting and group layers, local and global, are shells around it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from unpose.nn.choice import chosen
-from unpose.nn.fused import attend_fused, attend_projected, obstacle, unprojected
+from unpose.nn.fused import (
+    attend_fused,
+    attend_mapped,
+    attend_projected,
+    obstacle,
+    takes_maps,
+    takes_parts,
+    unprojected,
+)
+from unpose.nn.fused_pointwise import pointwise
 from unpose.nn.windowed import attend, attend_double
 
 
@@ -82,8 +93,52 @@ def group_attention(
     return method(query, key, value, position, bias, dropout)
 
 
+def mapped_attention(
+    maps: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    heads: int,
+    position: Tensor,
+    *,
+    element: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """:func:`projected_attention` of a linear map of the channels.
+
+    Parameters
+    ----------
+    maps : (batch, channels, elements, height, width)
+    weight, offset : (3 * heads * d, channels) and (3 * heads * d,)
+    position, element, bias, dropout
+        As for :func:`projected_attention`.
+
+    Returns
+    -------
+    (batch, heads, outputs, height, width, d)
+
+    Examples
+    --------
+    >>> table = torch.randn(1, 4, 4, 3, 3, 2)
+    >>> mapped_attention(torch.randn(1, 5, 4, 6, 7), torch.randn(18, 5), torch.zeros(18), 3, table).shape
+    torch.Size([1, 3, 4, 6, 7, 2])
+    """
+    channels, (keys, *size) = len(weight) // (3 * heads), maps.shape[2:]
+    is_taken = position.ndim == 6 and bias is None and takes_maps(maps, weight, offset)
+    if is_taken and (element is None or takes_parts(maps, channels)):
+        _check_table(keys, heads, channels, size, position, element)
+        return attend_mapped(maps, weight, offset, heads, position, element, dropout)
+    projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))  # (b, 3, n, d, keys, h, w)
+    return projected_attention(projected, position, element=element, bias=bias, dropout=dropout)
+
+
 def projected_attention(
-    projected: Tensor, position: Tensor, *, bias: Tensor | None = None, dropout: float = 0.0
+    projected: Tensor,
+    position: Tensor,
+    *,
+    element: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
     """:func:`group_attention` of query, key and value in one tensor, and so their gradient: no copy joins the three.
 
@@ -92,6 +147,9 @@ def projected_attention(
     projected : (batch, 3, heads, d, elements, height, width)
     position, bias, dropout
         As for :func:`group_attention`.
+    element : (heads or 1, outputs, keys, e), optional
+        The last channels of the table, which are the same for the whole window; ``position`` has the others, the same
+        for all keys, (heads or 1, outputs, 1, window_y, window_x, d - e). That saves work on CUDA.
 
     Returns
     -------
@@ -103,10 +161,23 @@ def projected_attention(
     torch.Size([2, 1, 4, 5, 7, 6])
     """
     maps = unprojected(projected)
+    if element is not None:
+        _, _, heads, channels, keys, *size = projected.shape
+        _check_table(keys, heads, channels, size, position, element)
+        if bias is None and takes_parts(projected, channels) and _is_fused(*maps, position, element, dropout):
+            return attend_projected(projected, position, element, None, dropout)
+        position = joint_table(position, element)
     if position.ndim == 6 and _is_fused(*maps, position, bias, dropout):
         _check(*maps, position, bias)
-        return attend_projected(projected, position, bias, dropout)
+        return attend_projected(projected, position, None, bias, dropout)
     return group_attention(*maps, position, bias=bias, dropout=dropout)
+
+
+def joint_table(position: Tensor, element: Tensor) -> Tensor:
+    """(n, outputs, 1, window_y, window_x, c) and (n, outputs, keys, e) -> (n, outputs, keys, *window, c + e)."""
+    window, keys = position.shape[3:5], element.shape[2]
+    vectors = element[:, :, :, None, None].expand(-1, -1, -1, *window, -1)
+    return torch.cat([position.expand(-1, -1, keys, -1, -1, -1), vectors], dim=-1)
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> bool:
@@ -170,6 +241,30 @@ def _check(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Te
     check_window((window_y, window_x), (height, width))
     if bias is not None and (bias.ndim != 5 or bias.shape[1:] != position.shape[1:5] or len(bias) not in (1, heads)):
         raise ValueError(f"bias must be (heads or 1, *{tuple(position.shape[1:5])}), got shape {tuple(bias.shape)}")
+
+
+def _check_table(
+    keys: int, heads: int, channels: int, size: Sequence[int], position: Tensor, element: Tensor | None
+) -> None:
+    """Whether a table, in one part or two, is for maps of so many elements, heads and channels, and this size."""
+    outputs, entries, rest = position.shape[1], keys, 0
+    if element is not None:
+        entries, rest = 1, element.shape[-1]
+        if element.shape[:-1] != (len(position), outputs, keys):
+            raise ValueError(
+                f"element must be {(len(position), outputs, keys)} and channels, got {tuple(element.shape)}"
+            )
+    if keys not in (1, outputs) or position.shape[2] != entries:
+        raise ValueError(
+            f"the position table is for {outputs} output and {position.shape[2]} key elements, but there are {keys}: "
+            "were they made for the same group?"
+        )
+    if len(position) not in (1, heads) or position.shape[5] + rest != channels:
+        raise ValueError(
+            f"the position table must have 1 or {heads} heads and {channels} channels like the query, got "
+            f"{len(position)} and {position.shape[5] + rest}"
+        )
+    check_window((position.shape[3], position.shape[4]), (size[0], size[1]))
 
 
 def check_window(window: tuple[int, int], size: tuple[int, int] | None = None) -> None:

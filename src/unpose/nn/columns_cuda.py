@@ -103,18 +103,18 @@ def write(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pixels(  # type: ignore[no-untyped-def]
-    tile, batch, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAIR: tl.constexpr,
+    tile, begun, images, batch, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """Number of a column of images, pixel, row and column of each lane, and which images there are.
+    """Which pixel each lane of a tile has, of some ``images``, that is columns of PAIR of them, from ``begun`` on.
 
-    Columns of images follow one another, a column being PAIR images of ``batch``.
+    Number of the column, pixel, row and column of it, and which of the ``batch`` images there are: with an odd number
+    of them the last column has one.
     """
-    count = (batch + PAIR - 1) // PAIR * (H * W)
-    lane = tile * LANES + tl.arange(0, LANES)
-    exists = lane < count
-    lane = tl.minimum(lane, count - 1)
-    number, pixel, live = (lane // (H * W)).to(tl.int64), lane % (H * W), ()
-    for p in tl.static_range(PAIR):  # with an odd number of images the last column has one
+    place = tile * LANES + tl.arange(0, LANES)
+    exists = place < images * (H * W)
+    place = tl.minimum(place, images * (H * W) - 1)
+    number, pixel, live = (begun + place // (H * W)).to(tl.int64), place % (H * W), ()
+    for p in tl.static_range(PAIR):
         live = live + (exists & (number * PAIR + p < batch),)
     return number, pixel, pixel // W, pixel % W, live
 

@@ -1,8 +1,8 @@
-"""The separable encoding written out as a table on a GPU: one launch, and two for its gradient.
+"""The separable encoding written out on a GPU: one launch, and two for its gradient.
 
-A table is small, 4,000 numbers in the published networks; made of torch's operations it is dozens of launches that each
-take longer to begin than to run. A program takes offsets of the window as one output element sees them, computes both
-scalar networks there and writes the result beside the vectors of all relative elements.
+A table is small, 600 numbers in the published networks; made of torch's operations it is dozens of launches that each
+take longer to begin than to run. A program takes offsets of the window as one output element sees them and computes
+both scalar networks there; the first of an element's programs also writes the vectors of its relative elements.
 
 The backward pass computes the networks again. Gradients of the weights are summed over a program's offsets, then over
 programs in a second, fixed sum (:mod:`unpose.nn.sums_cuda`): the same input gives the same bytes on the same machine.
@@ -39,8 +39,8 @@ def forward(
     reach: float,
     eps: float,
     kind: torch.dtype,
-) -> Tensor:
-    """:func:`unpose.nn.position_table` of a separable encoding: (1, *relations.shape, *window, channels) as ``kind``.
+) -> tuple[Tensor, Tensor]:
+    """What :func:`unpose.nn.position_table` of a separable encoding is made of, as ``kind``.
 
     Parameters
     ----------
@@ -48,21 +48,28 @@ def forward(
         Those of the network of x (weight and bias of a linear layer, of a norm and of a linear layer), those of the
         network of y, and (relative elements, channels) vectors where there are any.
     inverses : (order, 2, 2)
-    relations : (order, ..., keys) of indices
+    relations : (order, keys) of indices
+
+    Returns
+    -------
+    position : (1, order, 1, *window, channels of x and y), the same for all keys
+    element : (1, order, keys, the other channels), the same for all offsets; empty where there are none
     """
     shape = _shape(weights, relations, window)
-    channels = shape["X"] + shape["Y"] + shape["ELEMENT"]
-    table = torch.empty(1, *relations.shape, *window, channels, dtype=kind, device=inverses.device)
+    order, keys = relations.shape
+    table = torch.empty(1, order, 1, *window, shape["X"] + shape["Y"], dtype=kind, device=inverses.device)
+    element = table.new_empty(1, order, keys, shape["ELEMENT"]) if shape["ELEMENT"] else table.new_empty(0)
     tiles = triton.cdiv(window[0] * window[1], shape["LANES"])
     with torch.cuda.device_of(table):
         table_kernel[(len(inverses), tiles)](
-            *_pointers(weights), inverses.contiguous(), relations.contiguous(), table, reach, eps, **shape
+            *_pointers(weights), inverses.contiguous(), relations.contiguous(), table, element, reach, eps, **shape
         )
-    return table
+    return table, element
 
 
 def backward(
     grad_table: Tensor,
+    grad_element: Tensor,
     weights: Sequence[Tensor],
     inverses: Tensor,
     relations: Tensor,
@@ -80,8 +87,8 @@ def backward(
     )
     with torch.cuda.device_of(sums):
         weights_kernel[(len(inverses), blocks)](
-            grad_table.contiguous(), *_pointers(weights), inverses.contiguous(), relations.contiguous(), sums,
-            reach, eps, steps, sums.shape[1], **shape,
+            grad_table.contiguous(), grad_element.contiguous(), *_pointers(weights), inverses.contiguous(),
+            relations.contiguous(), sums, reach, eps, steps, sums.shape[1], **shape,
             BLOCK_RELATIONS=triton.next_power_of_2(len(weights[-1]) if shape["ELEMENT"] else 1),
         )  # fmt: skip
     return over_rows(sums)
@@ -99,7 +106,7 @@ def _shape(weights: Sequence[Tensor], relations: Tensor, window: tuple[int, int]
     element = weights[12].shape[1] if len(weights) > 12 else 0
     block = triton.next_power_of_2(max(along_x, along_y, element))
     return {
-        "PAIRS": relations[0].numel(), "WY": window[0], "WX": window[1], "HIDDEN": len(weights[0]),
+        "KEYS": relations.shape[1], "WY": window[0], "WX": window[1], "HIDDEN": len(weights[0]),
         "X": along_x, "Y": along_y, "ELEMENT": element, "BLOCK": block, "LANES": min(_LANES, _TILE // block),
         "num_warps": 4,
     }  # fmt: skip
@@ -107,32 +114,33 @@ def _shape(weights: Sequence[Tensor], relations: Tensor, window: tuple[int, int]
 
 @triton.jit
 def table_kernel(  # type: ignore[no-untyped-def]
-    network_x, network_y, vectors, inverses, relations, table, reach, eps,
-    PAIRS: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, HIDDEN: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
+    network_x, network_y, vectors, inverses, relations, table, element, reach, eps,
+    KEYS: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, HIDDEN: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
     ELEMENT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program for a tile of offsets and an output element, with all pairs that the element is in."""
+    """One program for a tile of offsets and an output element."""
     output, channel = tl.program_id(0), tl.arange(0, BLOCK)
     offset = tl.program_id(1) * LANES + tl.arange(0, LANES)
     x, y = _seen(inverses, output, offset, reach, WY, WX)
+    at = table + _entry(output, offset, WY, WX, X + Y) + channel[None]
+    is_inside = (offset < WY * WX)[:, None]
     along_x = _network(network_x, x, eps, channel, X, HIDDEN)  # (LANES, BLOCK)
+    tl.store(at, along_x.to(table.dtype.element_ty), mask=is_inside & (channel < X)[None])
     along_y = _network(network_y, y, eps, channel, Y, HIDDEN)
-    for pair in range(PAIRS):
-        at = table + _entry(output * PAIRS + pair, offset, WY, WX, X + Y + ELEMENT) + channel[None]
-        is_inside = (offset < WY * WX)[:, None]
-        tl.store(at, along_x.to(table.dtype.element_ty), mask=is_inside & (channel < X)[None])
-        tl.store(at + X, along_y.to(table.dtype.element_ty), mask=is_inside & (channel < Y)[None])
-        if ELEMENT > 0:
-            kind = tl.load(relations + output * PAIRS + pair)
+    tl.store(at + X, along_y.to(table.dtype.element_ty), mask=is_inside & (channel < Y)[None])
+    if ELEMENT > 0:
+        is_own = channel + tl.program_id(1) * BLOCK < ELEMENT  # the first program's
+        for key in range(KEYS):
+            kind = tl.load(relations + output * KEYS + key)
             vector = tl.load(vectors + kind * ELEMENT + channel, mask=channel < ELEMENT, other=0.0)
-            vector = tl.broadcast_to(vector.to(table.dtype.element_ty)[None], (LANES, BLOCK))
-            tl.store(at + (X + Y), vector, mask=is_inside & (channel < ELEMENT)[None])
+            at_key = element + (output * KEYS + key) * ELEMENT + channel
+            tl.store(at_key, vector.to(element.dtype.element_ty), mask=is_own)
 
 
 @triton.jit
 def weights_kernel(  # type: ignore[no-untyped-def]
-    grad_table, network_x, network_y, vectors, inverses, relations, sums, reach, eps, steps, columns,
-    PAIRS: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, HIDDEN: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
+    grad_table, grad_element, network_x, network_y, vectors, inverses, relations, sums, reach, eps, steps, columns,
+    KEYS: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, HIDDEN: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
     ELEMENT: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, BLOCK_RELATIONS: tl.constexpr,
 ):  # fmt: skip
     """One program for ``steps`` tiles of offsets and an output element; its sums go to a row of ``sums``."""
@@ -140,18 +148,19 @@ def weights_kernel(  # type: ignore[no-untyped-def]
     relation = tl.arange(0, BLOCK_RELATIONS)
     to_x, to_y = _nothing(BLOCK, HIDDEN), _nothing(BLOCK, HIDDEN)
     to_vectors = tl.zeros((BLOCK_RELATIONS, BLOCK), tl.float32)
+    if ELEMENT > 0:
+        is_own = channel + tl.program_id(1) * BLOCK < ELEMENT  # the first program's
+        for key in range(KEYS):
+            kind = tl.load(relations + output * KEYS + key)
+            at_key = grad_element + (output * KEYS + key) * ELEMENT + channel
+            slope = tl.load(at_key, mask=is_own, other=0.0).to(tl.float32)
+            to_vectors += tl.where((relation == kind)[:, None], slope[None], 0.0)
     for step in range(steps):
         offset = (tl.program_id(1) * steps + step) * LANES + tl.arange(0, LANES)
         is_inside = (offset < WY * WX)[:, None]
-        slope_x, slope_y = tl.zeros((LANES, BLOCK), tl.float32), tl.zeros((LANES, BLOCK), tl.float32)
-        for pair in range(PAIRS):  # all of them have the same place
-            at = grad_table + _entry(output * PAIRS + pair, offset, WY, WX, X + Y + ELEMENT) + channel[None]
-            slope_x += tl.load(at, mask=is_inside & (channel < X)[None], other=0.0).to(tl.float32)
-            slope_y += tl.load(at + X, mask=is_inside & (channel < Y)[None], other=0.0).to(tl.float32)
-            if ELEMENT > 0:
-                kind = tl.load(relations + output * PAIRS + pair)
-                slope = tl.load(at + (X + Y), mask=is_inside & (channel < ELEMENT)[None], other=0.0).to(tl.float32)
-                to_vectors += tl.where((relation == kind)[:, None], tl.sum(slope, 0)[None], 0.0)
+        at = grad_table + _entry(output, offset, WY, WX, X + Y) + channel[None]
+        slope_x = tl.load(at, mask=is_inside & (channel < X)[None], other=0.0).to(tl.float32)
+        slope_y = tl.load(at + X, mask=is_inside & (channel < Y)[None], other=0.0).to(tl.float32)
         x, y = _seen(inverses, output, offset, reach, WY, WX)
         to_x = _more(to_x, network_x, x, slope_x, eps, channel, X, HIDDEN)
         to_y = _more(to_y, network_y, y, slope_y, eps, channel, Y, HIDDEN)
@@ -176,10 +185,10 @@ def _seen(inverses, output, offset, reach, WY: tl.constexpr, WX: tl.constexpr): 
 
 @triton.jit
 def _entry(  # type: ignore[no-untyped-def]
-    row, offset, WY: tl.constexpr, WX: tl.constexpr, CHANNELS: tl.constexpr
+    output, offset, WY: tl.constexpr, WX: tl.constexpr, CHANNELS: tl.constexpr
 ):
     """Where the channels of a table's entries begin, (LANES, 1)."""
-    return (row.to(tl.int64) * (WY * WX) + offset[:, None]) * CHANNELS
+    return (output.to(tl.int64) * (WY * WX) + offset[:, None]) * CHANNELS
 
 
 @triton.jit
@@ -235,7 +244,10 @@ def _more(  # type: ignore[no-untyped-def]
     normed, scale = _normed(network, at, eps, HIDDEN)
     active, rise = _activated(network, normed, HIDDEN)
     to_last = tl.sum(slope[:, :, None] * active[:, None], 0)  # (BLOCK, HIDDEN)
-    to_result = tl.sum(slope[:, :, None] * _last(network, channel, CHANNELS, HIDDEN)[None], 1) * rise
+    # Over the last axis: of a sum over the middle one Triton makes a product on tensor cores, which is wrong for few
+    # channels and rounds to ten bits for more.
+    weight = tl.trans(_last(network, channel, CHANNELS, HIDDEN))  # (HIDDEN, BLOCK)
+    to_result = tl.sum(slope[:, None] * weight[None], 2) * rise
     to_normed = to_result * tl.load(network[2] + tl.arange(0, HIDDEN)).to(tl.float32)[None]
     total, along = tl.sum(to_normed, 1)[:, None], tl.sum(to_normed * normed, 1)[:, None]
     to_inner = (to_normed - total / HIDDEN - normed * (along / HIDDEN)) * scale

@@ -1,8 +1,9 @@
 """Group attention as one operator of torch, with compiled loops behind it: numba on the CPU, Triton on CUDA.
 
 ``torch.compile`` and ``torch.export`` see the operator ``unpose::group_attention``, or ``unpose::projected_attention``
-where query, key and value lie in one tensor, and do not look inside. Neither device writes a score to memory; backward,
-scores are computed again.
+where query, key and value lie in one tensor, or ``unpose::mapped_attention``, which makes that tensor too, and do not
+look inside. No device keeps a score for the backward pass:
+that computes them again.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unpose.nn.autocast import product_type
+from unpose.nn.fused_norm import takes
+from unpose.nn.fused_pointwise import pointwise_gradients
+
 _LOOPS = {"cpu": "unpose.nn.windowed_cpu", "cuda": "unpose.nn.windowed_cuda"}
 _HAS_TRITON = find_spec("triton") is not None  # asked once, here: torch.compile cannot look inside the question
+_NARROW = 16
+"""Channels of heads up to which kernels on CUDA hold what belongs to a pixel."""
 _TYPES = {
     "cpu": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
     "cuda": (torch.float32, torch.bfloat16, torch.float16),
@@ -29,10 +36,35 @@ def attend_fused(
     return _attention(*tensors, _seed(query, dropout), dropout)[0]
 
 
-def attend_projected(projected: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
-    """:func:`attend_fused` of (b, 3, n, d, elements, h, w): query, key and value as a layer projects them."""
-    tensors = _cast(projected, position, bias)
+def attend_projected(
+    projected: Tensor, position: Tensor, element: Tensor | None, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """:func:`attend_fused` of (b, 3, n, d, elements, h, w): query, key and value as a layer projects them.
+
+    The table may come in two parts, see :func:`unpose.nn.attention.projected_attention`, where :func:`takes_parts`.
+    """
+    tensors = _cast(projected, position, element, bias)
     return _projected(*tensors, _seed(projected, dropout), dropout)[0]
+
+
+def attend_mapped(
+    maps: Tensor, weight: Tensor, offset: Tensor, heads: int, position: Tensor, element: Tensor | None, dropout: float
+) -> Tensor:
+    """:func:`attend_projected` of what a pointwise map of (b, channels, elements, h, w) gives, where
+    :func:`takes_maps`: what is projected is written as kernels read it, and nowhere else."""
+    kind = product_type(maps)
+    element = None if element is None else element.to(kind)
+    return _mapped(maps, weight, offset, heads, position.to(kind), element, _seed(maps, dropout), dropout, kind)[0]
+
+
+def takes_maps(maps: Tensor, *weights: Tensor) -> bool:
+    """Whether :func:`attend_mapped` takes these: on CUDA, in half precision, and not a single image."""
+    return product_type(maps) in (torch.bfloat16, torch.float16) and len(maps) > 1 and takes(maps, *weights)
+
+
+def takes_parts(tensor: Tensor, channels: int) -> bool:
+    """Whether the compiled loops take a table in two parts: on CUDA, where heads are narrow."""
+    return tensor.is_cuda and channels <= _NARROW
 
 
 def unprojected(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,12 +149,34 @@ def _attention_backward(
 
 @torch.library.custom_op("unpose::projected_attention", mutates_args=())
 def _projected(
-    projected: Tensor, position: Tensor, bias: Tensor | None, seed: Tensor | None, dropout: float
+    projected: Tensor,
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
 ) -> tuple[Tensor, Tensor]:
     loops = _loops(projected)
     if projected.is_cuda:
-        return loops.forward_projected(projected, position, bias, dropout, seed)
+        return loops.forward_projected(projected, position, element, bias, dropout, seed)
     return loops.forward(*unprojected(projected), position, bias, dropout, seed)
+
+
+@torch.library.custom_op("unpose::mapped_attention", mutates_args=())
+def _mapped(
+    maps: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    heads: int,
+    position: Tensor,
+    element: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
+    kind: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    words = import_module("unpose.nn.pointwise_cuda").forward_words(maps, weight, offset, kind)
+    words = words.unflatten(1, (3 * heads, -1))
+    return *_loops(maps).forward_words(words, len(maps), position, element, dropout, seed, kind), words
 
 
 @torch.library.custom_op("unpose::projected_attention_backward", mutates_args=())
@@ -130,23 +184,26 @@ def _projected_backward(
     grad_out: Tensor,
     projected: Tensor,
     position: Tensor,
+    element: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
     logsumexp: Tensor,
     seed: Tensor | None,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loops = _loops(projected)
+    to_element = None
     if projected.is_cuda:  # written where they belong: at full size, stacking takes as long as a kernel
-        to_projected, to_position, to_bias = loops.backward_projected(
-            grad_out, projected, position, bias, out, logsumexp, dropout, seed
+        to_projected, to_position, to_element, to_bias = loops.backward_projected(
+            grad_out, projected, position, element, bias, out, logsumexp, dropout, seed
         )
     else:
         *found, to_position, to_bias = loops.backward(
             grad_out, *unprojected(projected), position, bias, out, logsumexp, dropout, seed
         )
         to_projected = torch.stack([maps.permute(0, 1, 5, 2, 3, 4) for maps in found], dim=1)
-    return to_projected, to_position, position.new_empty(0) if to_bias is None else to_bias
+    given = (position.new_empty(0) if found is None else found for found in (to_element, to_bias))
+    return to_projected, to_position, *given
 
 
 @_attention.register_fake
@@ -184,9 +241,34 @@ def _attention_backward_shapes(
 
 @_projected.register_fake
 def _projected_shapes(
-    projected: Tensor, position: Tensor, bias: Tensor | None, seed: Tensor | None, dropout: float
+    projected: Tensor,
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
 ) -> tuple[Tensor, Tensor]:
     return _attention_shapes(*unprojected(projected), position, bias, seed, dropout)
+
+
+@_mapped.register_fake
+def _mapped_shapes(
+    maps: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    heads: int,
+    position: Tensor,
+    element: Tensor | None,
+    seed: Tensor | None,
+    dropout: float,
+    kind: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, _, keys, *size = maps.shape
+    channels = len(weight) // (3 * heads)
+    shape = (batch, heads, position.shape[1], *size)
+    words = maps.new_empty((batch + 1) // 2, 3 * heads, channels, keys, *size, dtype=torch.int32)
+    out = _map_like(maps, (*shape, channels)).to(kind)
+    return out, maps.new_empty(shape, dtype=torch.float32), words
 
 
 @_projected_backward.register_fake
@@ -194,14 +276,16 @@ def _projected_backward_shapes(
     grad_out: Tensor,
     projected: Tensor,
     position: Tensor,
+    element: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
     logsumexp: Tensor,
     seed: Tensor | None,
     dropout: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    to_bias = position.new_empty(0) if bias is None else bias.new_empty(bias.shape)
-    return projected.new_empty(projected.shape), position.new_empty(position.shape), to_bias
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    to_element, to_bias = (position.new_empty(0 if table is None else table.shape) for table in (element, bias))
+    rest = projected.shape[1:] if projected.dtype != torch.int32 else (3, projected.shape[1] // 3, *projected.shape[2:])
+    return grad_out.new_empty(len(grad_out), *rest), position.new_empty(position.shape), to_element, to_bias
 
 
 def _map_like(tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -210,11 +294,19 @@ def _map_like(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return tensor.new_empty(batch, heads, channels, elements, height, width).permute(0, 1, 3, 4, 5, 2)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *tensors, seed, dropout = inputs
     ctx.set_materialize_grads(False)  # that of the denominators would be a map of zeros
     ctx.save_for_backward(*tensors, *output, seed)
     ctx.dropout = dropout
+
+
+def _save_mapped(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    maps, weight, offset, _, position, element, seed, ctx.dropout, ctx.kind = inputs
+    out, logsumexp, words = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(maps, weight, words, position, element, None, out, logsumexp, seed)
+    ctx.offset_type = offset.dtype
 
 
 def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -223,10 +315,20 @@ def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | No
     return *found, to_bias if tensors[4] is not None else None, None, None
 
 
-def _backward_projected(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward_projected(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     *tensors, seed = ctx.saved_tensors
-    *found, to_bias = _projected_backward(gradient, *tensors, seed, ctx.dropout)
-    return *found, to_bias if tensors[2] is not None else None, None, None
+    to_projected, to_position, *others = _projected_backward(gradient, *tensors, seed, ctx.dropout)
+    given = (found if table is not None else None for found, table in zip(others, tensors[2:4], strict=True))
+    return to_projected, to_position, *given, None, None
+
+
+def _backward_mapped(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    maps, weight, *tensors, seed = ctx.saved_tensors
+    to_projected, to_position, to_element, _ = _projected_backward(gradient, *tensors, seed, ctx.dropout)
+    to_mapped = to_projected.flatten(1, 3)  # (b, 3 n d, keys, h, w)
+    to_maps, to_weight, to_offset = pointwise_gradients(to_mapped, maps, weight, ctx.kind, ctx.needs_input_grad[0])
+    given = to_maps, to_weight.to(weight.dtype), to_offset.to(ctx.offset_type)
+    return *given, None, to_position, None if tensors[2] is None else to_element, None, None, None
 
 
 def _no_second(ctx: Any, *gradients: Tensor) -> None:
@@ -238,4 +340,5 @@ def _no_second(ctx: Any, *gradients: Tensor) -> None:
 _attention.register_autograd(_backward, setup_context=_save)
 _attention_backward.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)
 _projected.register_autograd(_backward_projected, setup_context=_save)
+_mapped.register_autograd(_backward_mapped, setup_context=_save_mapped)
 _projected_backward.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)

@@ -87,17 +87,20 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.bias_type = None if bias is None else bias.dtype
 
 
+def pointwise_gradients(
+    gradient: Tensor, maps: Tensor, weight: Tensor, product: torch.dtype, for_maps: bool
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """Gradients of maps, or None where nobody asks, of weight and of bias, given that of the result; on CUDA."""
+    to_maps = _pointwise(gradient, weight.t(), None, product, maps.dtype) if for_maps else None
+    to_weight, to_bias = _weight_gradient(gradient, maps, product).split([weight.numel(), len(weight)])
+    return to_maps, to_weight.view(weight.shape), to_bias
+
+
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     maps, weight = ctx.saved_tensors
-    to_maps = _pointwise(gradient, weight.t(), None, ctx.product, maps.dtype) if ctx.needs_input_grad[0] else None
-    to_weight, to_bias = _weight_gradient(gradient, maps, ctx.product).split([weight.numel(), len(weight)])
-    return (
-        to_maps,
-        to_weight.view(weight.shape).to(weight.dtype),
-        None if ctx.bias_type is None else to_bias.to(ctx.bias_type),
-        None,
-        None,
-    )
+    found = pointwise_gradients(gradient, maps, weight, ctx.product, ctx.needs_input_grad[0])
+    to_maps, to_weight, to_bias = found
+    return to_maps, to_weight.to(weight.dtype), None if ctx.bias_type is None else to_bias.to(ctx.bias_type), None, None
 
 
 def _no_second(ctx: Any, *gradients: Tensor) -> None:

@@ -1,18 +1,19 @@
 """The kernels of group attention on a GPU, for :mod:`unpose.nn.windowed_cuda`: a lane is a pixel.
 
-Letters: ``D`` and ``DV`` channels of keys and values, an image of ``H`` by ``W``, a window of ``WY`` by ``WX``. An
-entry of the position table is a key element and an offset. ``GROUP`` entries of one row of the window are scored at a
-time, each for the ``SHARED`` elements that a lane holds. ``Q``, ``K``, ``V``, ``G`` and ``R`` are the strides of
-queries, keys, values, the result's gradient and the result, ``GQ``, ``GK`` and ``GV`` those of gradients: of images,
-heads, channels and elements. Pixels lie side by side.
+Letters: ``D`` and ``DV`` channels of keys and values, an image of ``H`` by ``W``, a window of ``WY`` by ``WX``. Each
+entry of the position table serves ``SHARES`` key elements, one or all of ``KEYS``, and has the first ``SPACE`` channels
+of their encoding; the others, if any, are in ``vectors``, one for each pair of elements. ``GROUP`` entries of one row
+of the window, a line, are scored at a time, each for the ``SHARED`` elements that a lane holds. ``Q``, ``K``, ``V``,
+``G`` and ``R`` are the strides of queries, keys, values, the result's gradient and the result, ``GQ``, ``GK`` and
+``GV`` those of gradients: of images, heads, channels and elements. Pixels lie side by side.
 
 All tensors are columns, (LANES,); what has several channels, entries or elements is a tuple of them. So everything
-stays in the registers of its lane; only the gradient of the table is summed over lanes, in the end. A column holds the
-numbers of ``PAIR`` images at the same pixel, see :mod:`unpose.nn.words_cuda`: with two, one instruction serves both.
+stays in the registers of its lane. A column holds the numbers of ``PAIR`` images at the same pixel, see
+:mod:`unpose.nn.words_cuda`: with two, one instruction serves both. Only the gradient of the table is a matrix product.
 """
 
 # Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
-# ruff: noqa: RUF005
+# ruff: noqa: RUF005, RET505
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
 import math
@@ -34,6 +35,7 @@ from unpose.nn.columns_cuda import (
 from unpose.nn.words_cuda import (
     alike,
     apart,
+    carried,
     code_of,
     codes_of,
     greater,
@@ -42,6 +44,7 @@ from unpose.nn.words_cuda import (
     load,
     plus,
     power,
+    put,
     read,
     times,
     times_plus,
@@ -50,51 +53,96 @@ from unpose.nn.words_cuda import (
 
 _LOG2E = tl.constexpr(math.log2(math.e))
 
-_SUMMED = tl.constexpr(64)
-"""Pixels that a lane sums up in half precision for the table's gradient."""
-
 _HEADROOM = tl.constexpr(4.0)
 """Weights are summed as 2^-4 of themselves: sums of many values stay below what half precision can hold."""
 
 
 @triton.jit
-def _score(  # type: ignore[no-untyped-def]
-    queries, asking, near, codes, bias, outset, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr,
-    HAS_BIAS: tl.constexpr, PAIR: tl.constexpr,
+def _along(  # type: ignore[no-untyped-def]
+    score, queries, asking, codes, i: tl.constexpr, first: tl.constexpr, COUNT: tl.constexpr,
+    Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """The score of the i-th output's query at a key, times sqrt(d); and key and encoding, added."""
-    score, coded = outset, ()
+    """A score, and what COUNT channels from ``first`` on of the i-th output's query add to it with an encoding's."""
+    for c in tl.static_range(COUNT):
+        asked_for = channel(queries, asking, i, first + c, D, Q[2], Q[3], PAIR)
+        score = times_plus(asked_for, code_of(codes, c, PAIR), score, PAIR)
+    return score
+
+
+@triton.jit
+def _line(  # type: ignore[no-untyped-def]
+    queries, asking, table, bias, y, x, part, row, start, Q: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, SPACE: tl.constexpr, ENTRIES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """What the scores of a line begin with, whichever of the key elements that share its entries they are for.
+
+    That is what queries have with the table, minus infinity where there is no pixel. And of each entry how far off the
+    key lies in memory, and its place in the window.
+    """
+    SIZE: tl.constexpr = (SPACE + PAIR - 1) // PAIR
+    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
+    begun, steps, places = (), (), ()
+    entry = (part * WY + row) * WX + start
+    # Added to a pointer here, so that what follows are constant steps from it.
+    line_table, line_bias = table + entry * WORDS, bias + entry
+    for j in tl.static_range(GROUP):
+        inside, step, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
+        steps, places = steps + (step,), places + (row * WX + start + shift,)
+        outset = outset_of(inside, PAIR)
+        for i in tl.static_range(SHARED):
+            codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
+            score = _along(outset, queries, asking, codes, i, 0, SPACE, Q, D, PAIR)
+            if HAS_BIAS:
+                score = plus(score, alike(tl.load(line_bias + (i * ENTRIES + shift)), PAIR), PAIR)
+            begun = begun + (score,)
+    return begun, steps, places
+
+
+@triton.jit
+def _vector(vectors, number, CHANNELS: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of one of the vectors."""
+    SIZE: tl.constexpr = (CHANNELS + PAIR - 1) // PAIR
+    return codes_of(vectors + number * ((SIZE + 3) // 4 * 4), SIZE)
+
+
+@triton.jit
+def _score(  # type: ignore[no-untyped-def]
+    score, queries, asking, near, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """A score, and what the i-th output's query and a key add to it."""
     for c in tl.static_range(D):
-        coded = coded + (plus(near[c], code_of(codes, c, PAIR), PAIR),)
-        score = times_plus(channel(queries, asking, i, c, D, Q[2], Q[3], PAIR), coded[c], score, PAIR)
-    if HAS_BIAS:
-        score = plus(score, alike(tl.load(bias), PAIR), PAIR)
-    return score, coded
+        score = times_plus(channel(queries, asking, i, c, D, Q[2], Q[3], PAIR), near[c], score, PAIR)
+    return score
 
 
 @triton.jit(do_not_specialize=["batch", "least"])
 def forward_kernel(  # type: ignore[no-untyped-def]
-    query, key, value, table, bias, out, logsumexp, seed, batch, least, rest,
+    query, key, value, table, vectors, bias, out, logsumexp, seed, batch, least, rest,
     Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, R: tl.constexpr,
     HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
-    DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, SPACE: tl.constexpr, SHARES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
     """Outputs and denominators of ``SHARED`` output elements at ``LANES`` pixels: equation 16, a running maximum."""
-    ENTRIES: tl.constexpr = KEYS * WY * WX
+    AREA: tl.constexpr = WY * WX
+    ENTRIES: tl.constexpr = KEYS // SHARES * AREA
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
-    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
+    WORDS: tl.constexpr = ((SPACE + PAIR - 1) // PAIR + 3) // 4 * 4
+    REST: tl.constexpr = D - SPACE
     # Finite, so that a key that is left out gives exp(-inf), never inf - inf.
     LOWEST: tl.constexpr = -1e30 if PAIR == 1 else -6e4
     program = tl.program_id(0)
     first = program % (OUTPUTS // SHARED) * SHARED  # outputs of one tile run side by side: they read the same keys
     program = program // (OUTPUTS // SHARED)
-    tiles = ((batch + PAIR - 1) // PAIR * (H * W) + LANES - 1) // LANES
+    images = (batch + PAIR - 1) // PAIR
+    tiles = (images * (H * W) + LANES - 1) // LANES
     head = (program // tiles).to(tl.int64)
-    image, pixel, y, x, live = pixels(program % tiles, batch, LANES, H, W, PAIR)
-    table += (head * OUTPUTS + first) * (ENTRIES * WORDS)
-    bias += (head * OUTPUTS + first) * ENTRIES
+    image, pixel, y, x, live = pixels(program % tiles, 0, images, batch, LANES, H, W, PAIR)
+    own = head * OUTPUTS + first
+    table += own * (ENTRIES * WORDS)
+    bias += own * ENTRIES
     asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
     keys = key + (image * K[0] + head * K[1] + pixel)
     values = value + (image * V[0] + head * V[1] + pixel)
@@ -107,52 +155,56 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     factor, headroom = full(pixel, 1, _LOG2E / D**0.5, PAIR)[0], full(pixel, 1, -_HEADROOM, PAIR)[0]
     top, below = full(pixel, SHARED, LOWEST, PAIR), full(pixel, SHARED * PAIR, 0.0, 1)
     total = full(pixel, SHARED * DV, 0.0, PAIR)
-    for line in range(KEYS * WY * CHUNKS):
-        element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
-        entry = (element * WY + row) * WX + start
-        # Added to a pointer here, so that what follows are constant steps from it.
-        line_table = table + entry * WORDS
-        scores, places, entries = (), (), ()
-        for j in tl.static_range(GROUP):
-            inside, place, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-            places, entries = places + (place,), entries + (entry + shift,)
-            near = neighbour(keys + (element * K[3] + place), D, K[2], PAIR)
-            outset = outset_of(inside, PAIR)
-            for i in tl.static_range(SHARED):
-                codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-                extra = bias + i * ENTRIES + entry + shift
-                score = _score(queries, asking, near, codes, extra, outset, i, Q, D, HAS_BIAS, PAIR)[0]
-                scores = scores + (score,)
-        weights, shrinks, new_top, new_below = (), (), (), ()
-        for i in tl.static_range(SHARED):
-            highest = top[i]
+    for line in range(KEYS // SHARES * WY * CHUNKS):
+        part, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
+        begun, steps, places = _line(
+            queries, asking, table, bias, y, x, part, row, start, Q, H, W, WY, WX, D, SPACE, ENTRIES, HAS_BIAS, SHARED,
+            PAIR, GROUP,
+        )  # fmt: skip
+        for share in range(SHARES):
+            element = part * SHARES + share
+            extras, scores = full(pixel, SHARED, 0.0, PAIR), ()
+            if REST > 0:
+                extras = _extras(
+                    extras, queries, asking, vectors, own * KEYS + element, Q, D, KEYS, SPACE, SHARED, PAIR
+                )
             for j in tl.static_range(GROUP):
-                highest = greater(highest, scores[j * SHARED + i], PAIR)
-            shrink = power(times(less(top[i], highest, PAIR), factor, PAIR), PAIR)
-            summed = full(pixel, 1, 0.0, PAIR)[0]
-            for j in tl.static_range(GROUP):
-                lower = less(scores[j * SHARED + i], highest, PAIR)
-                weight = power(times_plus(lower, factor, headroom, PAIR), PAIR)
-                summed = plus(summed, weight, PAIR)
-                weights = weights + (weight,)
-            shrink_each, summed_each = apart(shrink, PAIR), apart(summed, PAIR)
-            for p in tl.static_range(PAIR):
-                new_below = new_below + (below[i * PAIR + p] * shrink_each[p] + summed_each[p],)
-            new_top = new_top + (highest,)
-            shrinks = shrinks + (shrink,)
-        before, top, below, total = total, new_top, new_below, ()
-        for i in tl.static_range(SHARED):
-            for c in tl.static_range(DV):
-                total = total + (times(before[i * DV + c], shrinks[i], PAIR),)
-        for j in tl.static_range(GROUP):
-            near = neighbour(values + (element * V[3] + places[j]), DV, V[2], PAIR)
-            before, total = total, ()
+                near = neighbour(keys + (element * K[3] + steps[j]), D, K[2], PAIR)
+                for i in tl.static_range(SHARED):
+                    score = begun[j * SHARED + i]
+                    if REST > 0:
+                        score = plus(score, extras[i], PAIR)
+                    scores = scores + (_score(score, queries, asking, near, i, Q, D, PAIR),)
+            weights, shrinks, new_top, new_below = (), (), (), ()
             for i in tl.static_range(SHARED):
-                weight = weights[i * GROUP + j]
-                if DROPS:
-                    weight = times(weight, keep_of(marks[i], entries[j], least, PAIR), PAIR)
+                highest = top[i]
+                for j in tl.static_range(GROUP):
+                    highest = greater(highest, scores[j * SHARED + i], PAIR)
+                shrink = power(times(less(top[i], highest, PAIR), factor, PAIR), PAIR)
+                summed = full(pixel, 1, 0.0, PAIR)[0]
+                for j in tl.static_range(GROUP):
+                    lower = less(scores[j * SHARED + i], highest, PAIR)
+                    weight = power(times_plus(lower, factor, headroom, PAIR), PAIR)
+                    summed = plus(summed, weight, PAIR)
+                    weights = weights + (weight,)
+                shrink_each, summed_each = apart(shrink, PAIR), apart(summed, PAIR)
+                for p in tl.static_range(PAIR):
+                    new_below = new_below + (below[i * PAIR + p] * shrink_each[p] + summed_each[p],)
+                new_top = new_top + (highest,)
+                shrinks = shrinks + (shrink,)
+            before, top, below, total = total, new_top, new_below, ()
+            for i in tl.static_range(SHARED):
                 for c in tl.static_range(DV):
-                    total = total + (times_plus(weight, near[c], before[i * DV + c], PAIR),)
+                    total = total + (times(before[i * DV + c], shrinks[i], PAIR),)
+            for j in tl.static_range(GROUP):
+                near = neighbour(values + (element * V[3] + steps[j]), DV, V[2], PAIR)
+                before, total = total, ()
+                for i in tl.static_range(SHARED):
+                    weight = weights[i * GROUP + j]
+                    if DROPS:
+                        weight = times(weight, keep_of(marks[i], element * AREA + places[j], least, PAIR), PAIR)
+                    for c in tl.static_range(DV):
+                        total = total + (times_plus(weight, near[c], before[i * DV + c], PAIR),)
     bits = apart(factor, PAIR)[0]  # as it was multiplied with: rounded
     for i in tl.static_range(SHARED):
         sizes, tops = (), apart(top[i], PAIR)
@@ -166,100 +218,106 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _asking(  # type: ignore[no-untyped-def]
-    query, grad_out, image, head, first, pixel, Q: tl.constexpr, G: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+def _extras(  # type: ignore[no-untyped-def]
+    scores, queries, asking, vectors, number, Q: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
+    SPACE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """Where the queries of SHARED outputs and the gradients of their results lie, and what is held of them."""
-    asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
-    wanting = grad_out + (image * G[0] + head * G[1] + first * G[3] + pixel)
-    queries = rows_of(asking, D, Q[2], Q[3], SHARED, PAIR)
-    return asking, wanting, queries, rows_of(wanting, DV, G[2], G[3], SHARED, PAIR)
-
-
-@triton.jit
-def _levels(at, plane, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What the queries' kernel has stored: PAIR columns that are added to a score in bits, and one to a product."""
-    levels = ()
-    for c in tl.static_range(PAIR + 1):
-        levels = levels + (read(at + c * plane, PAIR),)
-    return levels
-
-
-@triton.jit
-def _weight(score, factor, levels, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The weight of a score, given the logarithm of the denominator, negative and in bits.
-
-    In words that comes in two parts, what half precision has of it and the rest.
-    """
-    score = times_plus(score, factor, levels[0], PAIR)
-    if PAIR == 2:
-        score = plus(score, levels[1], PAIR)
-    return power(score, PAIR)
+    """What the vectors of SHARED outputs and one key element add to scores; the first has this number."""
+    found = ()
+    for i in tl.static_range(SHARED):
+        codes = _vector(vectors, number + i * KEYS, D - SPACE, PAIR)
+        found = found + (_along(scores[i], queries, asking, codes, i, SPACE, D - SPACE, Q, D, PAIR),)
+    return found
 
 
 @triton.jit
 def _slope(  # type: ignore[no-untyped-def]
-    asked, near, seen, codes, bias, outset, factor, levels, mark, entry, least, i: tl.constexpr,
-    Q: tl.constexpr, G: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr, DROPS: tl.constexpr,
-    PAIR: tl.constexpr,
+    score, product, factor, levels, first: tl.constexpr, mark, entry, least, DROPS: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a score of the i-th output, before unit and 1 / sqrt(d); and key and encoding, added."""
-    asking, wanting, queries, grads = asked
-    score, coded = _score(queries, asking, near, codes, bias + entry, outset, i, Q, D, HAS_BIAS, PAIR)
-    product = full(outset, 1, 0.0, PAIR)[0]
-    for c in tl.static_range(DV):
-        product = times_plus(channel(grads, wanting, i, c, DV, G[2], G[3], PAIR), seen[c], product, PAIR)
-    if DROPS:
-        product = times(product, keep_of(mark, entry, least, PAIR), PAIR)
-    return times(_weight(score, factor, levels, PAIR), plus(product, levels[PAIR], PAIR), PAIR), coded
+    """The weight of a value, dropped or not, and the gradient of its score, before unit and 1 / sqrt(d).
 
-
-@triton.jit(do_not_specialize=["batch", "least"])
-def queries_kernel(  # type: ignore[no-untyped-def]
-    query, key, value, table, bias, grad_out, out, logsumexp, levels, grad_query, seed, unit, batch, least, rest,
-    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, R: tl.constexpr, GQ: tl.constexpr,
-    HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
-    DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """Gradients of ``SHARED`` outputs' queries at ``LANES`` pixels, and their ``levels``, which the others need.
-
-    These are the logarithm of the denominator, negative and in bits, see :func:`_weight`, and minus the inner product
-    of a result and its gradient: planes of (b / PAIR, n, outputs, h, w).
+    ``product`` is that of the value and the result's gradient. From ``first`` on, levels are the logarithm of the
+    denominator, negative and in bits, in words in two parts, what half precision has of it and the rest; and minus the
+    inner product of the result and its gradient.
     """
-    ENTRIES: tl.constexpr = KEYS * WY * WX
+    score = times_plus(score, factor, levels[first], PAIR)
+    if PAIR == 2:
+        score = plus(score, levels[first + 1], PAIR)
+    weight = power(score, PAIR)
+    if DROPS:
+        keep = keep_of(mark, entry, least, PAIR)
+        return times(weight, keep, PAIR), times(weight, times_plus(product, keep, levels[first + PAIR], PAIR), PAIR)
+    else:
+        return weight, times(weight, plus(product, levels[first + PAIR], PAIR), PAIR)
+
+
+@triton.jit(do_not_specialize=["batch", "begun", "images", "begin", "end", "least"])
+def queries_kernel(  # type: ignore[no-untyped-def]
+    query, key, value, table, vectors, bias, grad_out, out, logsumexp, levels, slopes, carry, grad_query, seed, unit,
+    batch, begun, images, begin, end, least, rest,
+    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, R: tl.constexpr, GQ: tl.constexpr,
+    SLOTS: tl.constexpr,
+    HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, SPACE: tl.constexpr, SHARES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """Gradients of ``SHARED`` outputs' queries at ``LANES`` pixels; and what the other kernels need.
+
+    For the keys, their ``levels``, see :func:`_slope`, and the hash that decides which weights are dropped: planes of
+    (b / PAIR, n, outputs, h, w).
+
+    For the table, the gradients of scores, ``slopes``, summed over the key elements that share an entry; and where
+    there are vectors, those of each of these elements, summed over a line. All this for some images, from ``begun`` on,
+    and some lines, from ``begin`` to ``end``: (images, heads, SLOTS, outputs, h, w), where slots are the lines' sums.
+    What is summed up over lines that are not all is ``carry``-ed on.
+    """
+    AREA: tl.constexpr = WY * WX
+    PARTS: tl.constexpr = KEYS // SHARES
+    ENTRIES: tl.constexpr = PARTS * AREA
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
+    SIZE: tl.constexpr = (SPACE + PAIR - 1) // PAIR
     WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
+    REST: tl.constexpr = D - SPACE
+    SUMS: tl.constexpr = GROUP + (SHARES if REST > 0 else 0)
     program = tl.program_id(0)
+    carry += program * (SHARED * D * LANES) + tl.arange(0, LANES)
     first = program % (OUTPUTS // SHARED) * SHARED
     program = program // (OUTPUTS // SHARED)
-    columns = (batch + PAIR - 1) // PAIR * (H * W)
-    tiles = (columns + LANES - 1) // LANES
+    tiles = (images * (H * W) + LANES - 1) // LANES
     head = (program // tiles).to(tl.int64)
-    image, pixel, y, x, live = pixels(program % tiles, batch, LANES, H, W, PAIR)
-    table += (head * OUTPUTS + first) * (ENTRIES * WORDS)
-    bias += (head * OUTPUTS + first) * ENTRIES
+    image, pixel, y, x, live = pixels(program % tiles, begun, images, batch, LANES, H, W, PAIR)
+    own = head * OUTPUTS + first
+    table += own * (ENTRIES * WORDS)
+    bias += own * ENTRIES
+    asking = query + (image * Q[0] + head * Q[1] + first * Q[3] + pixel)
+    wanting = grad_out + (image * G[0] + head * G[1] + first * G[3] + pixel)
     keys = key + (image * K[0] + head * K[1] + pixel)
     values = value + (image * V[0] + head * V[1] + pixel)
-    asked = _asking(query, grad_out, image, head, first, pixel, Q, G, D, DV, SHARED, PAIR)
+    slopes += (((image - begun) * HEADS + head) * (SLOTS * OUTPUTS) + first) * (H * W) + pixel
+    queries = rows_of(asking, D, Q[2], Q[3], SHARED, PAIR)
+    grads = rows_of(wanting, DV, G[2], G[3], SHARED, PAIR)
     factor = full(pixel, 1, _LOG2E / D**0.5, PAIR)[0]
-    marks, known = (), ()
+    plane = tl.cast((batch + PAIR - 1) // PAIR, tl.int64) * (HEADS * OUTPUTS * H * W)
+    marks, known, total = (), (), ()
     for i in tl.static_range(SHARED):
         number = ((image * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
         marks = marks + (hashed(number + tl.load(seed)),)
         depths, inners = (), ()
         for p in tl.static_range(PAIR):
-            own = (((image * PAIR + p) * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel
-            # Of an image that is not there the denominator is large and all weights are zero.
-            depths = depths + (tl.load(logsumexp + own, live[p], 2e4) * -_LOG2E,)
-            there = tl.minimum(image * PAIR + p, batch - 1)  # another, where there is none: its gradient is zero
+            there = image * PAIR + p
+            # Of an image that is not there the denominator is large and all weights are zero. Lanes that have no pixel
+            # do what the last pixel's does: they write the same to the same place.
+            depth = tl.load(
+                logsumexp + (((there * HEADS + head) * OUTPUTS + first + i) * (H * W) + pixel), there < batch, 2e4
+            )
+            depths = depths + (depth * -_LOG2E,)
+            there = tl.minimum(there, batch - 1)  # another, where there is none: its gradient is zero
             result = out + (there * R[0] + head * R[1] + (first + i) * R[3] + pixel)
             inner = tl.full(pixel.shape, 0.0, tl.float32)
             for c in tl.static_range(DV):
-                wanted = apart(channel(asked[3], asked[1], i, c, DV, G[2], G[3], PAIR), PAIR)[p]
-                inner -= wanted * load(result + c * R[2])
+                each = apart(channel(grads, wanting, i, c, DV, G[2], G[3], PAIR), PAIR)
+                inner -= each[p] * load(result + c * R[2])
             inners = inners + (inner * rest,)
         held = (together(depths, PAIR),)
         if PAIR == 2:
@@ -267,184 +325,251 @@ def queries_kernel(  # type: ignore[no-untyped-def]
             held = held + (together((depths[0] - rounded[0], depths[1] - rounded[1]), PAIR),)
         held = held + (together(inners, PAIR),)
         for c in tl.static_range(PAIR + 1):
-            tl.store(levels + (tl.cast(columns, tl.int64) * (HEADS * OUTPUTS * c) + number), held[c], live[0])
+            put(levels + (plane * c + number), held[c], PAIR)
+        if DROPS:
+            put(levels + (plane * (PAIR + 1) + number), marks[i].to(held[0].dtype, bitcast=True), PAIR)
         known = known + held
-    total = full(pixel, SHARED * D, 0.0, PAIR)
-    for line in range(KEYS * WY * CHUNKS):
-        element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
-        entry = (element * WY + row) * WX + start
-        line_table = table + entry * WORDS
-        for j in tl.static_range(GROUP):
-            inside, place, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-            near = neighbour(keys + (element * K[3] + place), D, K[2], PAIR)
-            seen = neighbour(values + (element * V[3] + place), DV, V[2], PAIR)
-            outset = outset_of(inside, PAIR)
-            before, total = total, ()
-            for i in tl.static_range(SHARED):
-                codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-                held = ()
-                for c in tl.static_range(PAIR + 1):
-                    held = held + (known[i * (PAIR + 1) + c],)
-                slope, coded = _slope(
-                    asked, near, seen, codes, bias + i * ENTRIES, outset, factor, held, marks[i], entry + shift, least,
-                    i, Q, G, D, DV, HAS_BIAS, DROPS, PAIR,
-                )  # fmt: skip
-                for c in tl.static_range(D):
-                    total = total + (times_plus(slope, coded[c], before[i * D + c], PAIR),)
-    size = tl.load(unit) / D**0.5
-    for i in tl.static_range(SHARED):
-        at = grad_query + (image * (PAIR * GQ[0]) + head * GQ[1] + (first + i) * GQ[3] + pixel)
-        write(at, total, i * D, (size, size), live, D, GQ[0], GQ[2], PAIR)
-
-
-@triton.jit(do_not_specialize=["batch", "blocks", "tiles_each", "least"])
-def table_kernel(  # type: ignore[no-untyped-def]
-    query, key, value, table, bias, grad_out, levels, sums, seed, batch, blocks, tiles_each, least,
-    Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr,
-    HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
-    DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """Sums for the gradient of one group of entries, ``SHARED`` outputs of them, over a block of tiles.
-
-    Each lane sums over its pixels, in float16 where it has two images, but not many of them; lanes are summed after
-    that, and added to what there is, in float32.
-    """
-    ENTRIES: tl.constexpr = KEYS * WY * WX
-    CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    COLUMNS: tl.constexpr = D + HAS_BIAS
-    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
-    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
-    TILES: tl.constexpr = (H * W + LANES - 1) // LANES
-    program = tl.program_id(0)
-    # Those that read the same pixels run side by side.
-    line = program % (KEYS * WY * CHUNKS)
-    program = program // (KEYS * WY * CHUNKS)
-    first = program % (OUTPUTS // SHARED) * SHARED
-    program = program // (OUTPUTS // SHARED)
-    block = program % blocks
-    head = (program // blocks).to(tl.int64)
-    element, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
-    entry = (element * WY + row) * WX + start
-    line_table = table + ((head * OUTPUTS + first) * ENTRIES + entry) * WORDS
-    bias += (head * OUTPUTS + first) * ENTRIES
-    sums += ((block * HEADS + head) * OUTPUTS + first) * (COLUMNS * ENTRIES) + entry
-    images = (batch + PAIR - 1) // PAIR
-    plane = tl.cast(images, tl.int64) * (HEADS * OUTPUTS * H * W)
-    lane, end = tl.arange(0, LANES), tl.minimum((block + 1) * tiles_each, images * TILES)
-    factor = full(lane, 1, _LOG2E / D**0.5, PAIR)[0]
-    for begin in range(block * tiles_each, end, _SUMMED):
-        total = full(lane, GROUP * SHARED * COLUMNS, 0.0, PAIR)
-        for tile in range(begin, tl.minimum(begin + _SUMMED, end)):
-            # All of one image: where it begins is computed once, not by every lane.
-            image, place_in = tl.cast(tile // TILES, tl.int64), tile % TILES * LANES + lane
-            live, pixel = place_in < H * W, tl.minimum(place_in, H * W - 1)
-            y, x = pixel // W, pixel % W
-            keys = key + (image * K[0] + head * K[1] + element * K[3] + pixel)
-            values = value + (image * V[0] + head * V[1] + element * V[3] + pixel)
-            asked = _asking(query, grad_out, image, head, first, pixel, Q, G, D, DV, SHARED, PAIR)
-            number = ((image * HEADS + head) * OUTPUTS + first) * (H * W) + pixel
-            before, total = total, ()
+        for c in tl.static_range(D):
+            total = total + (carried(carry + (i * D + c) * LANES, begin, PAIR),)
+    for line in range(begin, end):
+        part, row, start = line % PARTS, line // (PARTS * CHUNKS), line // PARTS % CHUNKS * GROUP
+        starts, steps, places = _line(
+            queries, asking, table, bias, y, x, part, row, start, Q, H, W, WY, WX, D, SPACE, ENTRIES, HAS_BIAS, SHARED,
+            PAIR, GROUP,
+        )  # fmt: skip
+        line_slopes = slopes + (line - begin).to(tl.int64) * (SUMS * OUTPUTS * H * W)
+        over_shares = full(pixel, GROUP * SHARED, 0.0, PAIR)
+        for share in range(SHARES):
+            element = part * SHARES + share
+            over_line, extras = full(pixel, SHARED, 0.0, PAIR), full(pixel, SHARED, 0.0, PAIR)
+            if REST > 0:
+                extras = _extras(
+                    extras, queries, asking, vectors, own * KEYS + element, Q, D, KEYS, SPACE, SHARED, PAIR
+                )
+            so_far, over_shares = over_shares, ()
             for j in tl.static_range(GROUP):
-                inside, place, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-                near = neighbour(keys + place, D, K[2], PAIR)
-                seen = neighbour(values + place, DV, V[2], PAIR)
-                outset = outset_of(inside & live, PAIR)
+                near = neighbour(keys + (element * K[3] + steps[j]), D, K[2], PAIR)
+                seen = neighbour(values + (element * V[3] + steps[j]), DV, V[2], PAIR)
+                before, in_line, total, over_line = total, over_line, (), ()
                 for i in tl.static_range(SHARED):
-                    codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-                    known = _levels(levels + (number + i * (H * W)), plane, PAIR)
-                    mark = hashed(number + i * (H * W) + tl.load(seed))
+                    score, product = starts[j * SHARED + i], full(pixel, 1, 0.0, PAIR)[0]
+                    if REST > 0:
+                        score = plus(score, extras[i], PAIR)
+                    score = _score(score, queries, asking, near, i, Q, D, PAIR)
+                    for c in tl.static_range(DV):
+                        wanted = channel(grads, wanting, i, c, DV, G[2], G[3], PAIR)
+                        product = times_plus(wanted, seen[c], product, PAIR)
                     slope = _slope(
-                        asked, near, seen, codes, bias + i * ENTRIES, outset, factor, known, mark, entry + shift,
-                        least, i, Q, G, D, DV, HAS_BIAS, DROPS, PAIR,
-                    )[0]  # fmt: skip
-                    for c in tl.static_range(COLUMNS):
-                        so_far = before[(j * SHARED + i) * COLUMNS + c]
-                        if c < D:
-                            asked_for = channel(asked[2], asked[0], i, c, D, Q[2], Q[3], PAIR)
-                            total = total + (times_plus(slope, asked_for, so_far, PAIR),)
+                        score, product, factor, known, i * (PAIR + 1), marks[i], element * AREA + places[j], least,
+                        DROPS, PAIR,
+                    )[1]  # fmt: skip
+                    over_shares = over_shares + (plus(so_far[j * SHARED + i], slope, PAIR),)
+                    over_line = over_line + (plus(in_line[i], slope, PAIR),)
+                    for c in tl.static_range(D):
+                        total = total + (times_plus(slope, near[c], before[i * D + c], PAIR),)
+            if REST > 0:
+                before, total = total, ()
+                for i in tl.static_range(SHARED):
+                    put(line_slopes + ((GROUP + share) * OUTPUTS + i) * (H * W), over_line[i], PAIR)
+                    codes = _vector(vectors, (own + i) * KEYS + element, REST, PAIR)
+                    for c in tl.static_range(D):
+                        if c < SPACE:
+                            total = total + (before[i * D + c],)
                         else:
-                            total = total + (plus(slope, so_far, PAIR),)
+                            code = code_of(codes, c - SPACE, PAIR)
+                            total = total + (times_plus(over_line[i], code, before[i * D + c], PAIR),)
         for j in tl.static_range(GROUP):
-            exists = start + j < WX
+            before, total = total, ()
             for i in tl.static_range(SHARED):
-                for c in tl.static_range(COLUMNS):
-                    at = sums + ((i * COLUMNS + c) * ENTRIES + j)
-                    summed = tl.load(at, exists & (begin > block * tiles_each), 0.0)
-                    each = apart(total[(j * SHARED + i) * COLUMNS + c], PAIR)
-                    for p in tl.static_range(PAIR):
-                        summed += tl.sum(each[p], 0)
-                    tl.store(at, summed, exists)
-        tl.debug_barrier()  # what one lane has stored here, all read next time
+                found = over_shares[j * SHARED + i]
+                put(line_slopes + (j * OUTPUTS + i) * (H * W), found, PAIR)
+                codes = codes_of(table + (i * ENTRIES + part * AREA + places[j]) * WORDS, SIZE)
+                for c in tl.static_range(D):
+                    if c < SPACE:
+                        total = total + (times_plus(found, code_of(codes, c, PAIR), before[i * D + c], PAIR),)
+                    else:
+                        total = total + (before[i * D + c],)
+    if end == PARTS * WY * CHUNKS:
+        size = tl.load(unit) / D**0.5
+        for i in tl.static_range(SHARED):
+            at = grad_query + (image * (PAIR * GQ[0]) + head * GQ[1] + (first + i) * GQ[3] + pixel)
+            write(at, total, i * D, (size, size), live, D, GQ[0], GQ[2], PAIR)
+    else:
+        for c in tl.static_range(SHARED * D):
+            put(carry + c * LANES, total[c], PAIR)
+
+
+@triton.jit(do_not_specialize=["begun", "images", "first_row", "rows"])
+def table_kernel(  # type: ignore[no-untyped-def]
+    query, slopes, sums, begun, images, first_row, rows,
+    Q: tl.constexpr, SLOTS: tl.constexpr, ALL: tl.constexpr, HEADS: tl.constexpr, OUTPUTS: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr, PAIR: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Sums over a BLOCK of pixels for the table's gradient: slopes times queries, a matrix product.
+
+    The slopes of ROWS slots, (ROWS, STEP * PAIR), by queries, (STEP * PAIR, COLUMNS), COLUMNS a power of two not below
+    the channels and the one that is 1, for the bias. What the two images of a word have is summed up too. ``rows``
+    slots are there, the first of them is number ``first_row`` of ALL.
+    """
+    BLOCKS: tl.constexpr = (H * W + BLOCK - 1) // BLOCK
+    program = tl.program_id(0)
+    output, program = program % OUTPUTS, program // OUTPUTS
+    parts = (rows + ROWS - 1) // ROWS
+    part, program = program % parts, program // parts
+    first, program = program % BLOCKS * BLOCK, program // BLOCKS
+    image, head = (program % images).to(tl.int64), (program // images).to(tl.int64)
+    slot, column = part * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    number = tl.arange(0, STEP * PAIR)
+    end = tl.minimum(first + BLOCK, H * W) * PAIR
+    query += ((begun + image) * Q[0] + head * Q[1] + output * Q[3]) * PAIR
+    slopes += (((image * HEADS + head) * SLOTS + slot) * OUTPUTS + output)[:, None] * (H * W * PAIR)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(first, tl.minimum(first + BLOCK, H * W), STEP):
+        place = start * PAIR + number
+        is_query = (place < end)[:, None] & (column < D)
+        asked = tl.load(query + place[:, None] + column * (Q[2] * PAIR), is_query, 0.0)
+        if HAS_BIAS:
+            asked = tl.where(column == D, 1.0, asked)
+        found = tl.load(slopes + place, (slot < rows)[:, None] & (place < end), 0.0)
+        total = tl.dot(found, asked.to(found.dtype), total, input_precision="ieee")
+    block = (begun + image) * BLOCKS + first // BLOCK
+    sums += (((block * HEADS + head) * OUTPUTS + output) * ALL + first_row) * (D + HAS_BIAS)
+    exists = (slot < rows)[:, None] & (column < D + HAS_BIAS)
+    tl.store(sums + (slot[:, None] * (D + HAS_BIAS) + column), total, exists)
+
+
+@triton.jit
+def entries_kernel(  # type: ignore[no-untyped-def]
+    sums, found, unit, factor, count,
+    FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, WY: tl.constexpr,
+    WX: tl.constexpr, SUMS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """COUNT columns of sums, (heads and outputs, lines, SUMS, WIDTH), where they belong in a table's gradient."""
+    CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
+    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column, entry = number % COUNT, number // COUNT
+    x, y, part = entry % WX, entry // WX % WY, entry // (WX * WY) % PARTS
+    line = (entry // (WX * WY * PARTS) * (WY * CHUNKS) + y * CHUNKS + x // GROUP) * PARTS + part
+    at = (line * SUMS + x % GROUP) * WIDTH + FIRST + column
+    result = tl.load(sums + at, number < count, 0.0) * (tl.load(unit) * factor)
+    tl.store(found + number, result.to(found.dtype.element_ty), number < count)
+
+
+@triton.jit
+def vectors_kernel(  # type: ignore[no-untyped-def]
+    sums, found, unit, factor, count,
+    FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr, KEYS: tl.constexpr,
+    SUMS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """COUNT columns of sums, (heads and outputs, LINES, SUMS, WIDTH), summed over lines: the gradient of vectors."""
+    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column, element, own = number % COUNT, number // COUNT % KEYS, number // (COUNT * KEYS)
+    at = sums + ((own * (LINES * SUMS) + GROUP + element) * WIDTH + FIRST + column)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for line in range(LINES):
+        total += tl.load(at + line * (SUMS * WIDTH), number < count, 0.0)
+    tl.store(found + number, (total * (tl.load(unit) * factor)).to(found.dtype.element_ty), number < count)
+
+
+@triton.jit
+def _levels(at, plane, DROPS: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What the queries' kernel has stored: PAIR columns that are added to a score in bits, one to a product, a hash."""
+    levels = ()
+    for c in tl.static_range(PAIR + 1):
+        levels = levels + (read(at + c * plane, PAIR),)
+    if DROPS:
+        levels = levels + (read(at + (PAIR + 1) * plane, PAIR).to(tl.uint32, bitcast=True),)
+    return levels
 
 
 @triton.jit(do_not_specialize=["batch", "least"])
 def keys_kernel(  # type: ignore[no-untyped-def]
-    query, key, value, table, bias, grad_out, levels, grad_key, grad_value, seed, unit, batch, least,
+    query, key, value, table, vectors, bias, grad_out, levels, grad_key, grad_value, unit, batch, least,
     Q: tl.constexpr, K: tl.constexpr, V: tl.constexpr, G: tl.constexpr, GK: tl.constexpr, GV: tl.constexpr,
     HEADS: tl.constexpr, OUTPUTS: tl.constexpr, KEYS: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, HAS_BIAS: tl.constexpr,
-    DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, SPACE: tl.constexpr, SHARES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, DROPS: tl.constexpr, LANES: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
     """Gradients of ``SHARED`` elements' keys and values at ``LANES`` pixels, from every query that sees them."""
     AREA: tl.constexpr = WY * WX
+    ENTRIES: tl.constexpr = KEYS // SHARES * AREA
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    SIZE: tl.constexpr = (D + PAIR - 1) // PAIR
+    SIZE: tl.constexpr = (SPACE + PAIR - 1) // PAIR
     WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
+    REST: tl.constexpr = D - SPACE
+    APART: tl.constexpr = AREA if SHARES == 1 else 0  # how far off the next element's entry is: none where all share it
     program = tl.program_id(0)
     first = program % (KEYS // SHARED) * SHARED
     program = program // (KEYS // SHARED)
-    columns = (batch + PAIR - 1) // PAIR * (H * W)
-    tiles = (columns + LANES - 1) // LANES
+    images = (batch + PAIR - 1) // PAIR
+    tiles = (images * (H * W) + LANES - 1) // LANES
     head = (program // tiles).to(tl.int64)
-    image, pixel, y, x, live = pixels(program % tiles, batch, LANES, H, W, PAIR)
-    table += (head * (OUTPUTS * KEYS) + first) * (AREA * WORDS)
-    bias += head * (OUTPUTS * KEYS * AREA) + first * AREA
+    image, pixel, y, x, live = pixels(program % tiles, 0, images, batch, LANES, H, W, PAIR)
+    table += (head * (OUTPUTS * ENTRIES) + first * APART) * WORDS
+    bias += head * (OUTPUTS * ENTRIES) + first * APART
+    vectors += (head * (OUTPUTS * KEYS) + first) * (((REST + PAIR - 1) // PAIR + 3) // 4 * 4)
     asking = query + (image * Q[0] + head * Q[1] + pixel)
     wanting = grad_out + (image * G[0] + head * G[1] + pixel)
     key_at = key + (image * K[0] + head * K[1] + first * K[3] + pixel)
     value_at = value + (image * V[0] + head * V[1] + first * V[3] + pixel)
-    about, plane = (image * HEADS + head) * (OUTPUTS * H * W) + pixel, tl.cast(columns, tl.int64) * (HEADS * OUTPUTS)
+    about = (image * HEADS + head) * (OUTPUTS * H * W) + pixel
+    plane = tl.cast(images, tl.int64) * (HEADS * OUTPUTS * H * W)
     keys = rows_of(key_at, D, K[2], K[3], SHARED, PAIR)
     values = rows_of(value_at, DV, V[2], V[3], SHARED, PAIR)
     factor = full(pixel, 1, _LOG2E / D**0.5, PAIR)[0]
     total, total_value = full(pixel, SHARED * D, 0.0, PAIR), full(pixel, SHARED * DV, 0.0, PAIR)
-    for line in range(OUTPUTS * WY * CHUNKS):
-        output, line_y, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
-        offset = line_y * WX + start
-        line_table = table + (output * (KEYS * AREA) + offset) * WORDS
-        for j in tl.static_range(GROUP):
-            inside, place, shift = look(y, x, line_y, start, j, -1, H, W, WY, WX, GROUP)
-            number = about + (output * (H * W) + place)
-            known = _levels(levels + number, plane, PAIR)
-            row = neighbour(asking + (output * Q[3] + place), D, Q[2], PAIR)
-            grad = neighbour(wanting + (output * G[3] + place), DV, G[2], PAIR)
-            if DROPS:
-                mark = hashed(number + tl.load(seed))
-            outset = outset_of(inside, PAIR)
-            before, before_value, total, total_value = total, total_value, (), ()
+    for output in range(OUTPUTS):
+        coded = keys
+        if REST > 0:
+            coded = ()
             for i in tl.static_range(SHARED):
-                codes = codes_of(line_table + (i * AREA + shift) * WORDS, SIZE)
-                score, product = outset, full(pixel, 1, 0.0, PAIR)[0]
-                for c in tl.static_range(D):
-                    own = channel(keys, key_at, i, c, D, K[2], K[3], PAIR)
-                    score = times_plus(row[c], plus(own, code_of(codes, c, PAIR), PAIR), score, PAIR)
-                for c in tl.static_range(DV):
-                    own = channel(values, value_at, i, c, DV, V[2], V[3], PAIR)
-                    product = times_plus(grad[c], own, product, PAIR)
-                if HAS_BIAS:
-                    added = tl.load(bias + output * (KEYS * AREA) + i * AREA + offset + shift)
-                    score = plus(score, alike(added, PAIR), PAIR)
-                weight = _weight(score, factor, known, PAIR)
-                given = weight
-                if DROPS:
-                    keep = keep_of(mark, (first + i) * AREA + offset + shift, least, PAIR)
-                    given, product = times(weight, keep, PAIR), times(product, keep, PAIR)
-                slope = times(weight, plus(product, known[PAIR], PAIR), PAIR)
-                for c in tl.static_range(DV):
-                    total_value = total_value + (times_plus(given, grad[c], before_value[i * DV + c], PAIR),)
-                for c in tl.static_range(D):
-                    total = total + (times_plus(slope, row[c], before[i * D + c], PAIR),)
+                vector = _vector(vectors, output * KEYS + i, REST, PAIR)
+                for c in tl.static_range(SPACE):
+                    coded = coded + (keys[i * D + c],)
+                for c in tl.static_range(REST):
+                    coded = coded + (plus(keys[i * D + SPACE + c], code_of(vector, c, PAIR), PAIR),)
+        for line in range(WY * CHUNKS):
+            row, start = line // CHUNKS, line % CHUNKS * GROUP
+            offset = row * WX + start
+            line_table = table + (output * ENTRIES + offset) * WORDS
+            for j in tl.static_range(GROUP):
+                inside, step, shift = look(y, x, row, start, j, -1, H, W, WY, WX, GROUP)
+                known = _levels(levels + (about + (output * (H * W) + step)), plane, DROPS, PAIR)
+                asked = neighbour(asking + (output * Q[3] + step), D, Q[2], PAIR)
+                grad = neighbour(wanting + (output * G[3] + step), DV, G[2], PAIR)
+                before, before_value, total, total_value = total, total_value, (), ()
+                for i in tl.static_range(SHARED):
+                    if i == 0 or APART > 0:
+                        codes, begun = codes_of(line_table + (i * APART + shift) * WORDS, SIZE), outset_of(inside, PAIR)
+                        for c in tl.static_range(SPACE):
+                            begun = times_plus(asked[c], code_of(codes, c, PAIR), begun, PAIR)
+                    score, product = begun, full(pixel, 1, 0.0, PAIR)[0]
+                    for c in tl.static_range(D):
+                        score = times_plus(asked[c], channel(coded, key_at, i, c, D, K[2], K[3], PAIR), score, PAIR)
+                    for c in tl.static_range(DV):
+                        own = channel(values, value_at, i, c, DV, V[2], V[3], PAIR)
+                        product = times_plus(grad[c], own, product, PAIR)
+                    if HAS_BIAS:
+                        added = tl.load(bias + (output * ENTRIES + i * APART + offset + shift))
+                        score = plus(score, alike(added, PAIR), PAIR)
+                    given, slope = _slope(
+                        score,
+                        product,
+                        factor,
+                        known,
+                        0,
+                        known[PAIR + DROPS],
+                        (first + i) * AREA + offset + shift,
+                        least,
+                        DROPS,
+                        PAIR,
+                    )
+                    for c in tl.static_range(DV):
+                        total_value = total_value + (times_plus(given, grad[c], before_value[i * DV + c], PAIR),)
+                    for c in tl.static_range(D):
+                        total = total + (times_plus(slope, asked[c], before[i * D + c], PAIR),)
     size = tl.load(unit)
     for i in tl.static_range(SHARED):
         at = grad_key + (image * (PAIR * GK[0]) + head * GK[1] + (first + i) * GK[3] + pixel)

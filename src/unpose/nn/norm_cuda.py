@@ -22,16 +22,17 @@ from torch import Tensor
 
 from unpose.nn.sums_cuda import over_rows
 
-_TILE = 4096
-"""Numbers of one tile, 32 for each thread of four warps; the backward pass holds two tiles."""
+_TILE = 1024
+"""Numbers that a warp holds of a tile, 32 for each thread; the backward pass holds four tiles: maps, gradient and two
+sums. Tiles of one warp need no barrier."""
 
-_BLOCK = 256
-"""Channels of a tile, at most: its 16 places then still fill the sectors that memory is read in."""
+_BLOCK, _LEAST = 256, 16
+"""Channels of a tile, at most, and places, at least: these fill the sectors that memory is read in."""
 
 _PLACES = 256
 """Places of a tile, at most: maps of few channels are small, and more programs share them."""
 
-_PROGRAMS = 1024
+_PROGRAMS = 4096
 """Programs of the backward pass, at most: enough for any GPU, and few block sums to add up."""
 
 
@@ -76,8 +77,14 @@ def _shape(maps: Tensor) -> tuple[dict[str, Any], int]:
     batch, channels = maps.shape[:2]
     places = maps[:1, :1].numel()
     block = min(triton.next_power_of_2(channels), _BLOCK)
-    lanes = min(_TILE // block, _PLACES)
-    shape = {"places": places, "CHANNELS": channels, "BLOCK": block, "LANES": lanes, "num_warps": 4}
+    lanes = min(max(_LEAST, _TILE // block), _PLACES)
+    shape = {
+        "places": places,
+        "CHANNELS": channels,
+        "BLOCK": block,
+        "LANES": lanes,
+        "num_warps": max(1, block * lanes // _TILE),
+    }
     return shape, batch * triton.cdiv(places, lanes)
 
 
@@ -111,7 +118,9 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     """
     to_weight, to_bias = (), ()
     for _ in tl.static_range(0, CHANNELS, BLOCK):
-        to_weight, to_bias = to_weight + (tl.zeros((BLOCK,), tl.float32),), to_bias + (tl.zeros((BLOCK,), tl.float32),)
+        # Places are summed up last: in every tile that would cost as much as all the rest.
+        nothing = tl.zeros((BLOCK, LANES), tl.float32)
+        to_weight, to_bias = to_weight + (nothing,), to_bias + (nothing,)
     begin = tl.program_id(0) * steps
     for tile in range(begin, tl.minimum(begin + steps, tiles)):
         start, place, is_place = _where(tile, places, CHANNELS, LANES)
@@ -131,8 +140,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
             at, is_inside = _tile(channel, place, is_place, places, CHANNELS)
             normed = (_read(maps + start, at, is_inside) - mean) * scale
             slope = _slope(_read(grad_out + start, at, is_inside), normed, weight, bias, channel, CHANNELS, SWISH)
-            more_weight = more_weight + (to_weight[first // BLOCK] + tl.sum(slope * normed, 1),)
-            more_bias = more_bias + (to_bias[first // BLOCK] + tl.sum(slope, 1),)
+            more_weight = more_weight + (to_weight[first // BLOCK] + slope * normed,)
+            more_bias = more_bias + (to_bias[first // BLOCK] + slope,)
             slope = slope * _column(weight, channel, CHANNELS)
             found = (slope - total / CHANNELS - normed * (along / CHANNELS)) * scale
             tl.store(grad_maps + start + at, found.to(grad_maps.dtype.element_ty), mask=is_inside)
@@ -140,8 +149,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     row = sums + tl.program_id(0) * (2 * CHANNELS)
     for first in tl.static_range(0, CHANNELS, BLOCK):
         channel = first + tl.arange(0, BLOCK)
-        tl.store(row + channel, to_weight[first // BLOCK], mask=channel < CHANNELS)
-        tl.store(row + CHANNELS + channel, to_bias[first // BLOCK], mask=channel < CHANNELS)
+        tl.store(row + channel, tl.sum(to_weight[first // BLOCK], 1), mask=channel < CHANNELS)
+        tl.store(row + CHANNELS + channel, tl.sum(to_bias[first // BLOCK], 1), mask=channel < CHANNELS)
 
 
 @triton.jit

@@ -1,14 +1,17 @@
 """A linear map of the channels on a GPU in half precision, where the places of a channel lie side by side.
 
 The products are small, 20 channels wide in the published networks, so what takes the time is memory. A program reads
-all channels at some places of one image once and writes the result once: the bias is added and types are changed on
-the way, not in passes of their own. The gradient of weight and bias is one product too, with a channel of ones beside
-the maps; it is summed over a program's places, then over programs in a second, fixed sum. Sums are float32.
+all channels at some places of one image once, or of the two that share words, and writes the result once: the bias is
+added and types are changed on the way, not in passes of their own. The gradient of weight and bias is one product too,
+with a channel of ones beside the maps; it is summed over a program's places, then over programs in a second, fixed sum.
+Sums are float32.
 
 As with the norm (:mod:`unpose.nn.norm_cuda`) nothing depends on the machine or passes through the host.
 """
 
-# mypy: disable-error-code="assignment, misc"
+# Triton reads no stars in tuples and no annotations of them.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment, var-annotated, misc"
 
 import torch
 import triton
@@ -16,9 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from unpose.nn.sums_cuda import over_rows
+from unpose.nn.words_cuda import word
 
 _LANES = 128
-"""Places of a tile."""
+"""Places of a tile, of all its images together."""
 
 _INSIDE = 64
 """Channels that go into one product, at most; of more channels, those after the first block are read again for each
@@ -36,15 +40,28 @@ def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dt
 
     Factors are rounded to the type ``product``, bfloat16 or float16.
     """
+    out = torch.empty(len(maps), len(weight), *maps.shape[2:], dtype=kind, device=maps.device)
+    return _map(maps, weight, bias, product, out)
+
+
+def forward_words(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype) -> Tensor:
+    """:func:`forward` as attention reads it: two images in words of 32 bits, (ceil(b / 2), out, ...), in float16."""
+    columns = triton.cdiv(len(maps), 2)
+    out = torch.empty(columns, len(weight), *maps.shape[2:], dtype=torch.int32, device=maps.device)
+    return _map(maps, weight, bias, product, out)
+
+
+def _map(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype, out: Tensor) -> Tensor:
+    """Writes one product for each image to ``out``, or where that has int32, words of two."""
     maps = maps.contiguous()
     batch, inside = maps.shape[:2]
-    outside, places = len(weight), maps[:1, :1].numel()
-    out = torch.empty(batch, outside, *maps.shape[2:], dtype=kind, device=maps.device)
+    outside, places, pair = len(weight), maps[:1, :1].numel(), 2 if out.dtype == torch.int32 else 1
+    lanes = _LANES // pair
     with torch.cuda.device_of(maps):
-        forward_kernel[(batch * triton.cdiv(places, _LANES),)](
-            maps, weight, weight if bias is None else bias, out, places, *weight.stride(),
-            INSIDE=inside, OUTSIDE=outside,
-            BLOCK_INSIDE=_block(inside, _INSIDE), BLOCK_OUTSIDE=_block(outside, _OUTSIDE), LANES=_LANES,
+        forward_kernel[(len(out) * triton.cdiv(places, lanes),)](
+            maps, weight, weight if bias is None else bias, out, batch, places, *weight.stride(),
+            INSIDE=inside, OUTSIDE=outside, PAIR=pair,
+            BLOCK_INSIDE=_block(inside, _INSIDE), BLOCK_OUTSIDE=_block(outside, _OUTSIDE), LANES=lanes,
             HAS_BIAS=bias is not None, PRODUCT=_TRITON[product], num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
@@ -79,28 +96,41 @@ def _block(channels: int, most: int) -> int:
 
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
-    maps, weight, bias, out, places, row, column,
-    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr, BLOCK_INSIDE: tl.constexpr, BLOCK_OUTSIDE: tl.constexpr,
-    LANES: tl.constexpr, HAS_BIAS: tl.constexpr, PRODUCT: tl.constexpr,
+    maps, weight, bias, out, batch, places, row, column,
+    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr, PAIR: tl.constexpr, BLOCK_INSIDE: tl.constexpr,
+    BLOCK_OUTSIDE: tl.constexpr, LANES: tl.constexpr, HAS_BIAS: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """One program for each tile of places, with all channels; ``row`` and ``column`` are the weight's strides."""
-    image, place = _where(tl.program_id(0), places, LANES)
-    maps += image * INSIDE * places
-    out += image * OUTSIDE * places
-    held = _read(maps, tl.arange(0, BLOCK_INSIDE), place, places, INSIDE).to(PRODUCT)  # (BLOCK_INSIDE, LANES)
+    """One program for each tile of places, with all channels, of PAIR images; ``row`` and ``column`` are the weight's
+    strides."""
+    number, place = _where(tl.program_id(0), places, LANES)
+    out += number * OUTSIDE * places
+    images, held = (), ()
+    for p in tl.static_range(PAIR):
+        image = maps + tl.minimum(number * PAIR + p, batch - 1) * INSIDE * places  # one that is not there is not read
+        images = images + (image,)
+        tile = _read(image, tl.arange(0, BLOCK_INSIDE), place, places, INSIDE)
+        held = held + (tile.to(PRODUCT),)  # (BLOCK_INSIDE, LANES)
     for first in range(0, OUTSIDE, BLOCK_OUTSIDE):
         channel = first + tl.arange(0, BLOCK_OUTSIDE)
-        factor = _factor(weight, channel, tl.arange(0, BLOCK_INSIDE), row, column, OUTSIDE, INSIDE)
-        found = tl.dot(factor.to(PRODUCT), held)  # (BLOCK_OUTSIDE, LANES)
-        for further in range(BLOCK_INSIDE, INSIDE, BLOCK_INSIDE):
-            within = further + tl.arange(0, BLOCK_INSIDE)
-            factor = _factor(weight, channel, within, row, column, OUTSIDE, INSIDE)
-            found = tl.dot(factor.to(PRODUCT), _read(maps, within, place, places, INSIDE).to(PRODUCT), found)
+        added = tl.zeros((BLOCK_OUTSIDE,), tl.float32)
         if HAS_BIAS:
-            found += tl.load(bias + channel, mask=channel < OUTSIDE, other=0.0).to(tl.float32)[:, None]
+            added = tl.load(bias + channel, mask=channel < OUTSIDE, other=0.0).to(tl.float32)
+        found = ()
+        for p in tl.static_range(PAIR):
+            factor = _factor(weight, channel, tl.arange(0, BLOCK_INSIDE), row, column, OUTSIDE, INSIDE)
+            total = tl.dot(factor.to(PRODUCT), held[p])  # (BLOCK_OUTSIDE, LANES)
+            for further in range(BLOCK_INSIDE, INSIDE, BLOCK_INSIDE):
+                within = further + tl.arange(0, BLOCK_INSIDE)
+                factor = _factor(weight, channel, within, row, column, OUTSIDE, INSIDE)
+                seen = _read(images[p], within, place, places, INSIDE)
+                total = tl.dot(factor.to(PRODUCT), seen.to(PRODUCT), total)
+            found = found + (total + added[:, None],)
         at = channel[:, None].to(tl.int64) * places + place[None]
         is_inside = (channel < OUTSIDE)[:, None] & (place < places)[None]
-        tl.store(out + at, found.to(out.dtype.element_ty), mask=is_inside)
+        if PAIR == 2:
+            tl.store(out + at, word(found[0], found[1]), mask=is_inside)
+        else:
+            tl.store(out + at, found[0].to(out.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit

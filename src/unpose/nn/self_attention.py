@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.attention import check_window, projected_attention
+from unpose.nn.attention import check_window, mapped_attention
+from unpose.nn.autocast import product_type
 from unpose.nn.checks import check_maps
 from unpose.nn.encodings import SeparableEncoding, make_encoding
 from unpose.nn.fused_encoding import has_table, separable_table
@@ -68,25 +69,32 @@ class _SelfAttention(nn.Module):
     def _attend(self, maps: Tensor) -> Tensor:
         """(b, channels, keys, h, w) -> (b, channels, order, h, w)"""
         height, width = maps.shape[-2:]
-        projected = pointwise(maps, self.project.weight, self.project.bias)  # (b, 3 n d, keys, h, w)
-        projected = projected.unflatten(1, (3, self.heads, -1))  # (b, 3, n, d, keys, h, w)
+        kind = product_type(maps)
         window = self._table or (2 * height - 1, 2 * width - 1)
-        position = self._position(window, projected.dtype)
+        position, element = self._position(window, kind)
         bias = None
         if self._dilates:
-            bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(projected)
-        dropout = self.attention_dropout if self.training else 0.0
-        found = projected_attention(projected, position, bias=bias, dropout=dropout)  # (b, n, order, h, w, d)
+            bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(maps.device, kind)
+        found = mapped_attention(
+            maps,
+            self.project.weight,
+            self.project.bias,
+            self.heads,
+            position,
+            element=element,
+            bias=bias,
+            dropout=self.attention_dropout if self.training else 0.0,
+        )  # (b, n, order, h, w, d)
         joined = found.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, n d, order, h, w)
         return self.value_dropout(pointwise(joined, self.merge.weight, self.merge.bias))
 
-    def _position(self, window: tuple[int, int], kind: torch.dtype) -> Tensor:
-        """The encoding written out, (n or 1, order, ..., keys, *window, d) in the type ``kind``."""
-        if isinstance(self.encoding, SeparableEncoding) and has_table(self.encoding, self.inverses):
+    def _position(self, window: tuple[int, int], kind: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """The encoding written out, (n or 1, order, ..., keys, *window, d) in the type ``kind``; or in two parts."""
+        if isinstance(self.encoding, SeparableEncoding) and has_table(self.encoding, self.inverses, self.relations):
             return separable_table(self.encoding, self.inverses, self.relations, window, kind)
         # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
-        return position_table(self.encoding, inverses, self.relations, window).to(kind)
+        return position_table(self.encoding, inverses, self.relations, window).to(kind), None
 
 
 class LiftingSelfAttention(_SelfAttention):

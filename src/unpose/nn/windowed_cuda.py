@@ -1,4 +1,4 @@
-"""Group attention on a GPU: the sums of :mod:`unpose.nn.windowed`, in kernels that never write a score.
+"""Group attention on a GPU: the sums of :mod:`unpose.nn.windowed`, in kernels that never keep a score.
 
 Heads are small, ten channels in the published networks, and each pixel has its own neighbours. So a thread is a pixel.
 It keeps the queries of a few output elements in registers and walks over the keys of its window; what it reads of a key
@@ -10,8 +10,13 @@ each query that sees it, which takes longer.
 
 Tensors in bfloat16 or float16 are computed with in float16, which has more digits than bfloat16, for two images at a
 time: what a pixel of one image does, the same pixel of the next does too, and one instruction does both. Denominators
-are summed in float32, and the table's gradient over a few dozen pixels in float16, then in float32. Gradients are
-scaled to the range of float16 by their largest entry.
+and the table's gradient are summed in float32. Gradients are scaled to the range of float16 by their largest entry.
+
+An encoding often has channels that depend on the offset alone and others that depend on the elements alone. Then what a
+query has with an entry of the table is computed once for all key elements, and so is the entry's gradient.
+
+The forward pass writes no score. The backward pass computes them twice: for the gradients of the queries, which leaves
+sums of the scores' gradients over key elements for a matrix product that gives the table's, and for those of the keys.
 
 Nothing is added up in an order that can change: the backward pass goes over the queries for their gradients, over the
 keys for theirs, over the table for its block sums, and adds those in a second, fixed sum. No block size depends on the
@@ -29,13 +34,21 @@ import torch
 import triton
 from torch import Tensor
 
-from unpose.nn.lanes_cuda import forward_kernel, keys_kernel, queries_kernel, table_kernel
+from unpose.nn.lanes_cuda import (
+    entries_kernel,
+    forward_kernel,
+    keys_kernel,
+    queries_kernel,
+    table_kernel,
+    vectors_kernel,
+)
+from unpose.nn.sums_cuda import over_rows
 from unpose.nn.words_cuda import pack_kernel
 
 _LANES = 32
 """Pixels of one program, a single warp: none waits for another, and the tail of a launch is short."""
 
-_REGISTERS = {"forward": 80, "queries": 120, "table": 60, "keys": 160}
+_REGISTERS = {"forward": 80, "queries": 160, "keys": 160}
 """Registers that hold the channels of a thread's elements, at most; how many elements that are says how often what is
 read serves."""
 
@@ -48,9 +61,16 @@ _UNROLLED = 100
 _PACKED = 1024
 """Words that a program packs."""
 
-_PROGRAMS = 4096
-"""Programs that are enough for any GPU: three rounds of what an H200 holds at once. More of them share the sums of the
-table's gradient, and each has its own."""
+_ENTRIES = 128
+"""Numbers of a table's gradient that a program writes."""
+
+_ROOM = 2**25, 3
+"""For gradients of scores there are so many bytes, or those of so many maps where that is more, and room for one line's
+of one image in any case."""
+
+_BLOCK, _STEP, _ROWS = 1024, 64, 32
+"""Pixels of an image that one program sums up for the table's gradient, at most, those of one product, and slots in its
+rows."""
 
 
 def forward(
@@ -80,41 +100,89 @@ def forward(
     """
     _check_types(query, key, value)
     planar = [_planar(tensor) for tensor in (query, key, value)]
-    return _attend(planar, [_words(tensor) for tensor in planar], position, bias, dropout, seed)
+    words = [_words(tensor) for tensor in planar]
+    return _attend(words, len(query), query.dtype, _Encoding(position, None, bias), dropout, seed)
 
 
 def forward_projected(
-    projected: Tensor, position: Tensor, bias: Tensor | None, dropout: float = 0.0, seed: Tensor | None = None
+    projected: Tensor,
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`forward` of query, key and value in one tensor, (b, 3, n, d, elements, h, w)."""
+    """:func:`forward` of query, key and value in one tensor, (b, 3, n, d, elements, h, w).
+
+    Given ``element``, (heads or 1, outputs, keys, e), the table has one entry for all key elements, of d - e channels,
+    and the vectors of each pair of elements have the rest: scores begin alike for all key elements, and the gradient of
+    the table is that of a sum over them.
+    """
     joined = _joined(projected)
-    return _attend(joined.chunk(3, 1), _words(joined).chunk(3, 1), position, bias, dropout, seed)
+    words, kind = _words(joined), projected.dtype
+    return _attend(words.chunk(3, 1), len(joined), kind, _Encoding(position, element, bias), dropout, seed)
+
+
+def forward_words(
+    words: Tensor,
+    batch: int,
+    position: Tensor,
+    element: Tensor | None,
+    dropout: float,
+    seed: Tensor | None,
+    kind: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """:func:`forward_projected` of as many images, (ceil(b / 2), 3 n, d, elements, h, w) of words; out is ``kind``."""
+    return _attend(words.chunk(3, 1), batch, kind, _Encoding(position, element, None), dropout, seed)
+
+
+def has_words(tensor: Tensor) -> bool:
+    """Whether kernels read words instead of a tensor's numbers: in half precision, but not of a single image."""
+    return tensor.dtype != torch.float32 and len(tensor) > 1
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """What scores have beside queries and keys."""
+
+    position: Tensor
+    element: Tensor | None
+    bias: Tensor | None
+
+    def tables(self, heads: int, pair: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Position, element and bias as kernels read them; nothing reads those that there are not."""
+        position = _table(self.position.flatten(2, 4), heads, pair)
+        element = position if self.element is None else _table(self.element, heads, pair)
+        if self.bias is None:
+            return position, element, position
+        # Times sqrt(d), by which scores are divided.
+        bias = math.sqrt(self.position.shape[-1]) * self.bias.float()
+        return position, element, bias.flatten(2).expand(heads, -1, -1).contiguous()
 
 
 def _attend(
-    planar: Sequence[Tensor],
     words: Sequence[Tensor],
-    position: Tensor,
-    bias: Tensor | None,
+    batch: int,
+    kind: torch.dtype,
+    encoding: _Encoding,
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`forward` of query, key and value, given planar and as kernels read them."""
-    value = planar[2]
-    batch, heads, channels, _, height, width = value.shape
-    outputs, pair = position.shape[1], _pair(value)
-    out = torch.empty(batch, heads, channels, outputs, height, width, dtype=value.dtype, device=value.device)
-    logsumexp = torch.empty(batch, heads, outputs, height, width, device=value.device)
-    shape = _shape(planar, position, bias, dropout)
+    """:func:`forward` of query, key and value as kernels read them, of so many images; the result is of this kind."""
+    _, heads, channels, _, height, width = words[2].shape
+    shape, pair = _shape(words, encoding, dropout), 2 if words[2].dtype == torch.int32 else 1
+    outputs = shape["OUTPUTS"]
+    out = torch.empty(batch, heads, channels, outputs, height, width, dtype=kind, device=words[2].device)
+    logsumexp = torch.empty(batch, heads, outputs, height, width, device=out.device)
     query, key, value = words[0].expand(-1, -1, -1, outputs, -1, -1), words[1], words[2]
-    shared = _divisor(outputs, _REGISTERS["forward"] // (shape["D"] + shape["DV"]))
-    tables = _encoding(position, heads, pair), _bias(position, bias, heads)
-    grid = (_tiles(batch, shape, pair) * (outputs // shared) * heads,)
+    each = shape["D"] + shape["DV"] + (2 * _group(shape) if shape["SHARES"] > 1 else 0)
+    shared = _divisor(outputs, _REGISTERS["forward"] // each)
+    grid = (_tiles(batch, shape, pair) * (outputs // shared),)
     with torch.cuda.device_of(value):
         forward_kernel[grid](
-            query, key, value, *tables, out, logsumexp, _seed(seed, value), batch, _least(dropout, pair), 1 - dropout,
-            Q=query.stride()[:4], K=key.stride()[:4], V=value.stride()[:4], R=out.stride()[:4],
-            **shape, LANES=_LANES, SHARED=shared, PAIR=pair, GROUP=_group(shape), num_warps=1, num_stages=1,
+            query, key, value, *encoding.tables(heads, pair), out, logsumexp, _seed(seed, value), batch,
+            _least(dropout, pair), 1 - dropout, Q=query.stride()[:4], K=key.stride()[:4], V=value.stride()[:4],
+            R=out.stride()[:4], **shape, **_launch(shape, pair), SHARED=shared,
         )  # fmt: skip
     return _pixels_first(out), logsumexp
 
@@ -138,157 +206,174 @@ def backward(
 
     Notes
     -----
-    Beside the results, memory is the copies :func:`forward` makes, one of the gradient, two numbers a query, and block
-    sums of the table's gradient: about a thousand floats for each of 4,096 programs, or one table for each head where
-    that is more.
+    Beside the results, memory is the copies :func:`forward` makes, one of the gradient, a few numbers a
+    query, ``_ROOM`` for gradients of scores, and one table for each head, image and 1,024 pixels.
     """
     _check_types(query, key, value)
     planar = [_planar(tensor) for tensor in (query, key, value)]
     to_maps = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in planar]
-    words = [_words(tensor) for tensor in planar]
-    to_tables = _gradients(grad_out, planar, words, to_maps, position, bias, out, logsumexp, dropout, seed)
+    words, encoding = [_words(tensor) for tensor in planar], _Encoding(position, None, bias)
+    to_position, _, to_bias = _gradients(grad_out, words, to_maps, encoding, out, logsumexp, dropout, seed)
     to_query, to_key, to_value = (_pixels_first(tensor) for tensor in to_maps)
-    return to_query, to_key, to_value, *to_tables
+    return to_query, to_key, to_value, to_position, to_bias
 
 
 def backward_projected(
     grad_out: Tensor,
     projected: Tensor,
     position: Tensor,
+    element: Tensor | None,
     bias: Tensor | None,
     out: Tensor,
     logsumexp: Tensor,
     dropout: float = 0.0,
     seed: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients of projected, position and bias, as :func:`backward`; the first is written where it belongs."""
-    joined = _joined(projected)
-    to_joined = torch.empty(joined.shape, dtype=joined.dtype, device=joined.device)
-    planar, words, to_maps = (tensor.chunk(3, 1) for tensor in (joined, _words(joined), to_joined))
-    to_tables = _gradients(grad_out, planar, words, to_maps, position, bias, out, logsumexp, dropout, seed)
-    return to_joined.view(projected.shape), *to_tables
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of projected, position, element and bias, as :func:`backward`; the first is written where it belongs.
+
+    ``projected`` may be the words that :func:`forward_words` was given.
+    """
+    words = projected if projected.dtype == torch.int32 else _words(_joined(projected))
+    to_joined = torch.empty(len(out), *words.shape[1:], dtype=out.dtype, device=out.device)
+    encoding = _Encoding(position, element, bias)
+    to_tables = _gradients(grad_out, words.chunk(3, 1), to_joined.chunk(3, 1), encoding, out, logsumexp, dropout, seed)
+    return to_joined.unflatten(1, (3, -1)), *to_tables
 
 
 def _gradients(
     grad_out: Tensor,
-    planar: Sequence[Tensor],
     words: Sequence[Tensor],
     to_maps: Sequence[Tensor],
-    position: Tensor,
-    bias: Tensor | None,
+    encoding: _Encoding,
     out: Tensor,
     logsumexp: Tensor,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of position and bias; those of query, key and value are written to ``to_maps``, planar."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of position, element and bias; those of the maps, given as kernels read them, go to ``to_maps``.
+
+    The kernel of the queries computes the gradients of the scores; what the table needs of them it writes, for a few
+    images at a time, and a matrix product reads. The kernel of the keys computes them again.
+    """
     grad_out, out = _planar(grad_out), _planar(out)
-    shape, pair = _shape(planar, position, bias, dropout), _pair(planar[2])
-    query, key, value = words[0].expand(-1, -1, -1, shape["OUTPUTS"], -1, -1), words[1], words[2]
+    shape, pair, batch = _shape(words, encoding, dropout), 2 if has_words(out) else 1, len(out)
+    heads, outputs = shape["HEADS"], shape["OUTPUTS"]
+    query, key, value = words[0].expand(-1, -1, -1, outputs, -1, -1), words[1], words[2]
     grad_out, unit = _scaled(grad_out, dropout)
-    strides = {"Q": query.stride()[:4], "K": key.stride()[:4], "V": value.stride()[:4], "G": grad_out.stride()[:4]}
-    tables = _encoding(position, shape["HEADS"], pair), _bias(position, bias, shape["HEADS"])
-    settings = {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape), "num_warps": 1, "num_stages": 1}
-    given = _Given(
-        (query, key, value, *tables, grad_out), logsumexp, _levels(logsumexp, pair), _seed(seed, value), unit, dropout,
-        strides | settings | shape,
-    )  # fmt: skip
+    tables, seed = encoding.tables(heads, pair), _seed(seed, value)
+    kind = torch.float32 if pair == 1 else torch.int32
+    planes = pair + 1 + shape["DROPS"]
+    levels = torch.empty(planes, triton.cdiv(batch, pair), *logsumexp.shape[1:], dtype=kind, device=out.device)
     to_query, to_key, to_value = to_maps
-    is_shared = to_query.shape[3] < shape["OUTPUTS"]
+    is_shared = to_query.shape[3] < outputs
     to_queries = to_query if not is_shared else to_query.new_empty(*out.shape[:2], shape["D"], *out.shape[3:])
+    strides = {
+        "Q": query.stride()[:4], "K": key.stride()[:4], "V": value.stride()[:4], "G": grad_out.stride()[:4],
+    }  # fmt: skip
     with torch.cuda.device_of(value):
-        _backward_queries(given, out, to_queries)
-        grad_table = _backward_table(given)
-        _backward_keys(given, to_key, to_value)
+        given = (query, key, value, *tables, grad_out)
+        sums = _over_queries(given, out, logsumexp, levels, to_queries, seed, unit, dropout, shape, pair, strides)
+        shared = _divisor(shape["KEYS"], _REGISTERS["keys"] // (2 * (shape["D"] + shape["DV"])))
+        keys_kernel[(_tiles(batch, shape, pair) * (shape["KEYS"] // shared),)](
+            *given, levels, to_key, to_value, unit, batch, _least(dropout, pair),
+            GK=to_key.stride()[:4], GV=to_value.stride()[:4], **strides, **shape, **_launch(shape, pair), SHARED=shared,
+        )  # fmt: skip
+        to_tables = _to_tables(sums, encoding, unit, shape)
     if is_shared:
         torch.sum(to_queries, 3, keepdim=True, out=to_query)
-    d = position.shape[-1]
-    to_position = _over_blocks(grad_table[:, :, :, :d], position, unit / math.sqrt(d))
-    return to_position, None if bias is None else _over_blocks(grad_table[:, :, :, d:], bias[..., None], unit)[..., 0]
+    return to_tables
 
 
-def _over_blocks(sums: Tensor, table: Tensor, size: Tensor) -> Tensor:
-    """The second sum: (blocks, heads, outputs, columns, entries) -> the table's shape, whose heads may be one.
-
-    It is multiplied, rounded and laid out in one pass.
-    """
-    total = sums.sum(0) if len(table) == sums.shape[1] else sums.sum((0, 1))[None]
-    found = torch.empty(table.shape, dtype=table.dtype, device=table.device)
-    torch.mul(total.transpose(-1, -2), size, out=found.flatten(2, 4))
-    return found
-
-
-@dataclass(frozen=True)
-class _Given:
-    """What all kernels of the backward pass are given."""
-
-    tensors: tuple[Tensor, ...]  # query, key, value, table, bias and the result's gradient, as kernels read them
-    logsumexp: Tensor
-    levels: Tensor  # what the queries' kernel writes for the others, see there
-    seed: Tensor
-    unit: Tensor
-    dropout: float
-    settings: dict[str, Any]  # strides, shapes and how kernels run
-
-    @property
-    def batch(self) -> int:
-        return len(self.logsumexp)
-
-    @property
-    def tiles(self) -> int:
-        return _tiles(self.batch, self.settings, self.settings["PAIR"])
-
-    @property
-    def least(self) -> int:
-        return _least(self.dropout, self.settings["PAIR"])
-
-    def shared(self, elements: int, kernel: str, channels: int) -> int:
-        """Elements that a lane holds, which take so many channels each."""
-        return _divisor(elements, _REGISTERS[kernel] // channels)
-
-
-def _backward_queries(given: _Given, out: Tensor, grad_query: Tensor) -> None:
-    """Writes ``levels`` and gradients of the queries, planar."""
-    heads, outputs, d, dv = (given.settings[name] for name in ("HEADS", "OUTPUTS", "D", "DV"))
-    shared = given.shared(outputs, "queries", 2 * d + dv)
-    queries_kernel[(given.tiles * (outputs // shared) * heads,)](
-        *given.tensors, out, given.logsumexp, given.levels, grad_query, given.seed, given.unit, given.batch,
-        given.least, 1 - given.dropout,
-        R=out.stride()[:4], GQ=grad_query.stride()[:4], SHARED=shared, **given.settings,
-    )  # fmt: skip
-
-
-def _backward_table(given: _Given) -> Tensor:
-    """Block sums of the table's gradient, (blocks, heads, outputs, d and one for the bias, entries).
-
-    A program has few entries and many pixels and keeps its sums to the end: scores are computed once more for it, which
-    takes less time than to bring sums in and out for every few pixels.
-    """
-    settings = given.settings
-    heads, outputs, d = settings["HEADS"], settings["OUTPUTS"], settings["D"]
-    window = settings["KEYS"] * settings["WY"]
-    shared = given.shared(outputs, "table", d * settings["GROUP"])
-    programs = window * triton.cdiv(settings["WX"], settings["GROUP"]) * (outputs // shared) * heads
-    tiles = triton.cdiv(given.batch, settings["PAIR"]) * triton.cdiv(settings["H"] * settings["W"], _LANES)
-    tiles_each = triton.cdiv(tiles, triton.cdiv(_PROGRAMS, programs))
-    blocks = triton.cdiv(tiles, tiles_each)  # none of them empty
-    columns, entries = d + settings["HAS_BIAS"], window * settings["WX"]
-    sums = torch.empty(blocks, heads, outputs, columns, entries, device=given.levels.device)
-    table_kernel[(programs * blocks,)](
-        *given.tensors, given.levels, sums, given.seed, given.batch, blocks, tiles_each, given.least,
-        SHARED=shared, **settings,
-    )  # fmt: skip
+def _over_queries(
+    given: Sequence[Tensor],
+    out: Tensor,
+    logsumexp: Tensor,
+    levels: Tensor,
+    to_query: Tensor,
+    seed: Tensor,
+    unit: Tensor,
+    dropout: float,
+    shape: dict[str, Any],
+    pair: int,
+    strides: dict[str, Any],
+) -> Tensor:
+    """Writes the gradient of the queries and their levels; block sums for the table, (blocks, heads, outputs, slots,
+    d and one for the bias), where slots are the sums of all lines."""
+    heads, outputs, pixels, launch = shape["HEADS"], shape["OUTPUTS"], shape["H"] * shape["W"], _launch(shape, pair)
+    lines, sums_each = _lines(shape)
+    columns = triton.cdiv(len(out), pair)
+    line_bytes = 4 * heads * outputs * sums_each * pixels
+    # As many images as there is room for, all times about equally many; or one, and as many lines.
+    room = max(_ROOM[0], _ROOM[1] * 4 * given[0].numel())
+    images = triton.cdiv(columns, triton.cdiv(columns, max(1, room // (lines * line_bytes))))
+    lines_each = max(1, min(lines, room // (images * line_bytes)))
+    slots, width = lines_each * sums_each, shape["D"] + shape["HAS_BIAS"]
+    slopes = torch.empty(images, heads, slots, outputs, pixels, dtype=levels.dtype, device=out.device)
+    shared = _divisor(outputs, _REGISTERS["queries"] // (2 * shape["D"] + shape["DV"] + 2 * launch["GROUP"]))
+    programs = triton.cdiv(images * pixels, _LANES) * heads
+    carry = levels.new_empty(programs * _LANES * outputs * shape["D"] if lines_each < lines else 0)
+    blocks = triton.cdiv(pixels, _BLOCK)
+    sums = torch.empty(columns * blocks, heads, outputs, lines * sums_each, width, device=out.device)
+    halves = [tensor if pair == 1 else tensor.view(torch.float16) for tensor in (given[0], slopes)]
+    names = ("HEADS", "OUTPUTS", "H", "W", "D", "HAS_BIAS")
+    for begun in range(0, columns, images):
+        own = min(images, columns - begun)
+        for begin in range(0, lines, lines_each):
+            end = min(begin + lines_each, lines)
+            queries_kernel[(triton.cdiv(own * pixels, _LANES) * heads * (outputs // shared),)](
+                *given, out, logsumexp, levels, slopes, carry, to_query, seed, unit, len(out), begun, own, begin, end,
+                _least(dropout, pair), 1 - dropout, R=out.stride()[:4], GQ=to_query.stride()[:4], SLOTS=slots,
+                **strides, **shape, **launch, SHARED=shared,
+            )  # fmt: skip
+            rows = (end - begin) * sums_each
+            table_kernel[(outputs * triton.cdiv(rows, _ROWS) * blocks * own * heads,)](
+                *halves, sums, begun, own, begin * sums_each, rows, Q=strides["Q"], SLOTS=slots, ALL=lines * sums_each,
+                **{name: shape[name] for name in names}, PAIR=pair, BLOCK=_BLOCK, ROWS=_ROWS, STEP=_STEP,
+                COLUMNS=max(16, triton.next_power_of_2(width)), num_warps=4,
+            )  # fmt: skip
     return sums
 
 
-def _backward_keys(given: _Given, grad_key: Tensor, grad_value: Tensor) -> None:
-    """Writes gradients of keys and values, planar: each gathers from the queries whose window it is in."""
-    heads, keys, d, dv = (given.settings[name] for name in ("HEADS", "KEYS", "D", "DV"))
-    shared = given.shared(keys, "keys", 2 * (d + dv))
-    keys_kernel[(given.tiles * (keys // shared) * heads,)](
-        *given.tensors, given.levels, grad_key, grad_value, given.seed, given.unit, given.batch, given.least,
-        GK=grad_key.stride()[:4], GV=grad_value.stride()[:4], SHARED=shared, **given.settings,
-    )  # fmt: skip
+def _to_tables(
+    sums: Tensor, encoding: _Encoding, unit: Tensor, shape: dict[str, Any]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of position, element and bias from block sums: the second sum, over blocks, and heads if they share."""
+    position, element, bias = encoding.position, encoding.element, encoding.bias
+    d, space, (lines, sums_each) = shape["D"], shape["SPACE"], _lines(shape)
+    own = _over_blocks(sums, position)
+    common = {"WIDTH": sums.shape[-1], "SUMS": sums_each, "GROUP": _group(shape), "BLOCK": _ENTRIES}
+    window = {"PARTS": position.shape[2], "WY": shape["WY"], "WX": shape["WX"]}
+
+    def empty(table: Tensor) -> tuple[Tensor, tuple[int]]:
+        return torch.empty_like(table, memory_format=torch.contiguous_format), (triton.cdiv(table.numel(), _ENTRIES),)
+
+    to_position, grid = empty(position)
+    scale = 1 / math.sqrt(d)
+    entries_kernel[grid](own, to_position, unit, scale, position.numel(), FIRST=0, COUNT=space, **window, **common)
+    to_element = to_bias = None
+    if element is not None:
+        to_element, grid = empty(element)
+        vectors_kernel[grid](
+            own, to_element, unit, scale, element.numel(), FIRST=space, COUNT=d - space, LINES=lines,
+            KEYS=shape["KEYS"], **common,
+        )  # fmt: skip
+    if bias is not None:
+        to_bias, grid = empty(bias)
+        of_bias = _over_blocks(sums, bias)
+        entries_kernel[grid](of_bias, to_bias, unit, 1.0, bias.numel(), FIRST=d, COUNT=1, **window, **common)
+    return to_position, to_element, to_bias
+
+
+def _over_blocks(sums: Tensor, table: Tensor) -> Tensor:
+    """(blocks, heads, ...) -> (heads, ...), or (1, ...) where all heads share a table."""
+    return over_rows(sums if len(table) == sums.shape[1] else sums.flatten(0, 1)[:, None])
+
+
+def _lines(shape: dict[str, Any]) -> tuple[int, int]:
+    """Groups of entries in a table, and the sums of gradients of scores that each has; see the queries' kernel."""
+    group = _group(shape)
+    lines = shape["KEYS"] // shape["SHARES"] * shape["WY"] * triton.cdiv(shape["WX"], group)
+    return lines, group + (shape["SHARES"] if shape["SPACE"] < shape["D"] else 0)
 
 
 def _check_types(*tensors: Tensor) -> None:
@@ -300,21 +385,14 @@ def _check_types(*tensors: Tensor) -> None:
         )
 
 
-def _pair(tensor: Tensor) -> int:
-    """How many images a thread works on: two in half precision, but one where there is only one."""
-    return 1 if tensor.dtype == torch.float32 or len(tensor) == 1 else 2
-
-
 def _tiles(batch: int, shape: dict[str, Any], pair: int) -> int:
-    """Programs that all pixels of one head and one group of outputs take."""
-    return triton.cdiv(triton.cdiv(batch, pair) * shape["H"] * shape["W"], _LANES)
+    """Programs that all pixels of all heads take, for one group of elements."""
+    return triton.cdiv(triton.cdiv(batch, pair) * shape["H"] * shape["W"], _LANES) * shape["HEADS"]
 
 
-def _levels(logsumexp: Tensor, pair: int) -> Tensor:
-    """Memory for what the queries' kernel writes for the others."""
-    batch, *rest = logsumexp.shape
-    kind = torch.float32 if pair == 1 else torch.int32
-    return torch.empty(pair + 1, triton.cdiv(batch, pair), *rest, dtype=kind, device=logsumexp.device)
+def _launch(shape: dict[str, Any], pair: int) -> dict[str, Any]:
+    """What the kernels whose lanes are pixels are compiled for besides shapes."""
+    return {"LANES": _LANES, "PAIR": pair, "GROUP": _group(shape), "num_warps": 1, "num_stages": 1}
 
 
 def _planar(tensor: Tensor) -> Tensor:
@@ -334,7 +412,7 @@ def _words(planar: Tensor, largest: Tensor | None = None, unit: Tensor | None = 
 
     Given its largest entry, the map is scaled first, and ``unit`` becomes what undoes it, over ``keep``.
     """
-    if _pair(planar) == 1:
+    if not has_words(planar):
         return planar
     batch, heads, channels, elements, height, width = planar.shape
     words = torch.empty(triton.cdiv(batch, 2), *planar.shape[1:], dtype=torch.int32, device=planar.device)
@@ -356,32 +434,25 @@ def _scaled(gradient: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
 
     The second also holds the factor of the weights which dropout keeps.
     """
-    if _pair(gradient) == 1:
+    if not has_words(gradient):
         return gradient, torch.full((), 1 / (1 - dropout), device=gradient.device)
     unit = torch.empty((), device=gradient.device)
     return _words(gradient, torch.linalg.vector_norm(gradient, math.inf), unit, 1 - dropout), unit
 
 
-def _encoding(position: Tensor, heads: int, pair: int) -> Tensor:
-    """The table as kernels read it, (heads, outputs, keys, window_y * window_x, columns), columns padded to fours.
+def _table(table: Tensor, heads: int, pair: int) -> Tensor:
+    """(n or 1, outputs, entries, channels) as kernels read it: (heads, outputs, entries, columns), padded to fours.
 
     A column is a channel in float32, or two of float16 in 32 bits.
     """
-    channels = position.shape[-1]
+    channels = table.shape[-1]
     make = torch.zeros if channels % pair else torch.empty  # padding is not read, but for half of a last word
-    table = make(
-        heads, *position.shape[1:5], channels + -channels % (4 * pair),
-        dtype=torch.float32 if pair == 1 else torch.float16, device=position.device,
+    columns = make(
+        heads, *table.shape[1:3], channels + -channels % (4 * pair),
+        dtype=torch.float32 if pair == 1 else torch.float16, device=table.device,
     )  # fmt: skip
-    table[..., :channels] = position
-    return table.view(torch.int32).flatten(3, 4)
-
-
-def _bias(position: Tensor, bias: Tensor | None, heads: int) -> Tensor:
-    """(heads, outputs, entries), times sqrt(d), by which scores are divided; nothing reads it where there is none."""
-    if bias is None:
-        return position
-    return (math.sqrt(position.shape[-1]) * bias.float()).flatten(2).expand(heads, -1, -1).contiguous()
+    columns[..., :channels] = table
+    return columns.view(torch.int32)
 
 
 def _seed(seed: Tensor | None, tensor: Tensor) -> Tensor:
@@ -408,11 +479,13 @@ def _divisor(number: int, limit: int) -> int:
     return max(size for size in range(1, max(1, min(limit, _ELEMENTS)) + 1) if number % size == 0)
 
 
-def _shape(planar: Sequence[Tensor], position: Tensor, bias: Tensor | None, dropout: float) -> dict[str, Any]:
+def _shape(maps: Sequence[Tensor], encoding: _Encoding, dropout: float) -> dict[str, Any]:
     """What all kernels are compiled for."""
-    query, key, value = planar
+    query, key, value = maps
+    position = encoding.position
     return {
         "HEADS": query.shape[1], "OUTPUTS": position.shape[1], "KEYS": key.shape[3], "H": key.shape[4],
         "W": key.shape[5], "WY": position.shape[3], "WX": position.shape[4], "D": query.shape[2], "DV": value.shape[2],
-        "HAS_BIAS": bias is not None, "DROPS": dropout > 0,
+        "SPACE": position.shape[5], "SHARES": key.shape[3] // position.shape[2],
+        "HAS_BIAS": encoding.bias is not None, "DROPS": dropout > 0,
     }  # fmt: skip

@@ -86,6 +86,38 @@ def store(at, number, exists):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def put(at, column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Write a column behind pointers, as it is."""
+    if _INTERPRETED:
+        tl.store(at, column)
+    elif PAIR == 1:
+        tl.inline_asm_elementwise(
+            "st.global.f32 [$1], $2; mov.b32 $0, 0;", "=r,l,f", [at.to(tl.int64), column], tl.int32, False, 1
+        )
+    else:
+        tl.inline_asm_elementwise(
+            "st.global.b32 [$1], $2; mov.b32 $0, 0;", "=r,l,r", [at.to(tl.int64), column], tl.int32, False, 1
+        )
+
+
+@triton.jit
+def carried(at, begin, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A column behind pointers, or zeros where nothing has begun."""
+    if _INTERPRETED:
+        return tl.load(at, mask=begin + tl.zeros(at.shape, tl.int32) > 0, other=0)
+    elif PAIR == 1:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.gt.s32 p, $2, 0; mov.f32 $0, 0f00000000; @p ld.global.f32 $0, [$1]; }", "=f,l,r",
+            [at.to(tl.int64), begin], tl.float32, True, 1,
+        )  # fmt: skip
+    else:
+        return tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.gt.s32 p, $2, 0; mov.b32 $0, 0; @p ld.global.b32 $0, [$1]; }", "=r,l,r",
+            [at.to(tl.int64), begin], tl.int32, True, 1,
+        )  # fmt: skip
+
+
+@triton.jit
 def apart(column, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     """The numbers of a column, one float32 column for each image."""
     if PAIR == 1:
