@@ -8,11 +8,12 @@ step of Adam. `direct` writes out the paper's double sum over the group with eve
 group_attention_memory.py) and drops no attention weights, which the others do. `plain` is the library's version in
 PyTorch's own operations, `fused` its compiled loops.
 
-On the CPU: 4 rotations, batch 8, two threads; every figure from a process of its own, with seconds of the clock and of
-the processor, and the growth of the resident set. Then one layer beside its bounds, counted operations at the rate of a
-matrix product and bytes of maps at the rate of a copy, both measured here; and an image of 256 x 256 pixels with 8
-rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds; `recorded`
-is the fused step in mixed precision, played back as a CUDA graph, which is how `unpose.train` runs it.
+Every figure is from a process of its own. On the CPU: 4 rotations, batch 8, two threads, with seconds of the clock and
+of the processor, and the growth of the resident set. Then one layer beside its bounds, counted operations at the rate
+of a matrix product and bytes of maps at the rate of a copy, both measured here; and an image of 256 x 256 pixels with 8
+rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds, where a
+layer is played back as a CUDA graph; `recorded` is the fused step in mixed precision, played back, which is how
+`unpose.train` runs it.
 """
 
 import argparse
@@ -33,10 +34,10 @@ from unpose.nn import (
     GroupSelfAttention,
     LiftingSelfAttention,
     estimate_memory,
-    group_attention,
     gsa_net,
     implementation,
 )
+from unpose.nn.attention import projected_attention
 from unpose.train.replay import record
 
 SIZE = 28
@@ -137,7 +138,7 @@ def on_cpu(method, group, batch, size, rounds, forward_only):
 
 
 def child(*arguments):
-    """The figure of a process of its own."""
+    """The figure of a process of its own: the name of a function here, and what it is given."""
     command = [sys.executable, __file__, "--only", json.dumps(arguments)]
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # a thread that waits uses no CPU time
     answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
@@ -170,6 +171,21 @@ def rates(device):
     )
 
 
+def played(work, device):
+    """On a GPU, the function's launches as a CUDA graph: Python takes longer to launch than these to run."""
+    if device != "cuda":
+        return work
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
 def best_seconds(work, device, rounds=7):
     seconds = []
     for _ in range(rounds):
@@ -189,14 +205,22 @@ def synchronise(device):
 def one_layer(group, batch, device, kind=torch.float32):
     """Seconds of the core of one layer of the first stage, fused, beside the two bounds."""
     order = parse(group).order
-    generator = torch.Generator().manual_seed(2)
-    shape = (batch, HEADS, order, SIZE, SIZE, EACH)
-    maps = [torch.randn(shape, generator=generator).to(device, kind).requires_grad_() for _ in range(3)]
-    table = torch.randn(1, order, order, WINDOW, WINDOW, EACH, generator=generator).to(device, kind).requires_grad_()
-    slope = torch.randn(shape, generator=generator).to(device, kind)
+    generator, apart = torch.Generator().manual_seed(2), EACH // 3  # channels of x, of y, and the rest of the elements
+    shapes = (
+        (batch, 3, HEADS, EACH, order, SIZE, SIZE),
+        (1, order, 1, WINDOW, WINDOW, 2 * apart),
+        (1, order, order, EACH - 2 * apart),
+    )
+    given = [torch.randn(shape, generator=generator).to(device, kind).requires_grad_() for shape in shapes]
+    slope = torch.randn(batch, HEADS, EACH, order, SIZE, SIZE, generator=generator).to(device, kind)
+    slope = slope.permute(0, 1, 3, 4, 5, 2)
+
+    def attend():
+        return projected_attention(given[0], given[1], element=given[2])
+
     with implementation("fused"):
-        forward = best_seconds(lambda: group_attention(*maps, table), device)
-        both = best_seconds(lambda: torch.autograd.grad(group_attention(*maps, table), [*maps, table], slope), device)
+        forward = best_seconds(played(attend, device), device)
+        both = best_seconds(played(lambda: torch.autograd.grad(attend(), given, slope), device), device)
     arithmetic, bandwidth = rates(device)  # of float32: half precision could do more in both
     rows = {}
     for name, seconds in (("forward", forward), ("backward", both - forward)):
@@ -228,12 +252,12 @@ def report(name, answer, baseline=None):
 def compare_on_cpu(rounds):
     results = {}
     for method in ("direct", "plain", "fused"):
-        results[method] = child(method, "c4", 8, SIZE, rounds if method != "direct" else 3, False)
+        results[method] = child("on_cpu", method, "c4", 8, SIZE, rounds if method != "direct" else 3, False)
         report(f"c4, batch 8, {method}", results[method], results["direct"] if method != "direct" else None)
     torch.set_num_threads(2)
     results["one layer"] = one_layer("c4", 8, "cpu")
     for kind, forward_only in (("forward", True), ("training step", False)):
-        results[f"256 pixels, {kind}"] = child("fused", "c8", 1, 256, 1, forward_only)
+        results[f"256 pixels, {kind}"] = child("on_cpu", "fused", "c8", 1, 256, 1, forward_only)
         report(f"c8, 256 x 256, {kind}", results[f"256 pixels, {kind}"])
     maps, table = torch.empty(1, HEADS, 8, 256, 256, EACH, device="meta"), torch.empty(1, 8, 8, 5, 5, 10, device="meta")
     print(f"  one layer of it by estimate_memory: {estimate_memory(maps, maps, maps, table) / 2**20:.0f} MiB")
@@ -242,8 +266,6 @@ def compare_on_cpu(rounds):
 
 def on_cuda(method, group, batch, steps):
     """Images a second over a run of steps, and the most memory; None where there is not enough of it."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
     try:
         recorded = method == "recorded"
         step = Step(make(method, group, SIZE, "cuda"), batch, SIZE, "cuda", mixed=recorded)
@@ -272,7 +294,8 @@ def compare_on_cuda(rounds):
             # What writes all scores down may fit only in smaller batches.
             for batch in (64, 8, 1) if method == "direct" else (64,):
                 name = f"{group}, batch {batch}, {method}"
-                answer = results[name] = on_cuda(method, group, batch, rounds if method == "direct" else 10 * rounds)
+                steps = rounds if method == "direct" else 10 * rounds
+                answer = results[name] = child("on_cuda", method, group, batch, steps)
                 if answer is None:
                     print(f"{name:24} out of memory", flush=True)
                     continue
@@ -292,7 +315,8 @@ def main():
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(on_cpu(*json.loads(options.only))))
+        name, *arguments = json.loads(options.only)
+        print(json.dumps({"on_cpu": on_cpu, "on_cuda": on_cuda}[name](*arguments)))
         return
     results = compare_on_cuda(options.rounds) if options.device == "cuda" else compare_on_cpu(options.rounds)
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "two threads"
