@@ -166,7 +166,7 @@ def test_a_run_that_diverges_at_once_says_so(problem, small_recipe, tmp_path):
 
 
 def test_a_folder_is_never_overwritten_by_accident(problem, small_recipe, tmp_path):
-    train(problem, small_recipe(epochs=1), tmp_path / "run")
+    train(problem, small_recipe(epochs=1), str(tmp_path / "run"))  # a name will do
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="not empty and nothing is overwritten"):

@@ -2,8 +2,7 @@
 
 ``torch.compile`` and ``torch.export`` see the operator ``unpose::group_attention``, or ``unpose::projected_attention``
 where query, key and value lie in one tensor, or ``unpose::mapped_attention``, which makes that tensor too, and do not
-look inside. No device keeps a score for the backward pass:
-that computes them again.
+look inside. No device keeps a score for the backward pass: that computes them again.
 """
 
 from collections.abc import Sequence

@@ -107,6 +107,19 @@ def _vector(vectors, number, CHANNELS: tl.constexpr, PAIR: tl.constexpr):  # typ
 
 
 @triton.jit
+def _extras(  # type: ignore[no-untyped-def]
+    scores, queries, asking, vectors, number, Q: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
+    SPACE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+):  # fmt: skip
+    """What the vectors of SHARED outputs and one key element add to scores; the first has this number."""
+    found = ()
+    for i in tl.static_range(SHARED):
+        codes = _vector(vectors, number + i * KEYS, D - SPACE, PAIR)
+        found = found + (_along(scores[i], queries, asking, codes, i, SPACE, D - SPACE, Q, D, PAIR),)
+    return found
+
+
+@triton.jit
 def _score(  # type: ignore[no-untyped-def]
     score, queries, asking, near, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
 ):  # fmt: skip
@@ -215,19 +228,6 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             tl.store(logsumexp + number, summed, live[p])
         at = out + (image * (PAIR * R[0]) + head * R[1] + (first + i) * R[3] + pixel)
         write(at, total, i * DV, sizes, live, DV, R[0], R[2], PAIR)
-
-
-@triton.jit
-def _extras(  # type: ignore[no-untyped-def]
-    scores, queries, asking, vectors, number, Q: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
-    SPACE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """What the vectors of SHARED outputs and one key element add to scores; the first has this number."""
-    found = ()
-    for i in tl.static_range(SHARED):
-        codes = _vector(vectors, number + i * KEYS, D - SPACE, PAIR)
-        found = found + (_along(scores[i], queries, asking, codes, i, SPACE, D - SPACE, Q, D, PAIR),)
-    return found
 
 
 @triton.jit

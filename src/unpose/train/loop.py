@@ -99,7 +99,7 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
 def train(
     dataset: Dataset,
     recipe: Recipe,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     *,
     device: torch.device | str = "cpu",
     processes: Processes | None = None,
@@ -134,7 +134,7 @@ def train(
     all the same, with a warning and more slowly. Training images stay on the GPU where they take little of its memory.
     """
     processes = processes or Processes()
-    device = torch.device(device)
+    device, folder = torch.device(device), None if folder is None else Path(folder)
     batch = recipe.batch_size * processes.count
     if len(dataset.train) < processes.count:
         raise InputError(f"{len(dataset.train)} training images are fewer than the {processes.count} processes")
