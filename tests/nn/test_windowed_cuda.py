@@ -217,6 +217,12 @@ def test_one_tensor_gives_the_bytes_of_three(interpreted):
 
 
 @needs_interpreter
+@pytest.mark.parametrize("part", ["out", "maps", "weight", "offset", "position", "element"])
+def test_interpreted_attention_of_mapped_channels_and_its_gradients(part, interpreted):
+    assert interpreted["mapped"][part] < 1e-2
+
+
+@needs_interpreter
 def test_gradients_of_any_size_come_back_in_scale(interpreted):
     # Scaled by a power of two, half precision holds the smallest numbers and the largest; what is not finite stays so.
     assert interpreted["scales"] == dict.fromkeys(map(str, SIZES), True)
@@ -300,6 +306,7 @@ def interpret():
         found[name] = errors(kernels, case)[0]
     kernels._LANES = 16
     found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}
+    found["mapped"] = mapped_errors()
     found["scales"] = {str(size): is_in_scale(kernels, size) for size in SIZES}
     return found
 
@@ -325,6 +332,30 @@ def projected(kernels, keys, outputs, dtype, dropout):
         of_words = kernels.backward_projected(gradient, words, *apart, out, level, *dropping)
         pairs += [(found[0], out), (found[1], level), (of_words[0], to_maps), (of_words[1], to_position)]
     return [torch.equal(here, there) for here, there in pairs]
+
+
+def mapped_errors():
+    """Relative errors of the operator that maps channels and attends, and of its gradients: an odd number of images.
+
+    In float16: the interpreter has no matrix products in bfloat16.
+    """
+    from unpose.nn import fused
+
+    fused._LOOPS["cpu"] = "unpose.nn.windowed_cuda"
+    generator, heads = torch.Generator().manual_seed(1), 2
+    shapes = (3, 2, 2, 3, 4), (3 * heads * 4, 2), (3 * heads * 4,), (1, 2, 1, 3, 1, 3), (1, 2, 2, 1)
+    names = ("maps", "weight", "offset", "position", "element")
+    given = [torch.randn(shape, generator=generator).half().requires_grad_() for shape in shapes]
+    maps, weight, offset, *tables = given
+    out = fused._mapped(maps, weight, offset, heads, *tables, None, 0.0, torch.float16)[0]
+    pull = torch.randn(out.shape, generator=generator).half()
+    slopes = torch.autograd.grad(out, given, pull)
+    exact = [tensor.detach().double().requires_grad_() for tensor in given]
+    projected = torch.einsum("oc,bcghw->boghw", exact[1], exact[0]) + exact[2].view(-1, 1, 1, 1)
+    maps = unprojected(projected.unflatten(1, (3, heads, -1)))
+    wanted = slow(*maps, joint_table(*exact[3:]), None)[0]
+    exact_slopes = torch.autograd.grad(wanted, exact, pull.double())
+    return compared(("out", *names), (out.detach(), *slopes), (wanted, *exact_slopes), torch.float16)[0]
 
 
 def is_in_scale(kernels, size):

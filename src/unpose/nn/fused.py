@@ -156,7 +156,7 @@ def _projected(
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
     loops = _loops(projected)
-    if projected.is_cuda:
+    if hasattr(loops, "forward_projected"):
         return loops.forward_projected(projected, position, element, bias, dropout, seed)
     return loops.forward(*unprojected(projected), position, bias, dropout, seed)
 
@@ -192,7 +192,7 @@ def _projected_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loops = _loops(projected)
     to_element = None
-    if projected.is_cuda:  # written where they belong: at full size, stacking takes as long as a kernel
+    if hasattr(loops, "backward_projected"):  # to where they belong: on a GPU stacking takes as long as a kernel
         to_projected, to_position, to_element, to_bias = loops.backward_projected(
             grad_out, projected, position, element, bias, out, logsumexp, dropout, seed
         )
