@@ -296,13 +296,14 @@ def test_other_types_are_refused(dtypes):
 
 def interpret():
     """Errors of every small case, in the interpreter."""
+    from unpose.nn import tables_cuda
     from unpose.nn import windowed_cuda as kernels
 
     found = {}
     for name, case in SMALL.items():
         kernels._LANES = case["lanes"]
         kernels._ROOM = case.get("room", 2**25), 0
-        kernels._BLOCK, kernels._STEP, kernels._ROWS = case.get("block", 64), 16, 16
+        tables_cuda._BLOCK, tables_cuda._STEP, tables_cuda._ROWS = case.get("block", 64), 16, 16
         found[name] = errors(kernels, case)[0]
     kernels._LANES = 16
     found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}

@@ -1,7 +1,5 @@
 """The one core of group self-attention; lifting and group layers, local and global, are shells around it."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -123,10 +121,10 @@ def mapped_attention(
     >>> mapped_attention(torch.randn(1, 5, 4, 6, 7), torch.randn(18, 5), torch.zeros(18), 3, table).shape
     torch.Size([1, 3, 4, 6, 7, 2])
     """
-    channels, (keys, *size) = len(weight) // (3 * heads), maps.shape[2:]
+    channels, (keys, height, width) = len(weight) // (3 * heads), maps.shape[2:]
     is_taken = position.ndim == 6 and bias is None and takes_maps(maps, weight, offset)
     if is_taken and (element is None or takes_parts(maps, channels)):
-        _check_table(keys, heads, channels, size, position, element)
+        _check_table((keys, keys), heads, channels, (height, width), position, element)
         return attend_mapped(maps, weight, offset, heads, position, element, dropout)
     projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))  # (b, 3, n, d, keys, h, w)
     return projected_attention(projected, position, element=element, bias=bias, dropout=dropout)
@@ -162,8 +160,8 @@ def projected_attention(
     """
     maps = unprojected(projected)
     if element is not None:
-        _, _, heads, channels, keys, *size = projected.shape
-        _check_table(keys, heads, channels, size, position, element)
+        _, _, heads, channels, keys, height, width = projected.shape
+        _check_table((keys, keys), heads, channels, (height, width), position, element)
         if bias is None and takes_parts(projected, channels) and _is_fused(*maps, position, element, dropout):
             return attend_projected(projected, position, element, None, dropout)
         position = joint_table(position, element)
@@ -227,44 +225,40 @@ def _check(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Te
         raise ValueError(f"query and key must agree in all but elements, got {_shapes(query, key)}")
     if value.shape[:5] != key.shape[:5]:
         raise ValueError(f"key and value must agree in all but channels, got {_shapes(key, value)}")
-    table_heads, outputs, keys, window_y, window_x, table_channels = position.shape
-    if queries not in (1, outputs) or keys != key.shape[2]:
-        raise ValueError(
-            f"the position table is for {outputs} output and {keys} key elements, but there are {queries} query and "
-            f"{key.shape[2]} key elements: were they made for the same group?"
-        )
-    if table_heads not in (1, heads) or table_channels != channels:
-        raise ValueError(
-            f"the position table must have 1 or {heads} heads and {channels} channels like the query, got "
-            f"{table_heads} and {table_channels}"
-        )
-    check_window((window_y, window_x), (height, width))
+    _check_table((queries, key.shape[2]), heads, channels, (height, width), position, None)
     if bias is not None and (bias.ndim != 5 or bias.shape[1:] != position.shape[1:5] or len(bias) not in (1, heads)):
         raise ValueError(f"bias must be (heads or 1, *{tuple(position.shape[1:5])}), got shape {tuple(bias.shape)}")
 
 
 def _check_table(
-    keys: int, heads: int, channels: int, size: Sequence[int], position: Tensor, element: Tensor | None
+    elements: tuple[int, int],
+    heads: int,
+    channels: int,
+    size: tuple[int, int],
+    position: Tensor,
+    element: Tensor | None,
 ) -> None:
-    """Whether a table, in one part or two, is for maps of so many elements, heads and channels, and this size."""
-    outputs, entries, rest = position.shape[1], keys, 0
+    """Whether a table, in one part or two, is for so many query and key elements, heads and channels, and this size."""
+    (queries, keys), outputs, rest = elements, position.shape[1], 0
+    table_keys = position.shape[2]
     if element is not None:
-        entries, rest = 1, element.shape[-1]
-        if element.shape[:-1] != (len(position), outputs, keys):
+        table_keys, rest = element.shape[2], element.shape[3]
+        if element.shape[:2] != position.shape[:2] or position.shape[2] != 1:
             raise ValueError(
-                f"element must be {(len(position), outputs, keys)} and channels, got {tuple(element.shape)}"
+                f"a table in two parts must be (heads, outputs, 1, window_y, window_x, channels) and (heads, outputs, "
+                f"keys, channels), got {_shapes(position, element)}"
             )
-    if keys not in (1, outputs) or position.shape[2] != entries:
+    if queries not in (1, outputs) or keys != table_keys:
         raise ValueError(
-            f"the position table is for {outputs} output and {position.shape[2]} key elements, but there are {keys}: "
-            "were they made for the same group?"
+            f"the position table is for {outputs} output and {table_keys} key elements, but there are {queries} query "
+            f"and {keys} key elements: were they made for the same group?"
         )
     if len(position) not in (1, heads) or position.shape[5] + rest != channels:
         raise ValueError(
             f"the position table must have 1 or {heads} heads and {channels} channels like the query, got "
             f"{len(position)} and {position.shape[5] + rest}"
         )
-    check_window((position.shape[3], position.shape[4]), (size[0], size[1]))
+    check_window((position.shape[3], position.shape[4]), size)
 
 
 def check_window(window: tuple[int, int], size: tuple[int, int] | None = None) -> None:

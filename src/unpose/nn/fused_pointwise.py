@@ -98,8 +98,8 @@ def pointwise_gradients(
 
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     maps, weight = ctx.saved_tensors
-    found = pointwise_gradients(gradient, maps, weight, ctx.product, ctx.needs_input_grad[0])
-    to_maps, to_weight, to_bias = found
+    asked = ctx.needs_input_grad[0]
+    to_maps, to_weight, to_bias = pointwise_gradients(gradient, maps, weight, ctx.product, asked)
     return to_maps, to_weight.to(weight.dtype), None if ctx.bias_type is None else to_bias.to(ctx.bias_type), None, None
 
 

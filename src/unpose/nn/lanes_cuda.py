@@ -9,7 +9,7 @@ of the window, a line, are scored at a time, each for the ``SHARED`` elements th
 
 All tensors are columns, (LANES,); what has several channels, entries or elements is a tuple of them. So everything
 stays in the registers of its lane. A column holds the numbers of ``PAIR`` images at the same pixel, see
-:mod:`unpose.nn.words_cuda`: with two, one instruction serves both. Only the gradient of the table is a matrix product.
+:mod:`unpose.nn.words_cuda`: with two, one instruction serves both.
 """
 
 # Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
@@ -399,79 +399,6 @@ def queries_kernel(  # type: ignore[no-untyped-def]
             put(carry + c * LANES, total[c], PAIR)
 
 
-@triton.jit(do_not_specialize=["begun", "images", "first_row", "rows"])
-def table_kernel(  # type: ignore[no-untyped-def]
-    query, slopes, sums, begun, images, first_row, rows,
-    Q: tl.constexpr, SLOTS: tl.constexpr, ALL: tl.constexpr, HEADS: tl.constexpr, OUTPUTS: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr, PAIR: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Sums over a BLOCK of pixels for the table's gradient: slopes times queries, a matrix product.
-
-    The slopes of ROWS slots, (ROWS, STEP * PAIR), by queries, (STEP * PAIR, COLUMNS), COLUMNS a power of two not below
-    the channels and the one that is 1, for the bias. What the two images of a word have is summed up too. ``rows``
-    slots are there, the first of them is number ``first_row`` of ALL.
-    """
-    BLOCKS: tl.constexpr = (H * W + BLOCK - 1) // BLOCK
-    program = tl.program_id(0)
-    output, program = program % OUTPUTS, program // OUTPUTS
-    parts = (rows + ROWS - 1) // ROWS
-    part, program = program % parts, program // parts
-    first, program = program % BLOCKS * BLOCK, program // BLOCKS
-    image, head = (program % images).to(tl.int64), (program // images).to(tl.int64)
-    slot, column = part * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    number = tl.arange(0, STEP * PAIR)
-    end = tl.minimum(first + BLOCK, H * W) * PAIR
-    query += ((begun + image) * Q[0] + head * Q[1] + output * Q[3]) * PAIR
-    slopes += (((image * HEADS + head) * SLOTS + slot) * OUTPUTS + output)[:, None] * (H * W * PAIR)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(first, tl.minimum(first + BLOCK, H * W), STEP):
-        place = start * PAIR + number
-        is_query = (place < end)[:, None] & (column < D)
-        asked = tl.load(query + place[:, None] + column * (Q[2] * PAIR), is_query, 0.0)
-        if HAS_BIAS:
-            asked = tl.where(column == D, 1.0, asked)
-        found = tl.load(slopes + place, (slot < rows)[:, None] & (place < end), 0.0)
-        total = tl.dot(found, asked.to(found.dtype), total, input_precision="ieee")
-    block = (begun + image) * BLOCKS + first // BLOCK
-    sums += (((block * HEADS + head) * OUTPUTS + output) * ALL + first_row) * (D + HAS_BIAS)
-    exists = (slot < rows)[:, None] & (column < D + HAS_BIAS)
-    tl.store(sums + (slot[:, None] * (D + HAS_BIAS) + column), total, exists)
-
-
-@triton.jit
-def entries_kernel(  # type: ignore[no-untyped-def]
-    sums, found, unit, factor, count,
-    FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, WY: tl.constexpr,
-    WX: tl.constexpr, SUMS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """COUNT columns of sums, (heads and outputs, lines, SUMS, WIDTH), where they belong in a table's gradient."""
-    CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column, entry = number % COUNT, number // COUNT
-    x, y, part = entry % WX, entry // WX % WY, entry // (WX * WY) % PARTS
-    line = (entry // (WX * WY * PARTS) * (WY * CHUNKS) + y * CHUNKS + x // GROUP) * PARTS + part
-    at = (line * SUMS + x % GROUP) * WIDTH + FIRST + column
-    result = tl.load(sums + at, number < count, 0.0) * (tl.load(unit) * factor)
-    tl.store(found + number, result.to(found.dtype.element_ty), number < count)
-
-
-@triton.jit
-def vectors_kernel(  # type: ignore[no-untyped-def]
-    sums, found, unit, factor, count,
-    FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr, KEYS: tl.constexpr,
-    SUMS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """COUNT columns of sums, (heads and outputs, LINES, SUMS, WIDTH), summed over lines: the gradient of vectors."""
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column, element, own = number % COUNT, number // COUNT % KEYS, number // (COUNT * KEYS)
-    at = sums + ((own * (LINES * SUMS) + GROUP + element) * WIDTH + FIRST + column)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for line in range(LINES):
-        total += tl.load(at + line * (SUMS * WIDTH), number < count, 0.0)
-    tl.store(found + number, (total * (tl.load(unit) * factor)).to(found.dtype.element_ty), number < count)
-
-
 @triton.jit
 def _levels(at, plane, DROPS: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
     """What the queries' kernel has stored: PAIR columns that are added to a score in bits, one to a product, a hash."""
@@ -555,17 +482,9 @@ def keys_kernel(  # type: ignore[no-untyped-def]
                         added = tl.load(bias + (output * ENTRIES + i * APART + offset + shift))
                         score = plus(score, alike(added, PAIR), PAIR)
                     given, slope = _slope(
-                        score,
-                        product,
-                        factor,
-                        known,
-                        0,
-                        known[PAIR + DROPS],
-                        (first + i) * AREA + offset + shift,
-                        least,
-                        DROPS,
-                        PAIR,
-                    )
+                        score, product, factor, known, 0, known[PAIR + DROPS], (first + i) * AREA + offset + shift,
+                        least, DROPS, PAIR,
+                    )  # fmt: skip
                     for c in tl.static_range(DV):
                         total_value = total_value + (times_plus(given, grad[c], before_value[i * DV + c], PAIR),)
                     for c in tl.static_range(D):

@@ -27,22 +27,14 @@ Written in Triton, which comes with torch builds for CUDA; imported only when a 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from unpose.nn.lanes_cuda import (
-    entries_kernel,
-    forward_kernel,
-    keys_kernel,
-    queries_kernel,
-    table_kernel,
-    vectors_kernel,
-)
-from unpose.nn.sums_cuda import over_rows
+from unpose.nn.lanes_cuda import forward_kernel, keys_kernel, queries_kernel
+from unpose.nn.tables_cuda import Encoding, add_up, empty_sums, gradients
 from unpose.nn.words_cuda import pack_kernel
 
 _LANES = 32
@@ -61,16 +53,9 @@ _UNROLLED = 100
 _PACKED = 1024
 """Words that a program packs."""
 
-_ENTRIES = 128
-"""Numbers of a table's gradient that a program writes."""
-
 _ROOM = 2**25, 3
 """For gradients of scores there are so many bytes, or those of so many maps where that is more, and room for one line's
 of one image in any case."""
-
-_BLOCK, _STEP, _ROWS = 1024, 64, 32
-"""Pixels of an image that one program sums up for the table's gradient, at most, those of one product, and slots in its
-rows."""
 
 
 def forward(
@@ -101,7 +86,7 @@ def forward(
     _check_types(query, key, value)
     planar = [_planar(tensor) for tensor in (query, key, value)]
     words = [_words(tensor) for tensor in planar]
-    return _attend(words, len(query), query.dtype, _Encoding(position, None, bias), dropout, seed)
+    return _attend(words, len(query), query.dtype, Encoding(position, None, bias), dropout, seed)
 
 
 def forward_projected(
@@ -120,7 +105,7 @@ def forward_projected(
     """
     joined = _joined(projected)
     words, kind = _words(joined), projected.dtype
-    return _attend(words.chunk(3, 1), len(joined), kind, _Encoding(position, element, bias), dropout, seed)
+    return _attend(words.chunk(3, 1), len(joined), kind, Encoding(position, element, bias), dropout, seed)
 
 
 def forward_words(
@@ -133,7 +118,7 @@ def forward_words(
     kind: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """:func:`forward_projected` of as many images, (ceil(b / 2), 3 n, d, elements, h, w) of words; out is ``kind``."""
-    return _attend(words.chunk(3, 1), batch, kind, _Encoding(position, element, None), dropout, seed)
+    return _attend(words.chunk(3, 1), batch, kind, Encoding(position, element, None), dropout, seed)
 
 
 def has_words(tensor: Tensor) -> bool:
@@ -141,30 +126,11 @@ def has_words(tensor: Tensor) -> bool:
     return tensor.dtype != torch.float32 and len(tensor) > 1
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    """What scores have beside queries and keys."""
-
-    position: Tensor
-    element: Tensor | None
-    bias: Tensor | None
-
-    def tables(self, heads: int, pair: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Position, element and bias as kernels read them; nothing reads those that there are not."""
-        position = _table(self.position.flatten(2, 4), heads, pair)
-        element = position if self.element is None else _table(self.element, heads, pair)
-        if self.bias is None:
-            return position, element, position
-        # Times sqrt(d), by which scores are divided.
-        bias = math.sqrt(self.position.shape[-1]) * self.bias.float()
-        return position, element, bias.flatten(2).expand(heads, -1, -1).contiguous()
-
-
 def _attend(
     words: Sequence[Tensor],
     batch: int,
     kind: torch.dtype,
-    encoding: _Encoding,
+    encoding: Encoding,
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
@@ -212,7 +178,7 @@ def backward(
     _check_types(query, key, value)
     planar = [_planar(tensor) for tensor in (query, key, value)]
     to_maps = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in planar]
-    words, encoding = [_words(tensor) for tensor in planar], _Encoding(position, None, bias)
+    words, encoding = [_words(tensor) for tensor in planar], Encoding(position, None, bias)
     to_position, _, to_bias = _gradients(grad_out, words, to_maps, encoding, out, logsumexp, dropout, seed)
     to_query, to_key, to_value = (_pixels_first(tensor) for tensor in to_maps)
     return to_query, to_key, to_value, to_position, to_bias
@@ -235,7 +201,7 @@ def backward_projected(
     """
     words = projected if projected.dtype == torch.int32 else _words(_joined(projected))
     to_joined = torch.empty(len(out), *words.shape[1:], dtype=out.dtype, device=out.device)
-    encoding = _Encoding(position, element, bias)
+    encoding = Encoding(position, element, bias)
     to_tables = _gradients(grad_out, words.chunk(3, 1), to_joined.chunk(3, 1), encoding, out, logsumexp, dropout, seed)
     return to_joined.unflatten(1, (3, -1)), *to_tables
 
@@ -244,7 +210,7 @@ def _gradients(
     grad_out: Tensor,
     words: Sequence[Tensor],
     to_maps: Sequence[Tensor],
-    encoding: _Encoding,
+    encoding: Encoding,
     out: Tensor,
     logsumexp: Tensor,
     dropout: float,
@@ -278,7 +244,7 @@ def _gradients(
             *given, levels, to_key, to_value, unit, batch, _least(dropout, pair),
             GK=to_key.stride()[:4], GV=to_value.stride()[:4], **strides, **shape, **_launch(shape, pair), SHARED=shared,
         )  # fmt: skip
-        to_tables = _to_tables(sums, encoding, unit, shape)
+        to_tables = gradients(sums, encoding, unit, shape, _group(shape), *_lines(shape))
     if is_shared:
         torch.sum(to_queries, 3, keepdim=True, out=to_query)
     return to_tables
@@ -307,15 +273,12 @@ def _over_queries(
     room = max(_ROOM[0], _ROOM[1] * 4 * given[0].numel())
     images = triton.cdiv(columns, triton.cdiv(columns, max(1, room // (lines * line_bytes))))
     lines_each = max(1, min(lines, room // (images * line_bytes)))
-    slots, width = lines_each * sums_each, shape["D"] + shape["HAS_BIAS"]
+    slots = lines_each * sums_each
     slopes = torch.empty(images, heads, slots, outputs, pixels, dtype=levels.dtype, device=out.device)
     shared = _divisor(outputs, _REGISTERS["queries"] // (2 * shape["D"] + shape["DV"] + 2 * launch["GROUP"]))
     programs = triton.cdiv(images * pixels, _LANES) * heads
     carry = levels.new_empty(programs * _LANES * outputs * shape["D"] if lines_each < lines else 0)
-    blocks = triton.cdiv(pixels, _BLOCK)
-    sums = torch.empty(columns * blocks, heads, outputs, lines * sums_each, width, device=out.device)
-    halves = [tensor if pair == 1 else tensor.view(torch.float16) for tensor in (given[0], slopes)]
-    names = ("HEADS", "OUTPUTS", "H", "W", "D", "HAS_BIAS")
+    sums = empty_sums(columns, lines * sums_each, shape, out.device)
     for begun in range(0, columns, images):
         own = min(images, columns - begun)
         for begin in range(0, lines, lines_each):
@@ -325,48 +288,8 @@ def _over_queries(
                 _least(dropout, pair), 1 - dropout, R=out.stride()[:4], GQ=to_query.stride()[:4], SLOTS=slots,
                 **strides, **shape, **launch, SHARED=shared,
             )  # fmt: skip
-            rows = (end - begin) * sums_each
-            table_kernel[(outputs * triton.cdiv(rows, _ROWS) * blocks * own * heads,)](
-                *halves, sums, begun, own, begin * sums_each, rows, Q=strides["Q"], SLOTS=slots, ALL=lines * sums_each,
-                **{name: shape[name] for name in names}, PAIR=pair, BLOCK=_BLOCK, ROWS=_ROWS, STEP=_STEP,
-                COLUMNS=max(16, triton.next_power_of_2(width)), num_warps=4,
-            )  # fmt: skip
+            add_up(given[0], slopes, sums, (begun, own), (begin * sums_each, end * sums_each), shape, pair)
     return sums
-
-
-def _to_tables(
-    sums: Tensor, encoding: _Encoding, unit: Tensor, shape: dict[str, Any]
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients of position, element and bias from block sums: the second sum, over blocks, and heads if they share."""
-    position, element, bias = encoding.position, encoding.element, encoding.bias
-    d, space, (lines, sums_each) = shape["D"], shape["SPACE"], _lines(shape)
-    own = _over_blocks(sums, position)
-    common = {"WIDTH": sums.shape[-1], "SUMS": sums_each, "GROUP": _group(shape), "BLOCK": _ENTRIES}
-    window = {"PARTS": position.shape[2], "WY": shape["WY"], "WX": shape["WX"]}
-
-    def empty(table: Tensor) -> tuple[Tensor, tuple[int]]:
-        return torch.empty_like(table, memory_format=torch.contiguous_format), (triton.cdiv(table.numel(), _ENTRIES),)
-
-    to_position, grid = empty(position)
-    scale = 1 / math.sqrt(d)
-    entries_kernel[grid](own, to_position, unit, scale, position.numel(), FIRST=0, COUNT=space, **window, **common)
-    to_element = to_bias = None
-    if element is not None:
-        to_element, grid = empty(element)
-        vectors_kernel[grid](
-            own, to_element, unit, scale, element.numel(), FIRST=space, COUNT=d - space, LINES=lines,
-            KEYS=shape["KEYS"], **common,
-        )  # fmt: skip
-    if bias is not None:
-        to_bias, grid = empty(bias)
-        of_bias = _over_blocks(sums, bias)
-        entries_kernel[grid](of_bias, to_bias, unit, 1.0, bias.numel(), FIRST=d, COUNT=1, **window, **common)
-    return to_position, to_element, to_bias
-
-
-def _over_blocks(sums: Tensor, table: Tensor) -> Tensor:
-    """(blocks, heads, ...) -> (heads, ...), or (1, ...) where all heads share a table."""
-    return over_rows(sums if len(table) == sums.shape[1] else sums.flatten(0, 1)[:, None])
 
 
 def _lines(shape: dict[str, Any]) -> tuple[int, int]:
@@ -440,21 +363,6 @@ def _scaled(gradient: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
     return _words(gradient, torch.linalg.vector_norm(gradient, math.inf), unit, 1 - dropout), unit
 
 
-def _table(table: Tensor, heads: int, pair: int) -> Tensor:
-    """(n or 1, outputs, entries, channels) as kernels read it: (heads, outputs, entries, columns), padded to fours.
-
-    A column is a channel in float32, or two of float16 in 32 bits.
-    """
-    channels = table.shape[-1]
-    make = torch.zeros if channels % pair else torch.empty  # padding is not read, but for half of a last word
-    columns = make(
-        heads, *table.shape[1:3], channels + -channels % (4 * pair),
-        dtype=torch.float32 if pair == 1 else torch.float16, device=table.device,
-    )  # fmt: skip
-    columns[..., :channels] = table
-    return columns.view(torch.int32)
-
-
 def _seed(seed: Tensor | None, tensor: Tensor) -> Tensor:
     """One number of 32 bits on the device; any address where nothing is dropped."""
     return torch.empty((), dtype=torch.int32, device=tensor.device) if seed is None else seed.to(torch.int32)
@@ -479,7 +387,7 @@ def _divisor(number: int, limit: int) -> int:
     return max(size for size in range(1, max(1, min(limit, _ELEMENTS)) + 1) if number % size == 0)
 
 
-def _shape(maps: Sequence[Tensor], encoding: _Encoding, dropout: float) -> dict[str, Any]:
+def _shape(maps: Sequence[Tensor], encoding: Encoding, dropout: float) -> dict[str, Any]:
     """What all kernels are compiled for."""
     query, key, value = maps
     position = encoding.position
