@@ -260,7 +260,7 @@ def test_mapped_attention_is_that_of_what_is_projected(keys):
 
     def results(kind, maps, weight, offset, position, element=None):
         out = mapped_attention(maps, weight, offset, heads, position, element=element)
-        return out.to(kind), *torch.autograd.grad(out, given, pull.to(out))
+        return out.detach().to(kind), *torch.autograd.grad(out, given, pull.to(out))
 
     with torch.autocast("cuda", torch.bfloat16):
         found = results(torch.bfloat16, *given)
