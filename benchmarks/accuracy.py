@@ -2,6 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/accuracy.py [--only attention,own,windows,upright,reflections]
                                                               [--seeds 3] [--device cuda] [--minutes 60] [--folder runs]
+    python benchmarks/accuracy.py --report docs [--folder runs]
 
 attention    the published rotated-MNIST network with 4, 8 and 12 rotations, and none: its translation-only twin
 own          `rotmnist-modern`, and the group CNN with as many parameters, by the same recipe
@@ -11,7 +12,9 @@ reflections  CIFAR-10 with `cifar10-modern`, and its twin without the mirror
 
 Each run keeps its curves (`log.csv`), its recipe and its result in `FOLDER/NAME/SEED`. The epoch is chosen on
 validation and the test images are used once, at the end of a run. A run that is there is not made again, one that was
-cut off by `--minutes` goes on: the same command, as often as it takes. Then a table of all that is there.
+cut off by `--minutes` goes on: the same command, as often as it takes. Then a table of all that is there. `--report`
+trains nothing: it puts the results, all curves and a picture of each section's into a folder, as accuracy.json,
+accuracy.csv and accuracy-SECTION.png.
 """
 
 import argparse
@@ -22,11 +25,14 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unpose.data import load
+from unpose.images.files import write_image, write_text
 from unpose.nn import count_parameters
+from unpose.report import figures
 from unpose.train import (
     Moment,
     Recipe,
@@ -41,6 +47,8 @@ from unpose.train.loop import LOG_FILE, RESULT_FILE
 from unpose.train.recipe import NetworkPart, PosePart
 from unpose.train.state import STATE_FILE
 
+FLOOR = 0.95
+"""Below it curves are drawn at it: all differences lie above."""
 ANGLES = tuple(2 * math.pi * number / 24 for number in range(24))
 WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
 
@@ -76,10 +84,11 @@ def sections() -> dict[str, Callable[[], dict[str, tuple[str, Recipe]]]]:
     def still(group: str) -> Recipe:
         return dataclasses.replace(attention(group), epochs=30, poses=PosePart())
 
+    # The first word of a run's name is its section.
     return {
         "attention": lambda: {f"attention {group}": (turned, attention(group)) for group in ("c4", "c8", "c12", "c1")},
-        "own": lambda: {"own c8": (turned, own), "group CNN c8": (turned, group_cnn_like(own, turned))},
-        "windows": lambda: {f"window {size}": (turned, attention("c4", window=size)) for size in WINDOWS},
+        "own": lambda: {"own c8": (turned, own), "own CNN c8": (turned, group_cnn_like(own, turned))},
+        "windows": lambda: {f"windows {size}": (turned, attention("c4", window=size)) for size in WINDOWS},
         "upright": lambda: {f"upright {group}": (upright, still(group)) for group in ("c4", "c8", "c1")},
         "reflections": lambda: {
             "reflections d1": (photographs, mirrored),
@@ -107,23 +116,56 @@ def run(name: str, data: str, recipe: Recipe, folder: Path, device: str, deadlin
     (folder / STATE_FILE).unlink()
 
 
-def table(root: Path) -> None:
+def results_in(root: Path) -> dict[str, list[dict[str, Any]]]:
+    """What the finished runs below a folder found, by name, a dictionary for each seed; curves are arrays by column."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(root.glob(f"*/*/{RESULT_FILE}")):
+        result, angles = json.loads(path.read_text()), path.parent / "angles.json"
+        curves = np.genfromtxt(path.parent / LOG_FILE, delimiter=",", names=True)
+        kept = ("parameters", "epochs", "chosen_epoch", "validation_accuracy", "test_accuracy")
+        one = {"seed": int(path.parent.name), "data": result["data"]["name"]} | {name: result[name] for name in kept}
+        one |= {"seconds": round(float(curves["seconds"].sum()), 1), "curves": curves}
+        if angles.exists():
+            one["angles"] = json.loads(angles.read_text())
+        found.setdefault(path.parent.parent.name, []).append(one)
+    return found
+
+
+def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
     """Mean and spread over the seeds of every run that is there."""
-    for place in sorted(path for path in root.iterdir() if path.is_dir()):
-        done = [path.parent for path in sorted(place.glob(f"*/{RESULT_FILE}"))]
-        if not done:
-            continue
-        results = [json.loads((path / RESULT_FILE).read_text()) for path in done]
-        seconds = [np.genfromtxt(path / LOG_FILE, delimiter=",", names=True)["seconds"].sum() for path in done]
-        tests = 100 * np.array([result["test_accuracy"] for result in results])
-        line = f"{place.name:16} {results[0]['parameters']:9,} parameters, {len(done)} seeds: test {tests.mean():.2f} "
-        line += f"({', '.join(f'{test:.2f}' for test in tests)}), validation "
-        line += f"{100 * np.mean([result['validation_accuracy'] for result in results]):.2f}, "
-        line += f"{np.mean(seconds) / 60:.1f} minutes"
-        turned = [json.loads((path / "angles.json").read_text()) for path in done if (path / "angles.json").exists()]
+    for name, seeds in found.items():
+        tests, chosen, seconds = (
+            np.array([one[key] for one in seeds]) for key in ("test_accuracy", "validation_accuracy", "seconds")
+        )
+        line = f"{name:16} {seeds[0]['parameters']:9,} parameters, {len(seeds)} seeds: test {100 * tests.mean():.2f} "
+        line += f"({', '.join(f'{100 * test:.2f}' for test in tests)}), validation {100 * chosen.mean():.2f}, "
+        line += f"{seconds.mean() / 60:.1f} minutes"
+        turned = [list(one["angles"].values()) for one in seeds if "angles" in one]
         if turned:
-            line += f"; over all angles {100 * np.mean([list(angles.values()) for angles in turned]):.2f}"
+            line += f"; over all angles {100 * np.mean(turned):.2f}"
         print(line, flush=True)
+
+
+def report(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    """The results, every curve and a picture of each section's, for the documentation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {name: [{k: v for k, v in one.items() if k != "curves"} for one in seeds] for name, seeds in found.items()}
+    write_text(folder / "accuracy.json", json.dumps(plain, indent=1) + "\n")
+    columns = next(iter(found.values()))[0]["curves"].dtype.names
+    rows = [",".join(("run", "seed", *columns))]
+    for name, seeds in found.items():
+        for one in seeds:
+            rows += [",".join((name, str(one["seed"]), *(f"{value:.5g}" for value in row))) for row in one["curves"]]
+    write_text(folder / "accuracy.csv", "\n".join(rows) + "\n")
+    for section in sorted({name.split()[0] for name in found}):
+        lines = {
+            name: 100 * np.mean([one["curves"]["validation_accuracy"] for one in seeds], 0).clip(FLOOR)
+            for name, seeds in found.items()
+            if name.split()[0] == section
+        }
+        labels = {"x_label": "epoch, from 0", "y_label": f"right on validation, per cent; not below {100 * FLOOR:.0f}"}
+        picture = figures.curve(lines, title=f"{section}: mean over seeds", size=(620, 320), **labels)
+        write_image(folder / f"accuracy-{section}.png", picture)
 
 
 def main() -> None:
@@ -135,7 +177,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--folder", type=Path, default=Path("runs"))
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write what is there for the documentation")
     options = parser.parse_args()
+    if options.report:
+        report(results_in(options.folder), options.report)
+        return
     if "UNPOSE_DATA" not in os.environ:
         parser.error("UNPOSE_DATA must name a folder with the arrays of MNIST (and CIFAR-10)")
     deadline = time.monotonic() + 60 * options.minutes
@@ -153,7 +199,7 @@ def main() -> None:
                     run(name, data, recipe.changed(seed=seed, epochs=options.epochs), folder, options.device, deadline)
                 except Stopped:
                     print(f"  {name}: stopped, goes on next time", flush=True)
-    table(options.folder)
+    print_table(results_in(options.folder))
 
 
 if __name__ == "__main__":
