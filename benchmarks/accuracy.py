@@ -82,13 +82,16 @@ def sections() -> dict[str, Callable[[], dict[str, tuple[str, Recipe]]]]:
     own, mirrored = named_recipe("rotmnist-modern"), named_recipe("cifar10-modern")
 
     def still(group: str) -> Recipe:
-        return dataclasses.replace(attention(group), epochs=30, poses=PosePart())
+        return dataclasses.replace(attention(group), epochs=8, poses=PosePart())
+
+    def windowed(size: int) -> Recipe:
+        return dataclasses.replace(attention("c4", window=size), epochs=40)
 
     # The first word of a run's name is its section.
     return {
         "attention": lambda: {f"attention {group}": (turned, attention(group)) for group in ("c4", "c8", "c12", "c1")},
         "own": lambda: {"own c8": (turned, own), "own CNN c8": (turned, group_cnn_like(own, turned))},
-        "windows": lambda: {f"windows {size}": (turned, attention("c4", window=size)) for size in WINDOWS},
+        "windows": lambda: {f"windows {size}": (turned, windowed(size)) for size in WINDOWS},
         "upright": lambda: {f"upright {group}": (upright, still(group)) for group in ("c4", "c8", "c1")},
         "reflections": lambda: {
             "reflections d1": (photographs, mirrored),

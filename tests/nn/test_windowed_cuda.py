@@ -39,6 +39,10 @@ SMALL = {
         shape=(3, 1, 2, 2, 2, (3, 5), (4, 4), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=3000,
         block=32, dropout=0.3, seed=4,
     ),
+    "tall window": dict(shape=(2, 1, 1, 2, 1, (5, 5), (2, 3), (9, 3)), heads=1, bias_heads=1, lanes=16),
+    "tall in parts": dict(
+        shape=(2, 1, 2, 2, 2, (5, 5), (3, 3), (9, 1)), heads=1, element=1, lanes=16, room=1, programs=100
+    ),
     "one image": dict(
         shape=(1, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
     ),
@@ -302,7 +306,7 @@ def interpret():
     found = {}
     for name, case in SMALL.items():
         kernels._LANES = case["lanes"]
-        kernels._ROOM = case.get("room", 2**25), 0
+        kernels._ROOM, kernels._PROGRAMS = (case.get("room", 2**25), 0), case.get("programs", 1)
         tables_cuda._BLOCK, tables_cuda._STEP, tables_cuda._ROWS = case.get("block", 64), 16, 16
         found[name] = errors(kernels, case)[0]
     kernels._LANES = 16

@@ -15,6 +15,26 @@ from unpose.nn.words_cuda import alike, apart, read, store
 _HELD = tl.constexpr(16)
 """Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
 
+_SMALL = tl.constexpr(7)
+"""Rows up to which a window is walked over whole: few of them leave the image, and the loop's bounds stay constants."""
+
+
+@triton.jit
+def lines_seen(  # type: ignore[no-untyped-def]
+    y, begin, end, SIGN: tl.constexpr, EACH: tl.constexpr, H: tl.constexpr, WY: tl.constexpr,
+):  # fmt: skip
+    """The first of the lines from ``begin`` to ``end`` in which any lane may find a pixel, and the one after the last.
+
+    A row of the window has EACH of them; ``SIGN`` is that of :func:`look`.
+    """
+    if WY <= _SMALL:
+        return begin, end
+    else:
+        up, down = tl.max(y), H - 1 - tl.min(y)  # how far the lanes can look
+        before, after = (up, down) if SIGN > 0 else (down, up)
+        first = tl.minimum(tl.maximum(begin, (WY // 2 - before) * EACH), end)
+        return first, tl.maximum(tl.minimum(end, (WY // 2 + after + 1) * EACH), first)
+
 
 @triton.jit
 def look(  # type: ignore[no-untyped-def]

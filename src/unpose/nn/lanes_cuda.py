@@ -25,6 +25,7 @@ from unpose.nn.columns_cuda import (
     channel,
     full,
     hashed,
+    lines_seen,
     look,
     neighbour,
     outset_of,
@@ -140,7 +141,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Outputs and denominators of ``SHARED`` output elements at ``LANES`` pixels: equation 16, a running maximum."""
     AREA: tl.constexpr = WY * WX
-    ENTRIES: tl.constexpr = KEYS // SHARES * AREA
+    PARTS: tl.constexpr = KEYS // SHARES
+    ENTRIES: tl.constexpr = PARTS * AREA
     CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
     WORDS: tl.constexpr = ((SPACE + PAIR - 1) // PAIR + 3) // 4 * 4
     REST: tl.constexpr = D - SPACE
@@ -168,8 +170,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     factor, headroom = full(pixel, 1, _LOG2E / D**0.5, PAIR)[0], full(pixel, 1, -_HEADROOM, PAIR)[0]
     top, below = full(pixel, SHARED, LOWEST, PAIR), full(pixel, SHARED * PAIR, 0.0, 1)
     total = full(pixel, SHARED * DV, 0.0, PAIR)
-    for line in range(KEYS // SHARES * WY * CHUNKS):
-        part, row, start = line // (WY * CHUNKS), line // CHUNKS % WY, line % CHUNKS * GROUP
+    first_line, end_line = lines_seen(y, 0, PARTS * WY * CHUNKS, 1, PARTS * CHUNKS, H, WY)
+    for line in range(first_line, end_line):
+        part, row, start = line % PARTS, line // (PARTS * CHUNKS), line // PARTS % CHUNKS * GROUP
         begun, steps, places = _line(
             queries, asking, table, bias, y, x, part, row, start, Q, H, W, WY, WX, D, SPACE, ENTRIES, HAS_BIAS, SHARED,
             PAIR, GROUP,
@@ -249,6 +252,18 @@ def _slope(  # type: ignore[no-untyped-def]
         return times(weight, keep, PAIR), times(weight, times_plus(product, keep, levels[first + PAIR], PAIR), PAIR)
     else:
         return weight, times(weight, plus(product, levels[first + PAIR], PAIR), PAIR)
+
+
+@triton.jit
+def _blank(  # type: ignore[no-untyped-def]
+    slopes, begin, end, pixel, SUMS: tl.constexpr, SLOT: tl.constexpr, SHARED: tl.constexpr, ELEMENT: tl.constexpr,
+    PAIR: tl.constexpr,
+):  # fmt: skip
+    """Zeros for all sums of the lines from ``begin`` to ``end``."""
+    nothing = full(pixel, 1, 0.0, PAIR)[0]
+    for slot in range(begin * SUMS, end * SUMS):
+        for i in tl.static_range(SHARED):
+            put(slopes + (tl.cast(slot, tl.int64) * SLOT + i * ELEMENT), nothing, PAIR)
 
 
 @triton.jit(do_not_specialize=["batch", "begun", "images", "begin", "end", "least"])
@@ -331,7 +346,10 @@ def queries_kernel(  # type: ignore[no-untyped-def]
         known = known + held
         for c in tl.static_range(D):
             total = total + (carried(carry + (i * D + c) * LANES, begin, PAIR),)
-    for line in range(begin, end):
+    first_line, end_line = lines_seen(y, begin, end, 1, PARTS * CHUNKS, H, WY)
+    _blank(slopes, 0, first_line - begin, pixel, SUMS, OUTPUTS * H * W, SHARED, H * W, PAIR)
+    _blank(slopes, end_line - begin, end - begin, pixel, SUMS, OUTPUTS * H * W, SHARED, H * W, PAIR)
+    for line in range(first_line, end_line):
         part, row, start = line % PARTS, line // (PARTS * CHUNKS), line // PARTS % CHUNKS * GROUP
         starts, steps, places = _line(
             queries, asking, table, bias, y, x, part, row, start, Q, H, W, WY, WX, D, SPACE, ENTRIES, HAS_BIAS, SHARED,
@@ -447,6 +465,7 @@ def keys_kernel(  # type: ignore[no-untyped-def]
     values = rows_of(value_at, DV, V[2], V[3], SHARED, PAIR)
     factor = full(pixel, 1, _LOG2E / D**0.5, PAIR)[0]
     total, total_value = full(pixel, SHARED * D, 0.0, PAIR), full(pixel, SHARED * DV, 0.0, PAIR)
+    first_line, end_line = lines_seen(y, 0, WY * CHUNKS, -1, CHUNKS, H, WY)
     for output in range(OUTPUTS):
         coded = keys
         if REST > 0:
@@ -457,7 +476,7 @@ def keys_kernel(  # type: ignore[no-untyped-def]
                     coded = coded + (keys[i * D + c],)
                 for c in tl.static_range(REST):
                     coded = coded + (plus(keys[i * D + SPACE + c], code_of(vector, c, PAIR), PAIR),)
-        for line in range(WY * CHUNKS):
+        for line in range(first_line, end_line):
             row, start = line // CHUNKS, line % CHUNKS * GROUP
             offset = row * WX + start
             line_table = table + (output * ENTRIES + offset) * WORDS

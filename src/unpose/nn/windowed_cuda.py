@@ -55,7 +55,10 @@ _PACKED = 1024
 
 _ROOM = 2**25, 3
 """For gradients of scores there are so many bytes, or those of so many maps where that is more, and room for one line's
-of one image in any case."""
+of as many images as fill the GPU in any case."""
+
+_PROGRAMS = 2**10
+"""Programs that fill it. Of large windows few images have room for all lines: then some lines of more images."""
 
 
 def forward(
@@ -269,13 +272,14 @@ def _over_queries(
     lines, sums_each = _lines(shape)
     columns = triton.cdiv(len(out), pair)
     line_bytes = 4 * heads * outputs * sums_each * pixels
-    # As many images as there is room for, all times about equally many; or one, and as many lines.
+    shared = _divisor(outputs, _REGISTERS["queries"] // (2 * shape["D"] + shape["DV"] + 2 * launch["GROUP"]))
+    # As many images as there is room for or as fill the GPU, all times about equally many, and as many lines.
     room = max(_ROOM[0], _ROOM[1] * 4 * given[0].numel())
-    images = triton.cdiv(columns, triton.cdiv(columns, max(1, room // (lines * line_bytes))))
+    filling = triton.cdiv(_PROGRAMS * _LANES, heads * (outputs // shared) * pixels)
+    images = triton.cdiv(columns, triton.cdiv(columns, max(filling, room // (lines * line_bytes))))
     lines_each = max(1, min(lines, room // (images * line_bytes)))
     slots = lines_each * sums_each
     slopes = torch.empty(images, heads, slots, outputs, pixels, dtype=levels.dtype, device=out.device)
-    shared = _divisor(outputs, _REGISTERS["queries"] // (2 * shape["D"] + shape["DV"] + 2 * launch["GROUP"]))
     programs = triton.cdiv(images * pixels, _LANES) * heads
     carry = levels.new_empty(programs * _LANES * outputs * shape["D"] if lines_each < lines else 0)
     sums = empty_sums(columns, lines * sums_each, shape, out.device)
