@@ -16,7 +16,7 @@ from unpose.nn.fused import unprojected
 SMALL = {
     "cyclic": dict(shape=(1, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
     "lifting": dict(shape=(1, 2, 1, 4, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16),
-    "global": dict(shape=(1, 2, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
+    "global": dict(shape=(1, 1, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
     "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, room=2000, block=32),
     "parts": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=1, lanes=16, room=1),
     "many channels": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, lanes=16),
@@ -29,17 +29,17 @@ SMALL = {
         shape=(3, 2, 1, 2, 1, (3, 2), (2, 3), (1, 3)), heads=2, bias_heads=1, lanes=16, dtype="float16"
     ),
     "halves in parts": dict(
-        shape=(3, 1, 3, 3, 3, (2, 5), (3, 2), (3, 1)), heads=1, lanes=16, dtype="bfloat16", room=1
+        shape=(3, 1, 2, 2, 2, (2, 5), (3, 2), (3, 1)), heads=1, lanes=16, dtype="bfloat16", room=1
     ),
-    "shared table": dict(shape=(2, 2, 3, 3, 3, (3, 5), (5, 5), (3, 3)), heads=2, element=2, lanes=16),
+    "shared table": dict(shape=(1, 2, 3, 3, 3, (3, 5), (4, 4), (3, 3)), heads=2, element=2, lanes=16),
     "shared in parts": dict(
         shape=(3, 1, 2, 2, 2, (3, 5), (3, 3), (3, 5)), heads=1, element=1, lanes=16, room=1, dropout=0.3, seed=4
     ),
     "shared halves": dict(
-        shape=(3, 1, 2, 2, 2, (3, 5), (4, 4), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=3000,
+        shape=(3, 1, 2, 2, 2, (2, 4), (3, 3), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=1600,
         block=32, dropout=0.3, seed=4,
     ),
-    "tall window": dict(shape=(2, 1, 1, 2, 1, (5, 5), (2, 3), (9, 3)), heads=1, bias_heads=1, lanes=16),
+    "tall window": dict(shape=(2, 1, 1, 2, 1, (5, 5), (2, 3), (9, 1)), heads=1, lanes=16),
     "tall in parts": dict(
         shape=(2, 1, 2, 2, 2, (5, 5), (3, 3), (9, 1)), heads=1, element=1, lanes=16, room=1, programs=100
     ),
