@@ -36,7 +36,7 @@ SMALL = {
         shape=(3, 1, 2, 2, 2, (3, 5), (3, 3), (3, 5)), heads=1, element=1, lanes=16, room=1, dropout=0.3, seed=4
     ),
     "shared halves": dict(
-        shape=(3, 1, 2, 2, 2, (2, 4), (3, 3), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=1600,
+        shape=(3, 1, 2, 2, 2, (3, 2), (3, 3), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=1200,
         block=32, dropout=0.3, seed=4,
     ),
     "tall window": dict(shape=(2, 1, 1, 2, 1, (5, 5), (2, 3), (9, 1)), heads=1, lanes=16),
