@@ -9,11 +9,11 @@ of the window, a line, are scored at a time, each for the ``SHARED`` elements th
 
 All tensors are columns, (LANES,); what has several channels, entries or elements is a tuple of them. So everything
 stays in the registers of its lane. A column holds the numbers of ``PAIR`` images at the same pixel, see
-:mod:`unpose.nn.words_cuda`: with two, one instruction serves both.
+:mod:`unpose.nn.words_cuda`: with two, one instruction serves both. Scores are computed in :mod:`unpose.nn.scores_cuda`.
 """
 
-# Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
-# ruff: noqa: RUF005, RET505
+# Triton reads no stars in tuples and no annotations of them.
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
 import math
@@ -33,6 +33,7 @@ from unpose.nn.columns_cuda import (
     rows_of,
     write,
 )
+from unpose.nn.scores_cuda import extras_of, line_of, score_of, slope_of, vector_of
 from unpose.nn.words_cuda import (
     alike,
     apart,
@@ -56,78 +57,6 @@ _LOG2E = tl.constexpr(math.log2(math.e))
 
 _HEADROOM = tl.constexpr(4.0)
 """Weights are summed as 2^-4 of themselves: sums of many values stay below what half precision can hold."""
-
-
-@triton.jit
-def _along(  # type: ignore[no-untyped-def]
-    score, queries, asking, codes, i: tl.constexpr, first: tl.constexpr, COUNT: tl.constexpr,
-    Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """A score, and what COUNT channels from ``first`` on of the i-th output's query add to it with an encoding's."""
-    for c in tl.static_range(COUNT):
-        asked_for = channel(queries, asking, i, first + c, D, Q[2], Q[3], PAIR)
-        score = times_plus(asked_for, code_of(codes, c, PAIR), score, PAIR)
-    return score
-
-
-@triton.jit
-def _line(  # type: ignore[no-untyped-def]
-    queries, asking, table, bias, y, x, part, row, start, Q: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, SPACE: tl.constexpr, ENTRIES: tl.constexpr,
-    HAS_BIAS: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """What the scores of a line begin with, whichever of the key elements that share its entries they are for.
-
-    That is what queries have with the table, minus infinity where there is no pixel. And of each entry how far off the
-    key lies in memory, and its place in the window.
-    """
-    SIZE: tl.constexpr = (SPACE + PAIR - 1) // PAIR
-    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
-    begun, steps, places = (), (), ()
-    entry = (part * WY + row) * WX + start
-    # Added to a pointer here, so that what follows are constant steps from it.
-    line_table, line_bias = table + entry * WORDS, bias + entry
-    for j in tl.static_range(GROUP):
-        inside, step, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-        steps, places = steps + (step,), places + (row * WX + start + shift,)
-        outset = outset_of(inside, PAIR)
-        for i in tl.static_range(SHARED):
-            codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-            score = _along(outset, queries, asking, codes, i, 0, SPACE, Q, D, PAIR)
-            if HAS_BIAS:
-                score = plus(score, alike(tl.load(line_bias + (i * ENTRIES + shift)), PAIR), PAIR)
-            begun = begun + (score,)
-    return begun, steps, places
-
-
-@triton.jit
-def _vector(vectors, number, CHANNELS: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of one of the vectors."""
-    SIZE: tl.constexpr = (CHANNELS + PAIR - 1) // PAIR
-    return codes_of(vectors + number * ((SIZE + 3) // 4 * 4), SIZE)
-
-
-@triton.jit
-def _extras(  # type: ignore[no-untyped-def]
-    scores, queries, asking, vectors, number, Q: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
-    SPACE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """What the vectors of SHARED outputs and one key element add to scores; the first has this number."""
-    found = ()
-    for i in tl.static_range(SHARED):
-        codes = _vector(vectors, number + i * KEYS, D - SPACE, PAIR)
-        found = found + (_along(scores[i], queries, asking, codes, i, SPACE, D - SPACE, Q, D, PAIR),)
-    return found
-
-
-@triton.jit
-def _score(  # type: ignore[no-untyped-def]
-    score, queries, asking, near, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """A score, and what the i-th output's query and a key add to it."""
-    for c in tl.static_range(D):
-        score = times_plus(channel(queries, asking, i, c, D, Q[2], Q[3], PAIR), near[c], score, PAIR)
-    return score
 
 
 @triton.jit(do_not_specialize=["batch", "least"])
@@ -172,16 +101,14 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     total = full(pixel, SHARED * DV, 0.0, PAIR)
     first_line, end_line = lines_seen(y, 0, PARTS * WY * CHUNKS, 1, PARTS * CHUNKS, H, WY)
     for line in range(first_line, end_line):
-        part, row, start = line % PARTS, line // (PARTS * CHUNKS), line // PARTS % CHUNKS * GROUP
-        begun, steps, places = _line(
-            queries, asking, table, bias, y, x, part, row, start, Q, H, W, WY, WX, D, SPACE, ENTRIES, HAS_BIAS, SHARED,
-            PAIR, GROUP,
-        )  # fmt: skip
+        part, begun, steps, places = line_of(
+            line, queries, asking, table, bias, y, x, Q, H, W, WY, WX, D, SPACE, PARTS, HAS_BIAS, SHARED, PAIR, GROUP
+        )
         for share in range(SHARES):
             element = part * SHARES + share
             extras, scores = full(pixel, SHARED, 0.0, PAIR), ()
             if REST > 0:
-                extras = _extras(
+                extras = extras_of(
                     extras, queries, asking, vectors, own * KEYS + element, Q, D, KEYS, SPACE, SHARED, PAIR
                 )
             for j in tl.static_range(GROUP):
@@ -190,7 +117,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
                     score = begun[j * SHARED + i]
                     if REST > 0:
                         score = plus(score, extras[i], PAIR)
-                    scores = scores + (_score(score, queries, asking, near, i, Q, D, PAIR),)
+                    scores = scores + (score_of(score, queries, asking, near, i, Q, D, PAIR),)
             weights, shrinks, new_top, new_below = (), (), (), ()
             for i in tl.static_range(SHARED):
                 highest = top[i]
@@ -234,27 +161,6 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slope(  # type: ignore[no-untyped-def]
-    score, product, factor, levels, first: tl.constexpr, mark, entry, least, DROPS: tl.constexpr, PAIR: tl.constexpr,
-):  # fmt: skip
-    """The weight of a value, dropped or not, and the gradient of its score, before unit and 1 / sqrt(d).
-
-    ``product`` is that of the value and the result's gradient. From ``first`` on, levels are the logarithm of the
-    denominator, negative and in bits, in words in two parts, what half precision has of it and the rest; and minus the
-    inner product of the result and its gradient.
-    """
-    score = times_plus(score, factor, levels[first], PAIR)
-    if PAIR == 2:
-        score = plus(score, levels[first + 1], PAIR)
-    weight = power(score, PAIR)
-    if DROPS:
-        keep = keep_of(mark, entry, least, PAIR)
-        return times(weight, keep, PAIR), times(weight, times_plus(product, keep, levels[first + PAIR], PAIR), PAIR)
-    else:
-        return weight, times(weight, plus(product, levels[first + PAIR], PAIR), PAIR)
-
-
-@triton.jit
 def _blank(  # type: ignore[no-untyped-def]
     slopes, begin, end, pixel, SUMS: tl.constexpr, SLOT: tl.constexpr, SHARED: tl.constexpr, ELEMENT: tl.constexpr,
     PAIR: tl.constexpr,
@@ -279,7 +185,7 @@ def queries_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Gradients of ``SHARED`` outputs' queries at ``LANES`` pixels; and what the other kernels need.
 
-    For the keys, their ``levels``, see :func:`_slope`, and the hash that decides which weights are dropped: planes of
+    For the keys, their ``levels``, see :func:`slope_of`, and the hash that decides which weights are dropped: planes of
     (b / PAIR, n, outputs, h, w).
 
     For the table, the gradients of scores, ``slopes``, summed over the key elements that share an entry; and where
@@ -350,18 +256,16 @@ def queries_kernel(  # type: ignore[no-untyped-def]
     _blank(slopes, 0, first_line - begin, pixel, SUMS, OUTPUTS * H * W, SHARED, H * W, PAIR)
     _blank(slopes, end_line - begin, end - begin, pixel, SUMS, OUTPUTS * H * W, SHARED, H * W, PAIR)
     for line in range(first_line, end_line):
-        part, row, start = line % PARTS, line // (PARTS * CHUNKS), line // PARTS % CHUNKS * GROUP
-        starts, steps, places = _line(
-            queries, asking, table, bias, y, x, part, row, start, Q, H, W, WY, WX, D, SPACE, ENTRIES, HAS_BIAS, SHARED,
-            PAIR, GROUP,
-        )  # fmt: skip
+        part, starts, steps, places = line_of(
+            line, queries, asking, table, bias, y, x, Q, H, W, WY, WX, D, SPACE, PARTS, HAS_BIAS, SHARED, PAIR, GROUP
+        )
         line_slopes = slopes + (line - begin).to(tl.int64) * (SUMS * OUTPUTS * H * W)
         over_shares = full(pixel, GROUP * SHARED, 0.0, PAIR)
         for share in range(SHARES):
             element = part * SHARES + share
             over_line, extras = full(pixel, SHARED, 0.0, PAIR), full(pixel, SHARED, 0.0, PAIR)
             if REST > 0:
-                extras = _extras(
+                extras = extras_of(
                     extras, queries, asking, vectors, own * KEYS + element, Q, D, KEYS, SPACE, SHARED, PAIR
                 )
             so_far, over_shares = over_shares, ()
@@ -373,11 +277,11 @@ def queries_kernel(  # type: ignore[no-untyped-def]
                     score, product = starts[j * SHARED + i], full(pixel, 1, 0.0, PAIR)[0]
                     if REST > 0:
                         score = plus(score, extras[i], PAIR)
-                    score = _score(score, queries, asking, near, i, Q, D, PAIR)
+                    score = score_of(score, queries, asking, near, i, Q, D, PAIR)
                     for c in tl.static_range(DV):
                         wanted = channel(grads, wanting, i, c, DV, G[2], G[3], PAIR)
                         product = times_plus(wanted, seen[c], product, PAIR)
-                    slope = _slope(
+                    slope = slope_of(
                         score, product, factor, known, i * (PAIR + 1), marks[i], element * AREA + places[j], least,
                         DROPS, PAIR,
                     )[1]  # fmt: skip
@@ -389,7 +293,7 @@ def queries_kernel(  # type: ignore[no-untyped-def]
                 before, total = total, ()
                 for i in tl.static_range(SHARED):
                     put(line_slopes + ((GROUP + share) * OUTPUTS + i) * (H * W), over_line[i], PAIR)
-                    codes = _vector(vectors, (own + i) * KEYS + element, REST, PAIR)
+                    codes = vector_of(vectors, (own + i) * KEYS + element, REST, PAIR)
                     for c in tl.static_range(D):
                         if c < SPACE:
                             total = total + (before[i * D + c],)
@@ -471,7 +375,7 @@ def keys_kernel(  # type: ignore[no-untyped-def]
         if REST > 0:
             coded = ()
             for i in tl.static_range(SHARED):
-                vector = _vector(vectors, output * KEYS + i, REST, PAIR)
+                vector = vector_of(vectors, output * KEYS + i, REST, PAIR)
                 for c in tl.static_range(SPACE):
                     coded = coded + (keys[i * D + c],)
                 for c in tl.static_range(REST):
@@ -500,7 +404,7 @@ def keys_kernel(  # type: ignore[no-untyped-def]
                     if HAS_BIAS:
                         added = tl.load(bias + (output * ENTRIES + i * APART + offset + shift))
                         score = plus(score, alike(added, PAIR), PAIR)
-                    given, slope = _slope(
+                    given, slope = slope_of(
                         score, product, factor, known, 0, known[PAIR + DROPS], (first + i) * AREA + offset + shift,
                         least, DROPS, PAIR,
                     )  # fmt: skip
