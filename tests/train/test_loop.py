@@ -9,7 +9,8 @@ import safetensors.torch
 import torch
 
 from unpose.data import Dataset, InputError, Split
-from unpose.nn import GSAConfig, count_parameters, group_cnn, gsa_net, rebuild, swivel_net
+from unpose.images import as_batch
+from unpose.nn import GSAConfig, count_parameters, group_cnn, gsa_net, rebuild, refined, swivel_net
 from unpose.train import (
     Diverged,
     StateError,
@@ -23,8 +24,17 @@ from unpose.train import (
     twin_description,
 )
 from unpose.train import loop as loop_module
-from unpose.train.batches import _random_poses, order_of_epoch, seed_for, steps_in_epoch
+from unpose.train.batches import (
+    _random_bends,
+    _random_poses,
+    make_shelf,
+    order_of_epoch,
+    seed_for,
+    steps_in_epoch,
+    training_batch,
+)
 from unpose.train.optimizers import learning_rate, move_average
+from unpose.train.processes import Processes
 from unpose.train.recipe import OptimizerPart, PosePart
 
 FULL = {  # everything that has a state: dropout, poses, an average, moments
@@ -126,6 +136,39 @@ def test_validation_chooses_and_the_test_set_is_used_once_at_the_end(problem, sm
     assert result["test_accuracy"] == outcome.test_accuracy
     assert result["chosen_epoch"] == outcome.best_epoch
     assert "once" in result["test_set"]
+
+
+def test_the_last_epoch_is_kept_where_the_recipe_says_so(problem, small_recipe, tmp_path):
+    # A rate so high that the end is not the best: the two ways to choose differ.
+    recipe = small_recipe(epochs=6, optimizer={"learning_rate": 0.5, "schedule": "constant"})
+    best = train(problem, recipe)
+    last = train(problem, recipe.changed(keep="last"), tmp_path)
+    assert without_seconds(best.history) == without_seconds(last.history)
+    assert best.best_epoch < last.best_epoch == 6
+    assert last.validation_accuracy == last.history[-1]["validation_accuracy"]
+    assert accuracy(load_network(tmp_path / "model.safetensors"), problem.test) == last.test_accuracy
+    assert json.loads((tmp_path / "result.json").read_text())["chosen_by"] == "the end of the schedule"
+
+
+def test_a_run_begins_with_what_another_learnt_with_fewer_turns(problem, small_recipe, tmp_path):
+    options = {"config": {"lifted": 6, "stages": [[6]], "window": 3, "heads": 2}}
+    coarse = small_recipe(epochs=4, network={"kind": "gsa_net", "group": "c2", "options": options})
+    learnt = train(problem, coarse, tmp_path / "coarse").network
+    file = str(tmp_path / "coarse" / "model.safetensors")
+    finer = coarse.changed(group="c4", begin=file)
+    assert_same_bits(build_network(finer, problem).state_dict(), refined(learnt, "c4").state_dict())
+    train(problem, finer, tmp_path / "finer")
+    assert json.loads((tmp_path / "finer" / "result.json").read_text())["began_with"] == file
+
+
+def test_a_beginning_that_does_not_fit(problem, small_recipe, tmp_path):
+    with pytest.raises(ValueError, match="is no file"):
+        build_network(small_recipe(network={"begin": str(tmp_path / "gone.safetensors")}), problem)
+    with pytest.raises(ValueError, match=r"differs from the recipe's network in .*image_size.*, n_classes"):
+        build_network(small_recipe(network={"begin": "mnist-c8"}), problem)
+    (tmp_path / "text").write_text("no weights")
+    with pytest.raises(ValueError, match="text"):
+        build_network(small_recipe(network={"begin": str(tmp_path / "text")}), problem)
 
 
 def test_what_a_run_leaves(problem, small_recipe, tmp_path):
@@ -306,6 +349,26 @@ def test_a_stretch_lengthens_one_axis_by_what_it_shortens_the_other():
     assert torch.equal(stretched[:, :, 2], still[:, :, 2])
     longer, shorter = torch.linalg.svdvals(stretched[:, :2, :2]).unbind(1)
     assert 1.29 < (longer / shorter).max() <= 1.3 + 1e-9
+
+
+def test_a_bend_moves_pixels_and_not_the_image(problem):
+    bends = _random_bends(0.7, 300, 7)
+    assert bends.mean((1, 2)).abs().max() < 1e-12
+    assert bends.std().item() == pytest.approx(0.7, rel=0.05)
+    shelf, rows = make_shelf(problem.train, torch.device("cpu")), torch.arange(6)
+    still, bent = (
+        training_batch(shelf, rows, PosePart(max_angle=1e-9, bend=bend), 3, 11, Processes())[0] for bend in (0.0, 0.7)
+    )
+    assert torch.allclose(still, as_batch(problem.train.images[:6], dtype=torch.float32), atol=1e-5)
+    assert (bent - still).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("poses", [PosePart(max_angle=30.0), PosePart(max_shift=1.0, bend=0.5)])
+def test_processes_share_the_poses_of_a_batch(poses, problem):
+    shelf, rows = make_shelf(problem.train, torch.device("cpu")), torch.arange(7)
+    alone = training_batch(shelf, rows, poses, 3, 11, Processes())[0]
+    parts = [training_batch(shelf, rows, poses, 3, 11, Processes(rank, 2))[0] for rank in range(2)]
+    assert torch.equal(torch.cat(parts), alone)
 
 
 def test_fewer_images_than_a_batch_are_one_step(problem, small_recipe):

@@ -26,6 +26,7 @@ _CURVES = "curves.png"
     "--resume", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Go on with the run in this folder."
 )
 @click.option("--group", help="Symmetry of the network: c4, c8, d4, ...; c1 for translations only.")
+@click.option("--begin", help="Weights to begin with: a model's file or name, of the same network for any turns.")
 @click.option("--epochs", type=click.IntRange(1), help="Instead of the recipe's.")
 @click.option(
     "--seed", type=click.IntRange(0), help="Of the weights, the order and the poses; instead of the recipe's."
@@ -37,8 +38,8 @@ _CURVES = "curves.png"
 @click.option("--print", "only_print", is_flag=True, help="Print the recipe as TOML and stop.")
 def command(
     images: Path | None, name: str | None, config: Path | None, resume: Path | None, group: str | None,
-    epochs: int | None, seed: int | None, root: Path | None, device: str, out: Path | None, force: bool,
-    only_print: bool,
+    begin: str | None, epochs: int | None, seed: int | None, root: Path | None, device: str, out: Path | None,
+    force: bool, only_print: bool,
 ) -> None:  # fmt: skip
     """Train a network for which a turned image is the same image.
 
@@ -52,12 +53,14 @@ def command(
       unpose train --recipe rotmnist-r4            as published; rotmnist-modern is our own
       unpose train --recipe digits --group c1      the same for translations only
       unpose train --recipe digits --print > my.toml; unpose train --config my.toml
+      unpose train --recipe rotmnist-attention --group c8 --begin rotmnist-attention --epochs 24
+                                                   more rotations, from the weights of four that come along
       unpose train --resume runs/digits-c8-seed0   after it was stopped or killed
       torchrun --nproc-per-node 2 --max-restarts 3 -m unpose train --recipe digits
 
-    The epoch is chosen on validation images; the test images are used once, at the end. The run's folder holds
-    config.toml, log.csv, curves.png, model.safetensors (the best network), state.safetensors (to go on from) and
-    result.json.
+    The epoch is chosen on validation images, unless the recipe keeps the last; the test images are used once, at the
+    end. The run's folder holds config.toml, log.csv, curves.png, model.safetensors (the network), state.safetensors (to
+    go on from) and result.json.
     """
     from unpose.train import RecipeError, joined_processes, recipe_names, recipe_toml, was_restarted
 
@@ -67,10 +70,12 @@ def command(
         return
     try:
         recipe, stem = _recipe(images, name, config, resume)
-        recipe = recipe.changed(group=group, epochs=epochs, seed=seed)
+        if begin is not None and Path(begin).is_file():
+            begin = str(Path(begin).resolve())  # a run may be gone on with from elsewhere
+        recipe = recipe.changed(group=group, begin=begin, epochs=epochs, seed=seed)
     except RecipeError as error:
         raise click.UsageError(str(error)) from error
-    if resume is not None and (group is not None or epochs is not None or seed is not None or force or out):
+    if resume is not None and (any(each is not None for each in (group, begin, epochs, seed, out)) or force):
         raise click.UsageError("--resume goes on with a run as it was begun; give it no other option but --root")
     if only_print:
         click.echo(recipe_toml(recipe), nl=False)
@@ -197,8 +202,8 @@ def _note(history: list[dict[str, float]], folder: Path, epochs: int) -> None:
 
 def _say(outcome: "Outcome", folder: Path) -> None:
     click.echo(
-        f"Chosen on validation: epoch {outcome.best_epoch} of {len(outcome.history)}, "
-        f"{outcome.validation_accuracy:.2%} right."
+        f"Kept: epoch {outcome.best_epoch} of {len(outcome.history)}, {outcome.validation_accuracy:.2%} right on "
+        "validation."
     )
     click.echo(f"Test accuracy {outcome.test_accuracy:.2%}; the test images were used once, for this number.")
     click.echo(f"The network is {folder / 'model.safetensors'}; curves in {folder / _CURVES}.")

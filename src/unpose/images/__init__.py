@@ -2,6 +2,7 @@
 
 from unpose.images.batch import as_batch, from_batch
 from unpose.images.sampling import (
+    displacements,
     mirror,
     pixel_grid,
     quarter_turn,
@@ -14,6 +15,7 @@ from unpose.images.smoothing import smooth
 
 __all__ = [
     "as_batch",
+    "displacements",
     "from_batch",
     "mirror",
     "pixel_grid",

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from unpose.groups import inverse
 
@@ -143,6 +144,15 @@ def source_points(dst_from_src: Tensor, shape: tuple[int, int]) -> Tensor:
         ahead = depth > 1e-3
         points = torch.where(ahead, points / torch.where(ahead, depth, torch.ones_like(depth)), _FAR)
     return points.unflatten(1, shape)
+
+
+def displacements(nodes: Tensor, shape: tuple[int, int]) -> Tensor:
+    """A smooth field between displacements at the nodes of a coarse grid over the image: (n, k, l, 2) -> (n, h, w, 2).
+
+    Added to :func:`source_points` it bends an image. Cubic, the outermost nodes on the outermost pixels.
+    """
+    field = interpolate(nodes.permute(0, 3, 1, 2), size=shape, mode="bicubic", align_corners=True)
+    return field.permute(0, 2, 3, 1)
 
 
 def quarter_turn(images: Tensor, turns: int = 1) -> Tensor:

@@ -13,6 +13,7 @@ from unpose.nn.networks import NETWORKS, rebuild
 from unpose.nn.orbit_kernel import Attended, orbit_attention
 from unpose.nn.patch_net import patch_net
 from unpose.nn.positions import position_table
+from unpose.nn.refine import refined
 from unpose.nn.scale_net import scale_net, scale_pyramid
 from unpose.nn.self_attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.swivel_net import swivel_net
@@ -44,6 +45,7 @@ __all__ = [
     "patch_net",
     "position_table",
     "rebuild",
+    "refined",
     "scale_net",
     "scale_pyramid",
     "swivel_net",

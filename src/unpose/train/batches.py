@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unpose.data import Split
 from unpose.groups import parse_continuous
-from unpose.images import as_batch, warp
+from unpose.images import as_batch, displacements, sample, source_points
 from unpose.train.processes import Processes
 from unpose.train.recipe import PosePart
 
@@ -20,6 +20,8 @@ _SHELF_SHARE = 0.25
 """Of a GPU's free memory, what training images may take to stay there."""
 _CHUNK = 4096
 """Images that are made ready at once."""
+_NODES = 5
+"""Across an image, where a bend is drawn; between them it is smooth."""
 
 
 def seed_for(seed: int, purpose: str, number: int = 0) -> int:
@@ -87,8 +89,19 @@ def training_batch(
     if not poses.still:
         # Drawn for the whole batch: a process's images have the same poses however many processes there are.
         drawn = _random_poses(poses, len(rows), seed_for(seed, "poses", step))
-        images = warp(images, sent(drawn[share].to(images.dtype), images.device))
+        shape = images.shape[-2], images.shape[-1]
+        points = source_points(sent(drawn[share].to(images.dtype), images.device), shape)
+        if poses.bend:
+            bends = _random_bends(poses.bend, len(rows), seed_for(seed, "bends", step))
+            points = points + displacements(sent(bends[share].to(images.dtype), images.device), shape)
+        images = sample(images, points)
     return images, labels
+
+
+def _random_bends(bend: float, count: int, seed: int) -> Tensor:
+    """Displacements at the nodes, (count, nodes, nodes, 2); their mean is zero: an image is bent and not shifted."""
+    drawn = torch.randn(count, _NODES, _NODES, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return bend * (drawn - drawn.mean((1, 2), keepdim=True))
 
 
 def _random_poses(poses: PosePart, count: int, seed: int) -> Tensor:

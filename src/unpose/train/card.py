@@ -124,12 +124,12 @@ def card_markdown(model: Described) -> str:
         "tells apart": ", ".join(model.classes),
         "takes": f"{height} x {width} pixels, {colour}, values from 0 to 1, {light}",
         "network": f"`{description['network']}`, group `{description['group']}`, {model.parameters:,} parameters",
-        "right answers, upright": f"{card.upright:.2%} of {card.test_images:,} test images",
+        "right answers, as they are": f"{card.upright:.2%} of {card.test_images:,} test images",
         "right answers, turned": f"{card.turned:.2%} on average over {card.angles} angles, {card.worst:.2%} at worst",
         "change of the output": _audited(model),
         "trained with": f"`{card.command}`, {card.train_images:,} images, {card.training_seconds / 60:.0f} minutes",
-        "chosen by": f"{card.validation_images:,} validation images: epoch {card.chosen_epoch} of {card.epochs}, "
-        f"{card.validation:.2%} right",
+        "kept": f"epoch {card.chosen_epoch} of {card.epochs}, {card.validation:.2%} of {card.validation_images:,} "
+        "validation images right",
         "data": f"{card.data}. {card.citation}. Licence: {card.licence}",
         "measured with": card.version,
         "file": f"`{model.path.name}`, {model.size:,} bytes, SHA-256 `{model.sha256}`",

@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from unpose.data import Dataset, InputError
 from unpose.images.files import write_text
 from unpose.images.ground import light_of
-from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters
+from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters, refined
 from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, steps_in_epoch, training_batch
-from unpose.train.checkpoint import save_network
+from unpose.train.checkpoint import load_network, save_network
 from unpose.train.measure import validate
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
+from unpose.train.pretrained import pretrained_file, pretrained_names
 from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
 from unpose.train.replay import Replayed
@@ -61,7 +62,7 @@ class Moment:
 class Outcome:
     """A finished run."""
 
-    network: Network  # the best on validation, in evaluation mode
+    network: Network  # the one that is kept, in evaluation mode
     history: list[dict[str, float]]
     best_epoch: int
     validation_accuracy: float
@@ -77,7 +78,7 @@ Step = Callable[[Tensor, Tensor, int], None]
 
 
 def build_network(recipe: Recipe, dataset: Dataset) -> Network:
-    """The network of a recipe for a data set, its weights drawn from the recipe's seed."""
+    """The network of a recipe for a data set: weights drawn from its seed, or of the network that it begins with."""
     part = recipe.network
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(recipe.seed, "weights"))
@@ -93,7 +94,22 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
             if part.initialization == "offsets" and isinstance(module, GroupSelfAttention | LiftingSelfAttention):
                 # A large constant in the queries: scores differ from place to place before anything is learnt.
                 nn.init.normal_(module.project.bias[: len(module.project.bias) // 3], std=_OFFSET)
+    if part.begin is not None:
+        network.load_state_dict(_begun(part.begin, network).state_dict())
     return network
+
+
+def _begun(begin: str, like: Network) -> Network:
+    """The network with this name or in this file, for the group of another that is otherwise the same."""
+    file = pretrained_file(begin) if begin in pretrained_names() else Path(begin)
+    if not file.is_file():
+        raise ValueError(f"network.begin: {begin} is no file, and of {', '.join(pretrained_names())} none is meant")
+    found = load_network(file)
+    names = found.description.keys() | like.description.keys()
+    differing = [name for name in sorted(names) if found.description.get(name) != like.description.get(name)]
+    if set(differing) - {"group"}:
+        raise ValueError(f"network.begin: {begin} differs from the recipe's network in {', '.join(differing)}")
+    return refined(found, like.group)
 
 
 def train(
@@ -113,9 +129,10 @@ def train(
 
     Parameters
     ----------
-    dataset : its training part is learnt, its validation part chooses the epoch, its test part is used once, at the end
+    dataset : its training part is learnt, its validation part chooses the epoch unless the last is kept, its test part
+        is used once, at the end
     folder : where the run is kept; nothing is written without one
-        ``config.toml``, ``state.safetensors`` (to go on), ``model.safetensors`` (the best network so far), ``log.csv``
+        ``config.toml``, ``state.safetensors`` (to go on), ``model.safetensors`` (the network that is kept), ``log.csv``
         and, at the end, ``result.json``
     processes : from :func:`unpose.train.joined_processes` under ``torchrun``; this one alone by default
     resume : go on from the folder's state, where there is one; the result is the same, bit for bit on one device and
@@ -126,7 +143,7 @@ def train(
     Raises
     ------
     Diverged
-        Where the loss or a weight is no number; the last good state and the best network stay in the folder.
+        Where the loss or a weight is no number; the last good state and the network kept so far stay in the folder.
 
     Notes
     -----
@@ -218,7 +235,7 @@ class _Run:
         row = (epoch + 1, rate, loss / seen, right / seen, validation_loss, validation_accuracy, round(seconds, 3))
         state.history.append(dict(zip(COLUMNS, row, strict=True)))
         state.totals.zero_()
-        improved = state.keep_best()
+        improved = state.keep_best(always=recipe.keep == "last")
         self._save(state, epoch, improved)
         if note is not None and self.processes.is_first:
             note(state.history)
@@ -274,7 +291,7 @@ class _Run:
         kept = "Nothing was written."
         if self.folder is not None:
             kept = (
-                f"{self.folder} keeps the state of the last good checkpoint and the best network so far."
+                f"{self.folder} keeps the state of the last good checkpoint and the network kept so far."
                 if (self.folder / STATE_FILE).exists()
                 else "There was no good checkpoint yet."
             )
@@ -358,10 +375,11 @@ def _result(outcome: Outcome, recipe: Recipe, dataset: Dataset) -> dict[str, Any
             "test": len(dataset.test),
         },
         "group": recipe.network.group,
+        "began_with": recipe.network.begin,
         "parameters": count_parameters(outcome.network),
         "epochs": recipe.epochs,
         "chosen_epoch": outcome.best_epoch,
-        "chosen_by": "validation accuracy",
+        "chosen_by": "validation accuracy" if recipe.keep == "best" else "the end of the schedule",
         "validation_accuracy": outcome.validation_accuracy,
         "test_accuracy": outcome.test_accuracy,
         "test_set": "used once, after the epoch was chosen",

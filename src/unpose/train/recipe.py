@@ -36,6 +36,7 @@ class NetworkPart:
     group: str = "c4"
     # "he": every linear map drawn with variance 2 / inputs; "offsets": attention looks at random places from the start
     initialization: str = "default"
+    begin: str | None = None  # a network whose weights it begins with, of any number of turns: its file, or its name
     options: dict[str, Any] = field(default_factory=dict)  # the network's own arguments
 
     def __post_init__(self) -> None:
@@ -73,6 +74,7 @@ class PosePart:
     max_shift: float = 0.0  # pixels either way
     max_scale: float = 1.0  # largest factor; the smallest is its inverse
     max_stretch: float = 1.0  # largest ratio of the longer to the shorter axis of what was a circle
+    bend: float = 0.0  # pixels that the image is bent by, smoothly: the deviation of each coordinate
     mirror: bool = False
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ class PosePart:
         _within("poses.max_shift", self.max_shift, 0.0, math.inf)
         _within("poses.max_scale", self.max_scale, 1.0, 16.0)
         _within("poses.max_stretch", self.max_stretch, 1.0, 16.0)
+        _within("poses.bend", self.bend, 0.0, math.inf)
 
     @property
     def still(self) -> bool:
@@ -96,6 +99,7 @@ class Recipe:
     batch_size: int = 64  # images of one process in one step
     label_smoothing: float = 0.0
     average: float = 0.0  # decay of the moving average of the weights that is validated and kept; 0 for none
+    keep: str = "best"  # the epoch that validates best, or "last": few images choose by chance
     mixed_precision: bool = False  # bfloat16 on CUDA; float32 on the CPU either way
     seed: int = 0
     data: DataPart = field(default_factory=DataPart)
@@ -108,6 +112,7 @@ class Recipe:
         _within("batch_size", self.batch_size, 1, 1_000_000)
         _within("label_smoothing", self.label_smoothing, 0.0, 0.99)
         _within("average", self.average, 0.0, 0.999999)
+        _one_of("keep", self.keep, ("best", "last"))
         _within("seed", self.seed, 0, 2**63 - 1)
         if self.optimizer.warmup_epochs >= self.epochs:
             raise RecipeError(
@@ -118,11 +123,14 @@ class Recipe:
         """Whether products are in bfloat16 on a device of this type."""
         return self.mixed_precision and device == "cuda"
 
-    def changed(self, *, group: str | None = None, **changes: Any) -> "Recipe":
-        """The recipe with another group and other entries of its first level; None leaves an entry as it is."""
+    def changed(self, *, group: str | None = None, begin: str | None = None, **changes: Any) -> "Recipe":
+        """The recipe with another group or beginning and other entries of its first level; None leaves one as it is."""
         given = {name: value for name, value in changes.items() if value is not None}
-        if group is not None:
-            given["network"] = dataclasses.replace(self.network, group=group)
+        parts: dict[str, Any] = {
+            name: value for name, value in (("group", group), ("begin", begin)) if value is not None
+        }
+        if parts:
+            given["network"] = dataclasses.replace(self.network, **parts)
         epochs = given.get("epochs", self.epochs)
         if 0 < epochs <= self.optimizer.warmup_epochs:  # a short trial of a long recipe warms up for a tenth of it
             given["optimizer"] = dataclasses.replace(self.optimizer, warmup_epochs=epochs / 10)

@@ -64,10 +64,10 @@ class State:
         """Whether all weights are numbers."""
         return all(bool(torch.isfinite(weight).all()) for weight in self.network.state_dict().values())
 
-    def keep_best(self) -> bool:
+    def keep_best(self, *, always: bool = False) -> bool:
         """Remember the weights where the last epoch validated best: more right, or as many with a lower loss."""
         now, before = self.history[-1], self.history[self.best_epoch - 1] if self.best else None
-        if before is not None and _merit(now) <= _merit(before):
+        if before is not None and not always and _merit(now) <= _merit(before):
             return False
         self.best = {name: weight.detach().cpu().clone() for name, weight in self.judged.state_dict().items()}
         self.best_epoch = len(self.history)
