@@ -42,7 +42,7 @@ def command(name: str | None, as_json: bool) -> None:
 
 
 def _table(models: "list[Described]") -> str:
-    rows = [("name", "group", "parameters", "upright", "turned", "size", "what")]
+    rows = [("name", "group", "parameters", "as is", "turned", "size", "what")]
     for model in models:
         card = model.card
         rows.append(
