@@ -124,7 +124,7 @@ def results_in(root: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(root.glob(f"*/*/{RESULT_FILE}")):
         result, angles = json.loads(path.read_text()), path.parent / "angles.json"
-        curves = np.genfromtxt(path.parent / LOG_FILE, delimiter=",", names=True)
+        curves = np.atleast_1d(np.genfromtxt(path.parent / LOG_FILE, delimiter=",", names=True))
         kept = ("parameters", "epochs", "chosen_epoch", "validation_accuracy", "test_accuracy")
         one = {"seed": int(path.parent.name), "data": result["data"]["name"]} | {name: result[name] for name in kept}
         one |= {"seconds": round(float(curves["seconds"].sum()), 1), "curves": curves}
