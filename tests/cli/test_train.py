@@ -178,6 +178,8 @@ def test_recipes_are_listed_printed_and_read_back(tmp_path, run, photos):
         (["--recipe", "patch-camelyon", "-o", "{tmp}/r"], "unknown recipe"),
         (["--recipe", "pcam-r4", "--root", "{tmp}", "-o", "{tmp}/r"], "looked for camelyonpatch"),
         (["--recipe", "digits", "--epochs", "0"], "--epochs"),
+        (["--recipe", "digits", "--begin", "{tmp}/gone", "-o", "{tmp}/r"], "is no file, and no model that comes along"),
+        (["--recipe", "digits", "--begin", "mnist-c8", "-o", "{tmp}/r"], "differs from the recipe's network in"),
         (["--config", "{tmp}/bad.toml"], "is not a recipe: unknown entry"),
         (["--resume", "{tmp}"], "holds no run"),
         (["{tmp}/one"], "one class only"),
@@ -195,6 +197,17 @@ def test_wrong_calls_say_what_is_wrong_and_end_with_two(arguments, message, tmp_
     assert done.exit_code == 2, done.output
     assert message in words(done.stderr)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_run_begins_with_the_weights_of_another(run, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(run[0])
+    done = unpose("train", photos, "--group", "c4", "--begin", "model.safetensors", "--epochs", 1, "-o", tmp_path / "r")
+    assert done.exit_code == 0, done.output
+    assert "Kept: epoch 1 of 1" in done.stdout
+    # From wherever the run is gone on with, the file is found.
+    assert read_recipe(tmp_path / "r" / "config.toml").network.begin == str(run[0] / "model.safetensors")
+    rows = [(folder / "log.csv").read_text().splitlines()[1].split(",") for folder in (run[0], tmp_path / "r")]
+    assert float(rows[1][2]) < float(rows[0][2])  # its first epoch is better than that of a network that knew nothing
 
 
 def test_a_run_is_not_overwritten(run, photos):

@@ -8,7 +8,16 @@ import skimage.transform
 import torch
 
 from unpose.groups import parse, rotation, scaling, translation
-from unpose.images import mirror, pixel_grid, quarter_turn, sample, sample_with_gradient, source_points, warp
+from unpose.images import (
+    displacements,
+    mirror,
+    pixel_grid,
+    quarter_turn,
+    sample,
+    sample_with_gradient,
+    source_points,
+    warp,
+)
 
 HEIGHT, WIDTH = 29, 37
 
@@ -137,6 +146,15 @@ def test_scaling_up_then_centre_is_kept():
     image = torch.zeros(9, 9)
     image[4, 4] = 1.0
     assert warp(image, scaling(torch.tensor(2.0)))[4, 4] == 1.0
+
+
+def test_displacements_meet_their_nodes_and_are_smooth_between(generator):
+    nodes = torch.randn(3, 5, 4, 2, generator=generator, dtype=torch.float64)
+    field = displacements(nodes, (33, 31))
+    torch.testing.assert_close(field[:, ::8, ::10], nodes)
+    assert (field[:, 1:] - field[:, :-1]).abs().max() < 0.25 * nodes.abs().max()
+    even = displacements(nodes[:, :1, :1].expand(-1, 5, 4, -1), (9, 11))
+    torch.testing.assert_close(even, nodes[:, :1, :1].expand(-1, 9, 11, -1))
 
 
 def test_threads_do_not_change_a_bit(generator):

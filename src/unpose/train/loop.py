@@ -103,13 +103,14 @@ def _begun(begin: str, like: Network) -> Network:
     """The network with this name or in this file, for the group of another that is otherwise the same."""
     file = pretrained_file(begin) if begin in pretrained_names() else Path(begin)
     if not file.is_file():
-        raise ValueError(f"network.begin: {begin} is no file, and of {', '.join(pretrained_names())} none is meant")
+        known = ", ".join(pretrained_names())
+        raise ValueError(f"network.begin: {begin} is no file, and no model that comes along; those are {known}")
     found = load_network(file)
     names = found.description.keys() | like.description.keys()
     differing = [name for name in sorted(names) if found.description.get(name) != like.description.get(name)]
     if set(differing) - {"group"}:
         raise ValueError(f"network.begin: {begin} differs from the recipe's network in {', '.join(differing)}")
-    return refined(found, like.group)
+    return refined(found, like.group) if differing else found
 
 
 def train(
