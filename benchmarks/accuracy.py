@@ -1,7 +1,8 @@
 """How well group networks classify, trained to their ends: group attention, our own network, and their twins.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/accuracy.py [--only attention,own,windows,upright,reflections]
-                                                              [--seeds 3] [--device cuda] [--minutes 60] [--folder runs]
+                                                              [--seeds 0 1 2] [--device cuda] [--minutes 60]
+                                                              [--folder runs]
     python benchmarks/accuracy.py --report docs [--folder runs]
 
 attention    the published rotated-MNIST network with 4, 8 and 12 rotations, and none: its translation-only twin
@@ -181,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="attention,own,windows,upright,reflections")
     parser.add_argument("--runs", help="names of single runs of these sections, separated by commas")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help="other than the recipes' own, for a trial")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=math.inf)
@@ -203,7 +204,7 @@ def main() -> None:
         chosen |= made[section]()
     if options.runs:
         chosen = {name: chosen[name] for name in options.runs.split(",")}
-    for seed in range(options.seeds):  # all of one seed first: a table early on
+    for seed in options.seeds:  # all of one seed first: a table early on
         for name, (data, recipe) in chosen.items():
             folder = options.folder / name / str(seed)
             if time.monotonic() < deadline and not (folder / RESULT_FILE).exists():
