@@ -178,7 +178,7 @@ def test_recipes_are_listed_printed_and_read_back(tmp_path, run, photos):
         (["--recipe", "patch-camelyon", "-o", "{tmp}/r"], "unknown recipe"),
         (["--recipe", "pcam-r4", "--root", "{tmp}", "-o", "{tmp}/r"], "looked for camelyonpatch"),
         (["--recipe", "digits", "--epochs", "0"], "--epochs"),
-        (["--recipe", "digits", "--begin", "{tmp}/gone", "-o", "{tmp}/r"], "is no file, and no model that comes along"),
+        (["--recipe", "digits", "--begin", "{tmp}/gone", "-o", "{tmp}/r"], "no file is called"),
         (["--recipe", "digits", "--begin", "mnist-c8", "-o", "{tmp}/r"], "differs from the recipe's network in"),
         (["--config", "{tmp}/bad.toml"], "is not a recipe: unknown entry"),
         (["--resume", "{tmp}"], "holds no run"),

@@ -162,7 +162,7 @@ def test_a_run_begins_with_what_another_learnt_with_fewer_turns(problem, small_r
 
 
 def test_a_beginning_that_does_not_fit(problem, small_recipe, tmp_path):
-    with pytest.raises(ValueError, match="is no file"):
+    with pytest.raises(ValueError, match="no file is called"):
         build_network(small_recipe(network={"begin": str(tmp_path / "gone.safetensors")}), problem)
     with pytest.raises(ValueError, match=r"differs from the recipe's network in .*image_size.*, n_classes"):
         build_network(small_recipe(network={"begin": "mnist-c8"}), problem)

@@ -24,7 +24,7 @@ from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, st
 from unpose.train.checkpoint import load_network, save_network
 from unpose.train.measure import validate
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
-from unpose.train.pretrained import pretrained_file, pretrained_names
+from unpose.train.pretrained import pretrained_file
 from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
 from unpose.train.replay import Replayed
@@ -100,11 +100,11 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
 
 
 def _begun(begin: str, like: Network) -> Network:
-    """The network with this name or in this file, for the group of another that is otherwise the same."""
-    file = pretrained_file(begin) if begin in pretrained_names() else Path(begin)
-    if not file.is_file():
-        known = ", ".join(pretrained_names())
-        raise ValueError(f"network.begin: {begin} is no file, and no model that comes along; those are {known}")
+    """The network in this file or with this name, for the group of another that is otherwise the same."""
+    try:
+        file = Path(begin) if Path(begin).is_file() else pretrained_file(begin)
+    except ValueError as error:
+        raise ValueError(f"network.begin: no file is called {begin!r}, nor is a model: {error}") from error
     found = load_network(file)
     names = found.description.keys() | like.description.keys()
     differing = [name for name in sorted(names) if found.description.get(name) != like.description.get(name)]
@@ -236,7 +236,7 @@ class _Run:
         row = (epoch + 1, rate, loss / seen, right / seen, validation_loss, validation_accuracy, round(seconds, 3))
         state.history.append(dict(zip(COLUMNS, row, strict=True)))
         state.totals.zero_()
-        improved = state.keep_best(always=recipe.keep == "last")
+        improved = state.keep(only_better=recipe.keep == "best")
         self._save(state, epoch, improved)
         if note is not None and self.processes.is_first:
             note(state.history)

@@ -125,12 +125,8 @@ class Recipe:
 
     def changed(self, *, group: str | None = None, begin: str | None = None, **changes: Any) -> "Recipe":
         """The recipe with another group or beginning and other entries of its first level; None leaves one as it is."""
-        given = {name: value for name, value in changes.items() if value is not None}
-        parts: dict[str, Any] = {
-            name: value for name, value in (("group", group), ("begin", begin)) if value is not None
-        }
-        if parts:
-            given["network"] = dataclasses.replace(self.network, **parts)
+        given = _without_none(changes)
+        given["network"] = dataclasses.replace(self.network, **_without_none({"group": group, "begin": begin}))
         epochs = given.get("epochs", self.epochs)
         if 0 < epochs <= self.optimizer.warmup_epochs:  # a short trial of a long recipe warms up for a tenth of it
             given["optimizer"] = dataclasses.replace(self.optimizer, warmup_epochs=epochs / 10)

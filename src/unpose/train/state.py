@@ -45,7 +45,7 @@ class State:
     step: int = 0
     totals: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))  # loss, right, seen: this epoch
     history: list[dict[str, float]] = field(default_factory=list)  # one row for each finished epoch
-    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the best epoch so far, empty before the first
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the epoch that is kept, empty before the first
     best_epoch: int = 0
 
     @property
@@ -64,10 +64,10 @@ class State:
         """Whether all weights are numbers."""
         return all(bool(torch.isfinite(weight).all()) for weight in self.network.state_dict().values())
 
-    def keep_best(self, *, always: bool = False) -> bool:
-        """Remember the weights where the last epoch validated best: more right, or as many with a lower loss."""
+    def keep(self, *, only_better: bool) -> bool:
+        """Remember the last epoch's weights, where wanted only if it validated best: more right, or a lower loss."""
         now, before = self.history[-1], self.history[self.best_epoch - 1] if self.best else None
-        if before is not None and not always and _merit(now) <= _merit(before):
+        if only_better and before is not None and _merit(now) <= _merit(before):
             return False
         self.best = {name: weight.detach().cpu().clone() for name, weight in self.judged.state_dict().items()}
         self.best_epoch = len(self.history)
