@@ -53,7 +53,7 @@ def command(
       unpose train --recipe rotmnist-r4            as published; rotmnist-modern is our own
       unpose train --recipe digits --group c1      the same for translations only
       unpose train --recipe digits --print > my.toml; unpose train --config my.toml
-      unpose train --recipe rotmnist-attention --group c8 --begin rotmnist-attention --epochs 24
+      unpose train --recipe rotmnist-refined --group c12
                                                    more rotations, from the weights of four that come along
       unpose train --resume runs/digits-c8-seed0   after it was stopped or killed
       torchrun --nproc-per-node 2 --max-restarts 3 -m unpose train --recipe digits

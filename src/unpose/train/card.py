@@ -36,8 +36,9 @@ class Card:
     epochs: int
     validation: float  # share of right answers
     upright: float  # of the test images, as they are
-    turned: float  # of the test images, mean over the angles of a sweep
-    worst: float  # of the test images, at the worst of these angles
+    turned_images: int  # test images that a sweep turns
+    turned: float  # of these, mean over the angles of the sweep
+    worst: float  # of these, at the worst of the angles
     angles: int  # of the sweep, evenly over the circle
     audited: int  # test images that the audit looked at
     exact_error: float  # largest relative change of the output under elements that only move pixels
@@ -125,7 +126,8 @@ def card_markdown(model: Described) -> str:
         "takes": f"{height} x {width} pixels, {colour}, values from 0 to 1, {light}",
         "network": f"`{description['network']}`, group `{description['group']}`, {model.parameters:,} parameters",
         "right answers, as they are": f"{card.upright:.2%} of {card.test_images:,} test images",
-        "right answers, turned": f"{card.turned:.2%} on average over {card.angles} angles, {card.worst:.2%} at worst",
+        "right answers, turned": f"{card.turned:.2%} of {card.turned_images:,} test images on average over "
+        f"{card.angles} angles, {card.worst:.2%} at worst",
         "change of the output": _audited(model),
         "trained with": f"`{card.command}`, {card.train_images:,} images, {card.training_seconds / 60:.0f} minutes",
         "kept": f"epoch {card.chosen_epoch} of {card.epochs}, {card.validation:.2%} of {card.validation_images:,} "
