@@ -1,5 +1,6 @@
 """Fused group attention: equal to the plain version in double precision, gradients too, at any number of threads."""
 
+import math
 import threading
 
 import pytest
@@ -142,13 +143,18 @@ def test_no_byte_depends_on_the_number_of_threads(dropout):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-def kept(seed, shape, dropout):
-    """The hash that decides which weights stay, in plain operations: (batch, heads, outputs, h, w, keys, wy, wx)."""
+def kept(seed, shape, threshold):
+    """The hash that decides which weights stay, in plain operations: (batch, heads, outputs, h, w, keys, wy, wx).
+
+    An output with an even number and the next share a hash: its lower half is for the first.
+    """
     word = 0xFFFFFFFF
     x = (torch.arange(torch.Size(shape).numel()) * 0x9E3779B9 + seed) & word
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & word
     x = ((x ^ (x >> 15)) * 0x846CA68B) & word
-    return (x ^ (x >> 16)).view(shape) >= dropout * 2**32
+    x = (x ^ (x >> 16)).view(shape)
+    halves = [x[:, :, h - h % 2] >> 16 * (h % 2) & 0xFFFF for h in range(shape[2])]
+    return torch.stack(halves, 2) >= threshold
 
 
 def test_weights_are_dropped_where_the_hash_says(monkeypatch):
@@ -163,9 +169,9 @@ def test_weights_are_dropped_where_the_hash_says(monkeypatch):
     with implementation("plain"):
         weights = group_attention(query, key, marks, position)  # (b, n, o, h, w, keys * h * w)
     mask = torch.zeros_like(weights)
-    stays = kept(seed, (batch, heads, outputs, height, width, keys, window_y, window_x), dropout).float() / (
-        1 - dropout
-    )
+    threshold = math.ceil(dropout * 2**16)  # what is dropped is a whole number of 65,536ths
+    stays = kept(seed, (batch, heads, outputs, height, width, keys, window_y, window_x), threshold).float()
+    stays /= 1 - threshold / 2**16
     for y in range(height):
         for x in range(width):
             for dy in range(max(0, y - 1), min(height, y + 2)):

@@ -119,17 +119,25 @@ class Lanes:
             coefficients = [1.0]
             for term in range(1, 14):
                 coefficients.append(coefficients[-1] * _LN2 / term)
-        value = self.constant(coefficients[-1])
-        for coefficient in reversed(coefficients[:-1]):
-            value = self.fma(value, r, self.constant(coefficient))
+        value = self._polynomial(coefficients, r)
         power = builder.shl(builder.bitcast(rounded, integer), integer([shift] * WIDTH))
         below = builder.fcmp_ordered("<", x, self.constant(1.0 - bias))
         return builder.select(below, self.constant(0.0), builder.fmul(value, builder.bitcast(power, self.vector())))
 
-    def kept(self, pixels: Any, number: Any, seed: Any, threshold: Any) -> Any:
-        """Which lanes keep their weight: a hash of the seed and the weight's index is at least the threshold.
+    def _polynomial(self, coefficients: list[float], x: Any) -> Any:
+        """In halves, the odd powers with the even ones: a chain of sums half as long as one after the other."""
+        terms = [self.constant(coefficient) for coefficient in coefficients]
+        while len(terms) > 1:
+            pairs = [self.fma(odd, x, even) for even, odd in zip(terms[::2], terms[1::2], strict=False)]
+            terms = pairs + terms[2 * len(pairs) :]
+            x = self.builder.fmul(x, x)
+        return terms[0]
 
-        The index is what the pixel adds, which comes times HASH, (WIDTH,) int32, and a number.
+    def kept(self, pixels: Any, number: Any, seed: Any, threshold: Any) -> tuple[Any, Any]:
+        """Which lanes keep their weight, for two weights: half of a hash is at least the threshold, of 16 bits.
+
+        The hash is of the seed and the first weight's index, which is what the pixel adds, (WIDTH,) int32 that come
+        times HASH, and a number.
         """
         builder, kind = self.builder, ir.VectorType(I32, WIDTH)
 
@@ -141,7 +149,8 @@ class Lanes:
         x = builder.mul(builder.xor(x, builder.lshr(x, word(16))), word(0x7FEB352D))
         x = builder.mul(builder.xor(x, builder.lshr(x, word(15))), word(0x846CA68B))
         x = builder.xor(x, builder.lshr(x, word(16)))
-        return builder.icmp_unsigned(">=", x, self.splat(builder.trunc(threshold, I32)))
+        least = self.splat(builder.trunc(builder.shl(threshold, I64(16)), I32))
+        return builder.icmp_unsigned(">=", builder.shl(x, word(16)), least), builder.icmp_unsigned(">=", x, least)
 
 
 lane_code = vector_code(lambda context, builder, kinds: Lanes(builder, context.get_value_type(kinds[0].dtype)))

@@ -59,18 +59,13 @@ def flat(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 @compiled
-def reached(tile, tiles, first_row, plan, per_row, sign):  # type: ignore[no-untyped-def]
-    """The entries, in whole blocks, whose rows of the window meet the image from some pixel of some tiles.
-
-    sign is 1 where the entry's row lies below the pixel's (keys of a query), -1 where above (queries of a key).
-    """
+def reached(tile, tiles, first_row, plan):  # type: ignore[no-untyped-def]
+    """The entries, in whole blocks, whose rows of the window meet the image from some pixel of some tiles."""
     height, reach = plan.shape[5], plan.reach[0]
+    per_row = plan.shape[4] * (2 * plan.reach[1] + 1)
     top = first_row + tile * WIDTH // plan.line
     bottom = min(first_row + ((tile + tiles) * WIDTH - 1) // plan.line, height - 1)
-    if sign > 0:
-        lowest, highest = max(-reach, -bottom), min(reach, height - 1 - top)
-    else:
-        lowest, highest = max(-reach, top - height + 1), min(reach, bottom)
+    lowest, highest = max(-reach, -bottom), min(reach, height - 1 - top)
     first = (lowest + reach) * per_row // BLOCK * BLOCK
     end = ((highest + reach + 1) * per_row + BLOCK - 1) // BLOCK * BLOCK
     return first, max(first, end)
@@ -86,7 +81,8 @@ def room(count, dtype):  # type: ignore[no-untyped-def]
 
 @compiled
 def make_planes(plan, like):  # type: ignore[no-untyped-def]
-    """Room for queries, keys, values, gradients, levels, deltas and pixel numbers of one band."""
+    """Room for queries, keys, values, gradients, levels, deltas and pixel numbers of one band, and for the gradients of
+    keys and values."""
     _, _, outputs, queries, keys, _, _, channels, value_channels = plan.shape
     size, dtype = plan.size, like.dtype
     return (
@@ -97,22 +93,26 @@ def make_planes(plan, like):  # type: ignore[no-untyped-def]
         room(outputs * size, dtype),
         room(outputs * size, dtype),
         np.zeros(size, np.uint32),
+        room(keys * (channels + 1) * size, dtype),
+        room(keys * value_channels * size, dtype),
     )
 
 
 @compiled
-def load(inputs, b, n, first_row, margin, plan, factor, planes):  # type: ignore[no-untyped-def]
-    """Fill the planes of a band; queries, times the factor, count only in the band and so many rows around it."""
+def load(inputs, b, n, first_row, plan, factor, planes):  # type: ignore[no-untyped-def]
+    """Fill the planes of a band, queries times the factor; gradients of keys and values begin with zero."""
     query, key, value, grad, out, level = inputs
-    ask, have, give, wanted, levels, deltas, pixels = planes
+    ask, have, give, wanted, levels, deltas, pixels, keyed, valued = planes
     _, _, outputs, queries, keys, _, _, channels, value_channels = plan.shape
     one = ask.dtype.type(1)
     pack(query, b, n, queries, channels, 1, first_row, plan, factor, one, one, ask)
     pack(key, b, n, keys, channels, 1, first_row, plan, one, -ask.dtype.type(FAR), one - one, have)
     pack(value, b, n, keys, value_channels, 0, first_row, plan, one, one, one, give)
     pack(grad, b, n, outputs, value_channels, 0, first_row, plan, one, one, one, wanted)
-    _pack_levels(level, grad, out, b, n, first_row, margin, plan, levels, deltas)
+    _pack_levels(level, grad, out, b, n, first_row, plan, levels, deltas)
     number(first_row, plan, pixels)
+    fill(keyed, one - one)
+    fill(valued, one - one)
 
 
 @compiled
@@ -145,8 +145,8 @@ def pack(source, b, n, elements, channels, extra, first_row, plan, factor, outsi
 
 
 @compiled
-def _pack_levels(level, grad, out, b, n, first_row, margin, plan, levels, deltas):  # type: ignore[no-untyped-def]
-    """Planes of the logarithm of each query's sum and of ``<gradient, out>``, for a band and so many rows around it.
+def _pack_levels(level, grad, out, b, n, first_row, plan, levels, deltas):  # type: ignore[no-untyped-def]
+    """Planes of the logarithm of each query's sum and of ``<gradient, out>``, for the rows of a band.
 
     The rest is infinitely far: no weight there counts.
     """
@@ -156,7 +156,7 @@ def _pack_levels(level, grad, out, b, n, first_row, margin, plan, levels, deltas
     fill(levels, levels.dtype.type(FAR))
     fill(deltas, deltas.dtype.type(0))
     for h in range(outputs):
-        for row in range(max(0, first_row - margin), min(height, first_row + plan.band + margin)):
+        for row in range(first_row, min(height, first_row + plan.band)):
             to = h * size + plan.origin + (row - first_row) * line
             one = b * by_level[0] + n * by_level[1] + h * by_level[2] + row * by_level[3]
             two = b * by_slope[0] + n * by_slope[1] + h * by_slope[2] + row * by_slope[3]
@@ -204,6 +204,23 @@ def unpack(rows, member, factor, tile, first_row, plan, target, image, element):
             here = c * ROW + member * WIDTH + lane
             copy(target, to + c * elements * height * width, rows, here, min(count, width - x), factor)
         lane += count
+
+
+@compiled
+def add(planes, each, factor, first_row, plan, target, image):  # type: ignore[no-untyped-def]
+    """A band and the rows that its window reaches, times a factor, onto maps (b, n, channels, elements, h, w).
+
+    ``each`` planes belong to an element; ``image`` counts images and heads.
+    """
+    channels, elements, height, width = target.shape[2:]
+    maps = target.ravel()
+    for element in range(elements):
+        for row in range(max(0, first_row - plan.reach[0]), min(height, first_row + plan.band + plan.reach[0])):
+            for c in range(channels):
+                at = (element * each + c) * plan.size + plan.origin + (row - first_row) * plan.line
+                to = (((image * channels + c) * elements + element) * height + row) * width
+                for x in range(width):
+                    maps[np.uintp(to + x)] += planes[np.uintp(at + x)] * factor
 
 
 @compiled

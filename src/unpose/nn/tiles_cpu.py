@@ -5,8 +5,8 @@ which mostly crosses a cache line, is what costs: so up to SHARE outputs are com
 hold what belongs to the tile in rows (channels, SHARE, WIDTH); scores are rows (entries, SHARE, WIDTH) and the table is
 (entries / BLOCK, channels + 1, SHARE, BLOCK), so that nearly all places are known when the code is made.
 
-Seen from the keys it is the same with outputs and keys exchanged: "members" are whichever the tile belongs to, and
-entries the others. Scores are to base two: the queries come multiplied with log2(e).
+The outputs that a tile is computed for are its members. Scores are to base two: the queries come multiplied with
+log2(e).
 """
 
 from collections.abc import Callable
@@ -63,12 +63,9 @@ def _emit_dots(
     member: Any,
     totals: list[list[Any]],
     encoded: Callable[[Any, int, int], Any] | None = None,
-    by_key: bool = False,
 ) -> None:
-    """Add ``sum_c held_c moving_c`` to totals (entries, members), for entries at ``starts`` and members from one on.
-
-    ``encoded(c, i, m)`` is the table's number for a channel, an entry and a member; it goes with the query's.
-    """
+    """Add ``sum_c held_c (moving_c + encoded_c)`` to totals (entries, members), for entries at ``starts`` and members
+    from one on; ``encoded(c, i, m)`` is the table's number for a channel, an entry and a member."""
     with cgutils.for_range(lanes.builder, moving.channels) as channel:
         own = lanes.times(channel.index, ROW)
         there = [moving.channel(lanes, start, channel.index) for start in starts]
@@ -77,7 +74,7 @@ def _emit_dots(
             for i, near in enumerate(there):
                 lanes.add(totals[i][m], here, near)
                 if encoded is not None:
-                    lanes.add(totals[i][m], near if by_key else here, lanes.splat(encoded(channel.index, i, m)))
+                    lanes.add(totals[i][m], here, lanes.splat(encoded(channel.index, i, m)))
 
 
 def _tile(lanes: Lanes, member: Any, m: int) -> Any:
@@ -90,16 +87,14 @@ def _code(lanes: Lanes, channel: Any, member: Any, m: int, i: int) -> Any:
     return lanes.plus(lanes.times(channel, _LINE), lanes.plus(lanes.times(lanes.plus(member, m), BLOCK), i))
 
 
-def _emit_scores(
-    lanes: Lanes,
-    held: Any,
-    members: Any,
-    moving: _Moving,
-    table: Any,
-    scores: Any,
-    by_key: bool,
-) -> None:
-    builder = lanes.builder
+@lane_code
+def dots(lanes, held, members, key, key_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
+    """Scores: ``sum_c query_c (key_c + table_c) + mask + bias`` of a tile of queries with blocks of entries.
+
+    Entry e of the keys lies ``offsets[e]`` beyond ``key_at``; the mask is the plane after the key's channels, the bias
+    stands in the table after its channels.
+    """
+    builder, moving = lanes.builder, _Moving(key, key_at, offsets, first, blocks, channels, stride)
 
     def emit(member: Any, count: int) -> None:
         each = min(BLOCK, SUMS // (2 * count))
@@ -109,45 +104,26 @@ def _emit_scores(
             """The entries of a block from ``skip`` on, as many as there are sums for."""
             begin = lanes.plus(moving.first, lanes.times(block, BLOCK))
             starts = [moving.start(lanes, lanes.plus(begin, skip + i)) for i in range(each)]
-            codes = lanes.times(begin, lanes.times(lanes.plus(moving.channels, 1), SHARE))
+            codes = lanes.times(begin, lanes.times(lanes.plus(channels, 1), SHARE))
 
             def encoded(channel: Any, i: int, m: int) -> Any:
                 return lanes.entry(table, lanes.plus(codes, _code(lanes, channel, member, m, skip + i)))
 
             for i, row in enumerate(totals):
-                mask = None if by_key else moving.channel(lanes, starts[i], moving.channels)
+                mask = moving.channel(lanes, starts[i], channels)
                 for m, total in enumerate(row):
-                    bias = lanes.splat(encoded(moving.channels, i, m))
-                    builder.store(bias if mask is None else builder.fadd(bias, mask), total)
-            _emit_dots(lanes, held, moving, starts, member, totals, encoded, by_key)
+                    builder.store(builder.fadd(lanes.splat(encoded(channels, i, m)), mask), total)
+            _emit_dots(lanes, held, moving, starts, member, totals, encoded)
             for i, row in enumerate(totals):
                 target = lanes.times(lanes.plus(lanes.times(block, BLOCK), skip + i), ROW)
                 for m, total in enumerate(row):
                     lanes.store(builder.load(total), scores, lanes.plus(target, _tile(lanes, member, m)))
 
-        with cgutils.for_range(builder, moving.blocks) as block:
+        with cgutils.for_range(builder, blocks) as block:
             for skip in range(0, BLOCK, each):
                 some(block.index, skip)
 
     lanes.in_groups(members, SHARE, emit)
-
-
-@lane_code
-def query_scores(lanes, held, members, key, key_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
-    """``sum_c query_c (key_c + table_c) + mask + bias`` of a tile of queries with blocks of entries.
-
-    Entry e of the keys lies ``offsets[e]`` beyond ``key_at``; the mask is the plane after the key's channels, the bias
-    stands in the table after its channels.
-    """
-    moving = _Moving(key, key_at, offsets, first, blocks, channels, stride)
-    _emit_scores(lanes, held, members, moving, table, scores, by_key=False)
-
-
-@lane_code
-def key_scores(lanes, held, members, query, query_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
-    """The same scores seen from a tile of keys, each with the queries that lie ``offsets[e]`` away; no mask."""
-    moving = _Moving(query, query_at, offsets, first, blocks, channels, stride)
-    _emit_scores(lanes, held, members, moving, table, scores, by_key=True)
 
 
 @lane_code
@@ -185,30 +161,14 @@ def powers(lanes, scores, count, members, top, total):  # type: ignore[no-untype
         lanes.store(lanes.builder.load(sum_), total, place)
 
 
-@lane_code
-def drop(lanes, weights, count, members, pixels, at, index, first, base, step, seed, threshold, factor):  # type: ignore[no-untyped-def]
-    """Multiply the weights that are kept by ``factor`` (1,), and the others by zero.
+class _Drop(NamedTuple):
+    """Which weights are dropped.
 
     The index of a weight is that of its pixel, times HASH in ``pixels``, and ``base + member * step + index[e]``.
     """
-    builder = lanes.builder
-    here = lanes.load(pixels, at, kind=ir.VectorType(I32, WIDTH))
-    scale = lanes.splat(lanes.entry(factor, I64(0)))
-    with cgutils.for_range(builder, count) as row, cgutils.for_range(builder, members) as member:
-        number = lanes.plus(base, lanes.entry(index, lanes.plus(first, row.index)))
-        number = lanes.plus(number, lanes.times(member.index, step))
-        place = lanes.plus(lanes.times(row.index, ROW), lanes.times(member.index, WIDTH))
-        value = builder.fmul(lanes.load(weights, place), scale)
-        kept = lanes.kept(here, number, seed, threshold)
-        lanes.store(builder.select(kept, value, lanes.constant(0.0)), weights, place)
-
-
-class _Drop(NamedTuple):
-    """Which weights were dropped: see :func:`drop`. Seen from the keys an entry's pixels lie ``shifts[e]`` away."""
 
     pixels: Any
     at: Any
-    shifts: Any
     index: Any
     base: Any
     step: Any
@@ -216,89 +176,98 @@ class _Drop(NamedTuple):
     threshold: Any
     factor: Any
 
-    def scale(self, lanes: Lanes, entry: Any, member: Any) -> Any:
-        """What the weights of an entry are multiplied with."""
-        at = self.at if self.shifts is None else lanes.plus(self.at, lanes.entry(self.shifts, entry))
-        pixels = lanes.load(self.pixels, at, kind=ir.VectorType(I32, WIDTH))
-        number = lanes.plus(lanes.plus(self.base, lanes.times(member, self.step)), lanes.entry(self.index, entry))
-        kept = lanes.kept(pixels, number, self.seed, self.threshold)
-        return lanes.builder.select(kept, lanes.splat(lanes.entry(self.factor, I64(0))), lanes.constant(0.0))
+    def scales(self, lanes: Lanes, entry: Any, member: Any, count: int) -> list[Any]:
+        """What the weights of an entry are multiplied with, for members from an even one on."""
+        pixels = lanes.load(self.pixels, self.at, kind=ir.VectorType(I32, WIDTH))
+        start = lanes.plus(self.base, lanes.entry(self.index, entry))
+        factor = lanes.splat(lanes.entry(self.factor, I64(0)))
+        kept: list[Any] = []
+        for m in range(0, count, 2):
+            number = lanes.plus(start, lanes.times(lanes.plus(member, m), self.step))
+            kept += lanes.kept(pixels, number, self.seed, self.threshold)
+        return [lanes.builder.select(keep, factor, lanes.constant(0.0)) for keep in kept[:count]]
 
 
-def _emit_slopes(
-    lanes: Lanes,
-    held: Any,
-    members: Any,
-    moving: _Moving,
-    level: Any,
-    delta: Any,
-    level_place: Callable[[Any, Any], Any],
-    scores: Any,
-    weights: Any,
-    dropped: _Drop,
-) -> None:
-    """``level_place(entry, tile of the member in a row)`` says where level and delta stand."""
-    builder = lanes.builder
+@lane_code
+def drop(lanes, weights, count, members, pixels, at, index, first, base, step, seed, threshold, factor):  # type: ignore[no-untyped-def]
+    """Multiply the weights that are kept by ``factor`` (1,), and the others by zero."""
+    builder, dropped = lanes.builder, _Drop(pixels, at, index, base, step, seed, threshold, factor)
+
+    def emit(member: Any, size: int) -> None:
+        with cgutils.for_range(builder, count) as row:
+            scales = dropped.scales(lanes, lanes.plus(first, row.index), member, size)
+            for m, scale in enumerate(scales):
+                place = lanes.plus(lanes.times(row.index, ROW), _tile(lanes, member, m))
+                lanes.store(builder.fmul(lanes.load(weights, place), scale), weights, place)
+
+    lanes.in_groups(members, SHARE, emit)
+
+
+@lane_code
+def slopes(  # type: ignore[no-untyped-def]
+    lanes, held, members, value, value_at, offsets, first, blocks, channels, stride, level, delta, scores, weights,
+    pixels, at, index, base, step, seed, threshold, factor,
+):  # fmt: skip
+    """From scores to their gradients, in place: ``weight (<gradient, value> - delta)``, ``weight = 2^(score - level)``;
+    and the weights as they were used.
+
+    ``held`` is the tile's gradient of the result; level and delta are (SHARE, WIDTH). A weight that was dropped takes
+    no gradient from its value.
+    """
+    builder, moving = lanes.builder, _Moving(value, value_at, offsets, first, blocks, channels, stride)
+    dropped = _Drop(pixels, at, index, base, step, seed, threshold, factor)
 
     def emit(member: Any, count: int, drops: bool) -> None:
         each = min(BLOCK, SUMS // (2 * count))
         totals = [lanes.sums(count) for _ in range(each)]
-        with cgutils.for_range(builder, lanes.times(moving.blocks, BLOCK // each)) as step:
-            number = lanes.times(step.index, each)
-            entries = [lanes.plus(moving.first, lanes.plus(number, i)) for i in range(each)]
+        with cgutils.for_range(builder, lanes.times(blocks, BLOCK // each)) as block:
+            number = lanes.times(block.index, each)
+            entries = [lanes.plus(first, lanes.plus(number, i)) for i in range(each)]
             for row in totals:
                 for total in row:
                     builder.store(lanes.constant(0.0), total)
-            starts = [moving.start(lanes, entry) for entry in entries]
-            _emit_dots(lanes, held, moving, starts, member, totals)
+            _emit_dots(lanes, held, moving, [moving.start(lanes, entry) for entry in entries], member, totals)
             for i, entry in enumerate(entries):
-                for m, total in enumerate(totals[i]):
+                scales = dropped.scales(lanes, entry, member, count) if drops else [None] * count
+                for m, (total, scale) in enumerate(zip(totals[i], scales, strict=True)):
                     tile = _tile(lanes, member, m)
                     target = lanes.plus(lanes.times(lanes.plus(number, i), ROW), tile)
-                    place = level_place(entry, tile)
-                    weight = lanes.power(builder.fsub(lanes.load(scores, target), lanes.load(level, place)))
+                    weight = lanes.power(builder.fsub(lanes.load(scores, target), lanes.load(level, tile)))
                     slope, used = builder.load(total), weight
-                    if drops:
-                        scale = dropped.scale(lanes, entry, lanes.plus(member, m))
+                    if scale is not None:
                         slope, used = builder.fmul(slope, scale), builder.fmul(used, scale)
-                    lanes.store(builder.fmul(weight, builder.fsub(slope, lanes.load(delta, place))), scores, target)
-                    if weights is not None:
-                        lanes.store(used, weights, target)
+                    lanes.store(builder.fmul(weight, builder.fsub(slope, lanes.load(delta, tile))), scores, target)
+                    lanes.store(used, weights, target)
 
-    with builder.if_else(builder.icmp_unsigned("!=", dropped.threshold, I64(0))) as (some, none):
+    with builder.if_else(builder.icmp_unsigned("!=", threshold, I64(0))) as (some, none):
         for branch, drops in ((some, True), (none, False)):
             with branch:
                 lanes.in_groups(members, SHARE, partial(emit, drops=drops))
 
 
 @lane_code
-def query_slopes(  # type: ignore[no-untyped-def]
-    lanes, held, members, value, value_at, offsets, first, blocks, channels, stride, level, delta, scores,
-    pixels, at, index, base, step, seed, threshold, factor,
-):  # fmt: skip
-    """From scores to their gradients, in place: ``weight (<gradient, value> - delta)``, ``weight = 2^(score - level)``.
+def scatter(lanes, weights, members, held, planes, at, offsets, first, blocks, channels, stride):  # type: ignore[no-untyped-def]
+    """Add ``sum_m weights_em held_m`` to planes where entry e lies: what :func:`gather` takes, given back."""
+    builder, moving = lanes.builder, _Moving(planes, at, offsets, first, blocks, channels, stride)
 
-    ``held`` is the tile's gradient of the result; level and delta are (SHARE, WIDTH). A weight that was dropped takes
-    no gradient from its value.
-    """
-    dropped = _Drop(pixels, at, None, index, base, step, seed, threshold, factor)
-    moving = _Moving(value, value_at, offsets, first, blocks, channels, stride)
-    _emit_slopes(lanes, held, members, moving, level, delta, lambda entry, tile: tile, scores, None, dropped)
+    def emit(member: Any, count: int, channel: Any, size: int) -> None:
+        tiles = [_tile(lanes, member, m) for m in range(count)]
+        places = [lanes.plus(channel, c) for c in range(size)]
+        here = [[lanes.load(held, lanes.plus(lanes.times(place, ROW), tile)) for tile in tiles] for place in places]
+        with cgutils.for_range(builder, lanes.times(blocks, BLOCK)) as row:
+            own = lanes.times(row.index, ROW)
+            shares = [lanes.load(weights, lanes.plus(own, tile)) for tile in tiles]
+            start = moving.start(lanes, lanes.plus(first, row.index))
+            for place, tiled in zip(places, here, strict=True):
+                total = moving.channel(lanes, start, place)
+                for share, near in zip(shares, tiled, strict=True):
+                    total = lanes.fma(share, near, total)
+                lanes.store(total, planes, lanes.plus(start, lanes.times(place, stride)))
 
+    def in_channels(member: Any, count: int) -> None:
+        lanes.in_groups(channels, 2, lambda channel, size: emit(member, count, channel, size))
 
-@lane_code
-def key_slopes(  # type: ignore[no-untyped-def]
-    lanes, held, members, grad, grad_at, offsets, first, blocks, channels, stride, level, delta, level_at, levelled,
-    scores, weights, pixels, at, shifts, index, base, step, seed, threshold, factor,
-):  # fmt: skip
-    """The same seen from a tile of keys with values ``held``; level and delta are planes. Also the weights as used."""
-    dropped = _Drop(pixels, at, shifts, index, base, step, seed, threshold, factor)
-    moving = _Moving(grad, grad_at, offsets, first, blocks, channels, stride)
-
-    def level_place(entry: Any, tile: Any) -> Any:
-        return lanes.plus(level_at, lanes.entry(levelled, entry))
-
-    _emit_slopes(lanes, held, members, moving, level, delta, level_place, scores, weights, dropped)
+    lanes.in_groups(members, SHARE, in_channels)
 
 
 def _emit_gather(

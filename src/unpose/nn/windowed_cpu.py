@@ -4,8 +4,8 @@ The same sums as :mod:`unpose.nn.windowed`. A band of rows of one image and head
 then tiles of neighbouring pixels go through the entries of the window, a chunk at a time (:mod:`unpose.nn.tiles_cpu`).
 Besides its channels a key has a mask, a query a one and the table a bias.
 
-Backward the scores are computed again, twice: seen from the queries for the gradients of query and table, seen from
-the keys for those of key and value. So every result has one writer. Work is divided by shapes alone and the table's
+Backward the scores are computed again, once, and each tile gives its keys and values their part of the gradient. Bands
+whose windows meet the same rows are not computed at the same time. Work is divided by shapes alone and the table's
 partial sums are added in a fixed order: no byte depends on the number of threads.
 """
 
@@ -21,6 +21,7 @@ from unpose.nn.lanes_cpu import BLOCK, HALF, SHARE, WIDTH
 from unpose.nn.planes_cpu import (
     FAR,
     Plan,
+    add,
     fill,
     flat,
     load,
@@ -35,17 +36,16 @@ from unpose.nn.planes_cpu import (
 )
 from unpose.nn.tiles_cpu import (
     ROW,
+    dots,
     drop,
     gather,
     gather_encoded,
     hold,
-    key_scores,
-    key_slopes,
     outer,
     peak,
     powers,
-    query_scores,
-    query_slopes,
+    scatter,
+    slopes,
 )
 
 _CHUNK = 32  # entries scored before they are used: their rows stay in the nearest cache
@@ -75,12 +75,12 @@ def forward(
     """
     plan = make_plan(query, key, value, position)
     dtype = _working(query)
-    table = _table(position, bias, dtype, by_key=False)
+    table = _table(position, bias, dtype)
     batch, heads, outputs, _, _, height, width, _, value_channels = plan.shape
     out = torch.empty(batch, heads, value_channels, outputs, height, width, dtype=dtype)
     top, total = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value))
-    entries, chance = _entries(plan, by_key=False), _chance(dropout, seed, dtype)
+    entries, chance = _entries(plan), _chance(dropout, seed, dtype)
     results = out.numpy(), top.numpy(), total.numpy()
 
     def run(start: int, stop: int) -> None:
@@ -108,25 +108,20 @@ def backward(
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value, grad_out, out, logsumexp))
     chance = _chance(dropout, seed, dtype)
     batch, heads, outputs = plan.shape[:3]
-    table = _table(position, bias, dtype, by_key=False)
+    table = _table(position, bias, dtype)
     channels = plan.shape[7] + (bias is not None)
     parts = min(_PARTS, batch * plan.bands)
-    to_query = _planar_like(query, dtype)
-    partial = np.empty((heads, parts, outputs, table.shape[2] * BLOCK, channels), table.dtype)
-    entries, written = _entries(plan, by_key=False), (to_query.numpy(), partial)
+    to_query, to_key, to_value = (_planar_like(tensor, dtype) for tensor in (query, key, value))
+    partial = np.zeros((heads, parts, outputs, table.shape[2] * BLOCK, channels), table.dtype)
+    entries, written = _entries(plan), (to_query.numpy(), to_key.numpy(), to_value.numpy(), partial)
+    # The rows that a band's window reaches belong to other bands too: only every so many are computed together.
+    phases = min(plan.bands, 1 + math.ceil(2 * plan.reach[0] / plan.band))
+    for phase in range(phases):
 
-    def from_queries(start: int, stop: int) -> None:
-        _query_gradients(inputs, table, plan, entries, chance, start, stop, written)
+        def run(start: int, stop: int, first: int = phase) -> None:
+            _gradients(inputs, table, plan, entries, chance, first, phases, start, stop, written)
 
-    in_threads(from_queries, heads * parts)
-    to_key, to_value = (_planar_like(tensor, dtype) for tensor in (key, value))
-    mirrored = _table(position, bias, dtype, by_key=True)
-    seen, found = _entries(plan, by_key=True), (to_key.numpy(), to_value.numpy())
-
-    def from_keys(start: int, stop: int) -> None:
-        _key_gradients(inputs, mirrored, plan, seen, chance, start, stop, found)
-
-    in_threads(from_keys, batch * heads * plan.bands)
+        in_threads(run, heads * parts)
     to_table = _reduced(partial, position)
     to_bias = None if bias is None else _reduced_heads(to_table[..., -1], len(bias)).to(bias.dtype)
     to_position = _reduced_heads(to_table[..., : position.shape[-1]], len(position)).to(position.dtype)
@@ -147,17 +142,17 @@ def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, thre
     parts = min(_PARTS, batch * plan.bands)
     entries = -(-math.prod(position.shape[2:5]) // BLOCK) * BLOCK
     row = entries * (channels + 1)
-    table, padded = outputs * row, -(-max(outputs, keys) // SHARE) * SHARE * row
-    tables = 3 * position.numel() + 3 * len(position) * padded + heads * (parts + 1) * table
+    table, padded = outputs * row, -(-outputs // SHARE) * SHARE * row
+    tables = 3 * position.numel() + 2 * len(position) * padded + heads * (parts + 1) * table
     workers = min(threads, max(heads * parts, batch * heads * plan.bands))
-    planes = (queries + keys) * (channels + 1) + (keys + outputs) * value_channels + 2 * outputs + 1
+    planes = (queries + 2 * keys) * (channels + 1) + (2 * keys + outputs) * value_channels + 2 * outputs + 1
     return held + number * (tables + workers * (planes * plan.size + table * HALF))
 
 
 def _planar_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Room for a map (b, n, g, h, w, d) as (b, n, d, g, h, w)."""
+    """Zeros for a map (b, n, g, h, w, d), as (b, n, d, g, h, w)."""
     batch, heads, elements, height, width, channels = tensor.shape
-    return torch.empty(batch, heads, channels, elements, height, width, dtype=dtype)
+    return torch.zeros(batch, heads, channels, elements, height, width, dtype=dtype)
 
 
 def _pixels_first(planar: Tensor) -> Tensor:
@@ -171,23 +166,23 @@ def _working(tensor: Tensor) -> torch.dtype:
 
 def _chance(dropout: float, seed: Tensor | None, dtype: torch.dtype) -> tuple[int, int, np.ndarray]:
     """Seed, threshold of the hash and the factor of what is kept."""
-    factor = np.array([1 / (1 - dropout)], np.float64 if dtype == torch.float64 else np.float32)
-    return 0 if seed is None else int(seed), min(math.ceil(dropout * 2**32), 2**32 - 1), factor
+    threshold = min(math.ceil(dropout * 2**16), 2**16 - 1)
+    factor = np.array([1 / (1 - threshold / 2**16)], np.float64 if dtype == torch.float64 else np.float32)
+    return 0 if seed is None else int(seed), threshold, factor
 
 
-def _table(position: Tensor, bias: Tensor | None, dtype: torch.dtype, *, by_key: bool) -> np.ndarray:
-    """The table and the bias behind it: (heads, members / SHARE, entries / BLOCK, channels + 1, SHARE, BLOCK).
+def _table(position: Tensor, bias: Tensor | None, dtype: torch.dtype) -> np.ndarray:
+    """The table and the bias behind it: (heads, outputs / SHARE, entries / BLOCK, channels + 1, SHARE, BLOCK).
 
-    Members are the outputs, or the keys. Entries are ordered by row of the window first, so that the rows inside of the
-    image are consecutive. Entries that fill a block are infinitely far.
+    Entries are ordered by row of the window first, so that the rows inside of the image are consecutive, and by key
+    last: neighbours lie in planes of their own. Entries that fill a block are infinitely far.
     """
     shape = (max(len(position), 1 if bias is None else len(bias)), *position.shape[1:5])
     added = torch.zeros(shape, dtype=dtype) if bias is None else _LOG2_E * bias.detach().to(dtype).expand(shape)
     full = torch.cat([position.detach().to(dtype).expand(*shape, -1), added[..., None]], -1)
-    full = full.permute(0, 2, 3, 1, 4, 5) if by_key else full.permute(0, 1, 3, 2, 4, 5)
-    rows = full.flatten(2, 4)  # (heads, members, entries, channels + 1)
-    members, entries = (-(-size // step) * step for size, step in zip(rows.shape[1:3], (SHARE, BLOCK), strict=True))
-    table = torch.zeros(len(rows), members, entries, rows.shape[3], dtype=dtype)
+    rows = full.permute(0, 1, 3, 4, 2, 5).flatten(2, 4)  # (heads, outputs, entries, channels + 1)
+    outputs, entries = (-(-size // step) * step for size, step in zip(rows.shape[1:3], (SHARE, BLOCK), strict=True))
+    table = torch.zeros(len(rows), outputs, entries, rows.shape[3], dtype=dtype)
     table[:, :, rows.shape[2] :, -1] = -FAR
     table[:, : rows.shape[1], : rows.shape[2]] = rows
     blocks = table.unflatten(2, (-1, BLOCK)).unflatten(
@@ -197,32 +192,19 @@ def _table(position: Tensor, bias: Tensor | None, dtype: torch.dtype, *, by_key:
 
 
 @lru_cache(maxsize=64)
-def _entries(plan: Plan, *, by_key: bool) -> tuple[np.ndarray, ...]:
-    """For each entry how far from the tile it reads, and the index of its weight: five arrays of int64.
-
-    By query: offsets into key, value, a plane for each output, a plane, and the index. By key: offsets into query,
-    gradient, a plane for each output, a plane, and the index.
-    """
-    _, _, outputs, queries, keys, height, width, channels, value_channels = plan.shape
+def _entries(plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each entry how far from the tile its key and its value lie in their planes, and the index of its weight."""
+    keys, channels, value_channels = plan.shape[4], plan.shape[7], plan.shape[8]
     window_y, window_x = 2 * plan.reach[0] + 1, 2 * plan.reach[1] + 1
-    elements = outputs if by_key else keys
-    y, element, x = (
-        axis.ravel()
-        for axis in np.meshgrid(np.arange(window_y), np.arange(elements), np.arange(window_x), indexing="ij")
+    y, x, element = (
+        axis.ravel() for axis in np.meshgrid(np.arange(window_y), np.arange(window_x), np.arange(keys), indexing="ij")
     )
     shift = (y - plan.reach[0]) * plan.line + x - plan.reach[1]
-    inside = y * window_x + x
-    if by_key:
-        asked = element if queries > 1 else 0 * element
-        planes = [asked * (channels + 1), element * value_channels, element, 0 * element]
-        offsets = [plane * plan.size - shift for plane in planes]
-        index = element * height * width * keys * window_y * window_x + inside
-    else:
-        planes = [element * (channels + 1), element * value_channels]
-        offsets = [plane * plan.size + shift for plane in planes] + [0 * shift, 0 * shift]
-        index = element * window_y * window_x + inside
+    key, value = (element * planes * plan.size + shift for planes in (channels + 1, value_channels))
+    index = element * window_y * window_x + y * window_x + x
     spare = -len(y) % BLOCK
-    return tuple(np.pad(array, (0, spare)).astype(np.int64) for array in (*offsets, index))
+    to_key, to_value, weight = (np.pad(array, (0, spare)).astype(np.int64) for array in (key, value, index))
+    return to_key, to_value, weight
 
 
 def _reduced(partial: np.ndarray, position: Tensor) -> Tensor:
@@ -233,7 +215,7 @@ def _reduced(partial: np.ndarray, position: Tensor) -> Tensor:
         total += part
     keys, window_y, window_x = position.shape[2:5]
     used = total[:, :, : keys * window_y * window_x]
-    return used.unflatten(2, (window_y, keys, window_x)).transpose(2, 3)
+    return used.unflatten(2, (window_y, window_x, keys)).permute(0, 1, 4, 2, 3, 5)
 
 
 def _reduced_heads(gradient: Tensor, heads: int) -> Tensor:
@@ -257,10 +239,9 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
     held, scores, found = room(channels * ROW, dtype), room(_CHUNK * ROW, dtype), room(value_channels * ROW, dtype)
     top, total, last = room(ROW, dtype), room(ROW, dtype), room(ROW, dtype)
     ignored, pixels = np.zeros(ROW, dtype), np.zeros(size, np.uint32)
-    per_row = keys * (2 * plan.reach[1] + 1)
-    weights = per_row * (2 * plan.reach[0] + 1) * height * width  # of one output
+    weights = keys * (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1) * height * width  # of one output
     scale, far = dtype.type(_LOG2_E) / np.sqrt(dtype.type(channels)), dtype.type(FAR)
-    to_key, to_value, _, _, index = entries
+    to_key, to_value, index = entries
     seed, threshold, factor = chance
     for job in range(start, stop):
         b, n, first_row = job // plan.bands // heads, job // plan.bands % heads, job % plan.bands * plan.band
@@ -271,7 +252,7 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
             number(first_row, plan, pixels)
         for tile in range(plan.tiles):
             at = plan.origin + tile * WIDTH
-            first, end = reached(tile, 1, first_row, plan, per_row, 1)
+            first, end = reached(tile, 1, first_row, plan)
             for h in range(0, outputs, SHARE):
                 members = min(SHARE, outputs - h)
                 codes = table[n if len(table) > 1 else 0, h // SHARE]
@@ -284,7 +265,7 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
                 for e in range(first, end, _CHUNK):
                     count = min(_CHUNK, end - e)
                     blocks = count // BLOCK
-                    query_scores(held, members, have, at, to_key, e, blocks, channels, size, codes, scores)
+                    dots(held, members, have, at, to_key, e, blocks, channels, size, codes, scores)
                     for lane in range(ROW):
                         last[lane] = top[lane]
                     peak(scores, count, members, top)
@@ -308,36 +289,39 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
 
 
 @compiled
-def _query_gradients(inputs, table, plan, entries, chance, start, stop, results):  # type: ignore[no-untyped-def]
-    """Gradients of the queries, and the table's: (heads, parts, outputs, entries, channels) partial sums."""
+def _gradients(inputs, table, plan, entries, chance, phase, phases, start, stop, results):  # type: ignore[no-untyped-def]
+    """Gradients of query, key and value, and the table's: (heads, parts, outputs, entries, channels) partial sums.
+
+    Of the bands, every so many from the phase on.
+    """
     batch, heads, outputs, queries, keys, height, width, channels, value_channels = plan.shape
-    to_query, partial = results
+    to_query, to_key, to_value, partial = results
     dtype, size, one = to_query.dtype, plan.size, to_query.dtype.type(1)
     parts, table_channels = partial.shape[1], partial.shape[4]
-    per_row = keys * (2 * plan.reach[1] + 1)
-    weights = per_row * (2 * plan.reach[0] + 1) * height * width
+    weights = keys * (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1) * height * width  # of one output
     planes = make_planes(plan, to_query)
-    ask, have, give, wanted, levels, deltas, pixels = planes
-    slopes = room(_STRIP * _CHUNK * ROW, dtype).reshape(_STRIP, -1)
+    ask, have, give, wanted, levels, deltas, pixels, keyed, valued = planes
+    sloped = room(_STRIP * _CHUNK * ROW, dtype).reshape(_STRIP, -1)
+    used = room(_CHUNK * ROW, dtype)
     asked = room(_STRIP * (channels + 1) * ROW, dtype).reshape(_STRIP, -1)
     graded = room(_STRIP * value_channels * ROW, dtype).reshape(_STRIP, -1)
     level, delta = room(_STRIP * ROW, dtype).reshape(_STRIP, -1), room(_STRIP * ROW, dtype).reshape(_STRIP, -1)
     found = room(_STRIP * channels * ROW, dtype).reshape(_STRIP, -1)
     totals = room(outputs * partial.shape[3] * table_channels * HALF, dtype).reshape(outputs, -1)
     natural, scale = dtype.type(1 / _LOG2_E), one / np.sqrt(dtype.type(channels))
-    to_key, to_value, _, _, index = entries
+    at_key, at_value, index = entries
     seed, threshold, factor = chance
-    items = batch * plan.bands
+    items = batch * ((plan.bands - phase + phases - 1) // phases)
     step = (channels + 1) * size if queries > 1 else 0
     for job in range(start, stop):
         n, part = job // parts, job % parts
         fill(totals.ravel(), one - one)
         for item in range(part * items // parts, (part + 1) * items // parts):
-            b, first_row = item // plan.bands, item % plan.bands * plan.band
-            load(inputs, b, n, first_row, 0, plan, scale / natural, planes)
+            b, first_row = item % batch, (phase + item // batch * phases) * plan.band
+            load(inputs, b, n, first_row, plan, scale / natural, planes)
             for strip in range(0, plan.tiles, _STRIP):
                 tiles = min(_STRIP, plan.tiles - strip)
-                first, end = reached(strip, tiles, first_row, plan, per_row, 1)
+                first, end = reached(strip, tiles, first_row, plan)
                 for h in range(0, outputs, SHARE):
                     members = min(SHARE, outputs - h)
                     codes = table[n if len(table) > 1 else 0, h // SHARE]
@@ -355,14 +339,15 @@ def _query_gradients(inputs, table, plan, entries, chance, start, stop, results)
                         blocks = min(_CHUNK, end - e) // BLOCK
                         for t in range(tiles):
                             at = plan.origin + (strip + t) * WIDTH
-                            query_scores(asked[t], members, have, at, to_key, e, blocks, channels, size, codes,
-                                         slopes[t])  # fmt: skip
-                            query_slopes(graded[t], members, give, at, to_value, e, blocks, value_channels, size,
-                                         level[t], delta[t], slopes[t], pixels, at, index, base, weights, seed,
-                                         threshold, factor)  # fmt: skip
-                            gather_encoded(slopes[t], members, have, at, to_key, e, blocks, channels, size, codes,
+                            dots(asked[t], members, have, at, at_key, e, blocks, channels, size, codes, sloped[t])
+                            slopes(graded[t], members, give, at, at_value, e, blocks, value_channels, size, level[t],
+                                   delta[t], sloped[t], used, pixels, at, index, base, weights, seed, threshold,
+                                   factor)  # fmt: skip
+                            gather_encoded(sloped[t], members, have, at, at_key, e, blocks, channels, size, codes,
                                            found[t])  # fmt: skip
-                        outer(slopes, slopes.shape[1], asked, asked.shape[1], tiles, members, blocks, table_channels,
+                            scatter(sloped[t], members, asked[t], keyed, at, at_key, e, blocks, channels, size)
+                            scatter(used, members, graded[t], valued, at, at_value, e, blocks, value_channels, size)
+                        outer(sloped, sloped.shape[1], asked, asked.shape[1], tiles, members, blocks, table_channels,
                               e, totals.shape[1], totals[h])  # fmt: skip
                     for t in range(tiles):
                         if queries > 1:
@@ -371,13 +356,15 @@ def _query_gradients(inputs, table, plan, entries, chance, start, stop, results)
                         elif h + members == outputs:
                             _join(found[t], min(SHARE, outputs))
                             unpack(found[t], 0, scale, strip + t, first_row, plan, to_query, b * heads + n, 0)
+            add(keyed, channels + 1, natural, first_row, plan, to_key, b * heads + n)
+            add(valued, value_channels, one, first_row, plan, to_value, b * heads + n)
         for h in range(outputs):
             for e in range(partial.shape[3]):
                 for c in range(table_channels):
                     total = one - one
                     for lane in range(HALF):
                         total += totals[h, (e * table_channels + c) * HALF + lane]
-                    partial[n, part, h, e, c] = total * natural if c < channels else total
+                    partial[n, part, h, e, c] += total * natural if c < channels else total
 
 
 @compiled
@@ -387,48 +374,3 @@ def _join(rows, members):  # type: ignore[no-untyped-def]
         for m in range(1, members):
             for lane in range(WIDTH):
                 rows[c * ROW + lane] += rows[c * ROW + m * WIDTH + lane]
-
-
-@compiled
-def _key_gradients(inputs, table, plan, entries, chance, start, stop, results):  # type: ignore[no-untyped-def]
-    """Gradients of keys and values, each gathered from the queries whose window holds it."""
-    _, heads, outputs, _, keys, height, width, channels, value_channels = plan.shape
-    to_key, to_value = results
-    dtype, size, one = to_key.dtype, plan.size, to_key.dtype.type(1)
-    per_row = outputs * (2 * plan.reach[1] + 1)
-    window = (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1)
-    weights = keys * window * height * width
-    planes = make_planes(plan, to_key)
-    ask, have, give, wanted, levels, deltas, pixels = planes
-    slopes, used = room(_CHUNK * ROW, dtype), room(_CHUNK * ROW, dtype)
-    held_key, held_value = room(channels * ROW, dtype), room(value_channels * ROW, dtype)
-    keyed, valued = room(channels * ROW, dtype), room(value_channels * ROW, dtype)
-    natural, scale = dtype.type(1 / _LOG2_E), one / np.sqrt(dtype.type(channels))
-    asked, graded, levelled, shifts, index = entries
-    seed, threshold, factor = chance
-    for job in range(start, stop):
-        b, n, first_row = job // plan.bands // heads, job // plan.bands % heads, job % plan.bands * plan.band
-        load(inputs, b, n, first_row, plan.reach[0], plan, scale / natural, planes)
-        for tile in range(plan.tiles):
-            at = plan.origin + tile * WIDTH
-            first, end = reached(tile, 1, first_row, plan, per_row, -1)
-            for k in range(0, keys, SHARE):
-                members = min(SHARE, keys - k)
-                codes = table[n if len(table) > 1 else 0, k // SHARE]
-                base = (b * heads + n) * outputs * weights + k * window
-                step, value_step = (channels + 1) * size, value_channels * size
-                hold(have, k * step + at, step, members, channels, size, held_key)
-                hold(give, k * value_step + at, value_step, members, value_channels, size, held_value)
-                fill(keyed, one - one)
-                fill(valued, one - one)
-                for e in range(first, end, _CHUNK):
-                    blocks = min(_CHUNK, end - e) // BLOCK
-                    key_scores(held_key, members, ask, at, asked, e, blocks, channels, size, codes, slopes)
-                    key_slopes(held_value, members, wanted, at, graded, e, blocks, value_channels, size, levels, deltas,
-                               at, levelled, slopes, used, pixels, at, shifts, index, base, window, seed, threshold,
-                               factor)  # fmt: skip
-                    gather(slopes, members, ask, at, asked, e, blocks, channels, size, keyed)
-                    gather(used, members, wanted, at, graded, e, blocks, value_channels, size, valued)
-                for m in range(members):
-                    unpack(keyed, m, natural, tile, first_row, plan, to_key, b * heads + n, k + m)
-                    unpack(valued, m, one, tile, first_row, plan, to_value, b * heads + n, k + m)
