@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.autograd import gradgradcheck
 
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, group_attention, implementation, planes_cpu
+from unpose.nn.attention import projected_attention
 from unpose.nn.choice import chosen
 
 
@@ -74,6 +75,34 @@ def cases(draw):
 @given(cases())
 def test_equals_the_plain_version_in_double_precision(case):
     assert max(errors(*case)) < 1e-5
+
+
+@st.composite
+def tables_in_two_parts(draw_from):
+    size = draw_from(st.tuples(st.integers(1, 7), st.integers(1, 19)))
+    window = tuple(draw_from(st.integers(0, min(side - 1, 2))) * 2 + 1 for side in size)
+    keys, heads = draw_from(st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12])), draw_from(st.integers(1, 2))
+    by_offset, by_key = draw_from(st.integers(1, 6)), draw_from(st.integers(1, 5))
+    tables = draw_from(st.sampled_from([1, heads]))
+    projected = draw((draw_from(st.integers(1, 2)), 3, heads, by_offset + by_key, keys, *size), 1)
+    position, element = draw((tables, keys, 1, *window, by_offset), 2), draw((tables, keys, keys, by_key), 3)
+    return projected, position, element, draw((*projected[:, 0, :, 0].shape, by_offset + by_key), 4)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(tables_in_two_parts())
+def test_tables_in_two_parts(case):
+    *inputs, slope = case
+
+    def found(name, dtype):
+        given = [tensor.to(dtype).requires_grad_() for tensor in inputs]
+        with implementation(name):
+            out = projected_attention(given[0], given[1], element=given[2])
+        return [out.detach(), *torch.autograd.grad(out, given, slope.to(dtype))]
+
+    least = 0.1 * slope.double().norm()
+    for a, b in zip(found("fused", torch.float32), found("plain", torch.float64), strict=True):
+        assert (a.double() - b).norm() / torch.maximum(b.norm(), least) < 1e-5
 
 
 @pytest.mark.parametrize(("outputs", "keys"), [(1, 9), (7, 2), (9, 6), (13, 1)], ids=str)

@@ -147,7 +147,7 @@ def projected_attention(
         As for :func:`group_attention`.
     element : (heads or 1, outputs, keys, e), optional
         The last channels of the table, which are the same for the whole window; ``position`` has the others, the same
-        for all keys, (heads or 1, outputs, 1, window_y, window_x, d - e). That saves work on CUDA.
+        for all keys, (heads or 1, outputs, 1, window_y, window_x, d - e). That saves work where loops are fused.
 
     Returns
     -------

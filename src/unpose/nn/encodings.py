@@ -69,11 +69,14 @@ class SeparableEncoding(nn.Module):
         self.along_y = _scalar_network(along if relations else channels - along)
         self.element = nn.Embedding(relations, channels - 2 * along) if relations else None
 
-    def forward(self, points: Tensor) -> Tensor:
+    def places(self, points: Tensor) -> Tensor:
+        """The channels of x and y, the same for every relative element: (..., 2) -> (1, 1, ..., channels)."""
         # Flat, so that each linear layer is one product on a GPU.
         x, y = (points.reshape(-1, 2).to(next(self.parameters()).dtype) / self.reach).split(1, dim=-1)
-        place = torch.cat([self.along_x(x), self.along_y(y)], dim=-1)
-        place = place.view(1, 1, *points.shape[:-1], -1)  # (1, 1, ..., 2 p)
+        return torch.cat([self.along_x(x), self.along_y(y)], dim=-1).view(1, 1, *points.shape[:-1], -1)
+
+    def forward(self, points: Tensor) -> Tensor:
+        place = self.places(points)
         if self.element is None:
             return place
         kinds = self.element.weight  # (relations, e)

@@ -62,8 +62,8 @@ def takes_maps(maps: Tensor, *weights: Tensor) -> bool:
 
 
 def takes_parts(tensor: Tensor, channels: int) -> bool:
-    """Whether the compiled loops take a table in two parts: on CUDA, where heads are narrow."""
-    return tensor.is_cuda and channels <= _NARROW
+    """Whether the compiled loops take a table in two parts: on CUDA only where heads are narrow."""
+    return not tensor.is_cuda or channels <= _NARROW
 
 
 def unprojected(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,8 +142,9 @@ def _attention_backward(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *found, to_bias = _loops(query).backward(grad_out, query, key, value, position, bias, out, logsumexp, dropout, seed)
-    return *found, position.new_empty(0) if to_bias is None else to_bias
+    found = _loops(query).backward(grad_out, query, key, value, position, bias, out, logsumexp, dropout, seed)
+    to_query, to_key, to_value, to_position, to_bias = found[:5]
+    return to_query, to_key, to_value, to_position, position.new_empty(0) if to_bias is None else to_bias
 
 
 @torch.library.custom_op("unpose::projected_attention", mutates_args=())
@@ -158,7 +159,7 @@ def _projected(
     loops = _loops(projected)
     if hasattr(loops, "forward_projected"):
         return loops.forward_projected(projected, position, element, bias, dropout, seed)
-    return loops.forward(*unprojected(projected), position, bias, dropout, seed)
+    return loops.forward(*unprojected(projected), position, bias, dropout, seed, element)
 
 
 @torch.library.custom_op("unpose::mapped_attention", mutates_args=())
@@ -191,14 +192,13 @@ def _projected_backward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loops = _loops(projected)
-    to_element = None
     if hasattr(loops, "backward_projected"):  # to where they belong: on a GPU stacking takes as long as a kernel
         to_projected, to_position, to_element, to_bias = loops.backward_projected(
             grad_out, projected, position, element, bias, out, logsumexp, dropout, seed
         )
     else:
-        *found, to_position, to_bias = loops.backward(
-            grad_out, *unprojected(projected), position, bias, out, logsumexp, dropout, seed
+        *found, to_position, to_bias, to_element = loops.backward(
+            grad_out, *unprojected(projected), position, bias, out, logsumexp, dropout, seed, element
         )
         to_projected = torch.stack([maps.permute(0, 1, 5, 2, 3, 4) for maps in found], dim=1)
     given = (position.new_empty(0) if found is None else found for found in (to_element, to_bias))

@@ -125,13 +125,13 @@ class Lanes:
         return builder.select(below, self.constant(0.0), builder.fmul(value, builder.bitcast(power, self.vector())))
 
     def _polynomial(self, coefficients: list[float], x: Any) -> Any:
-        """In halves, the odd powers with the even ones: a chain of sums half as long as one after the other."""
+        """Two coefficients at a time, so that sums wait for each other half as long; their number is even."""
         terms = [self.constant(coefficient) for coefficient in coefficients]
-        while len(terms) > 1:
-            pairs = [self.fma(odd, x, even) for even, odd in zip(terms[::2], terms[1::2], strict=False)]
-            terms = pairs + terms[2 * len(pairs) :]
-            x = self.builder.fmul(x, x)
-        return terms[0]
+        pairs = [self.fma(odd, x, even) for even, odd in zip(terms[::2], terms[1::2], strict=True)]
+        square, value = self.builder.fmul(x, x), pairs[-1]
+        for pair in reversed(pairs[:-1]):
+            value = self.fma(value, square, pair)
+        return value
 
     def kept(self, pixels: Any, number: Any, seed: Any, threshold: Any) -> tuple[Any, Any]:
         """Which lanes keep their weight, for two weights: half of a hash is at least the threshold, of 16 bits.

@@ -17,6 +17,7 @@ from unpose.nn.tiles_cpu import ROW
 FAR = 1e30
 """Added to what must not count; finite, so that a lane where nothing counts stays a number."""
 _BAND = 4096  # pixels of a band
+_CHUNK = 32  # entries of a chunk, about
 
 
 class Plan(NamedTuple):
@@ -30,12 +31,14 @@ class Plan(NamedTuple):
     origin: int  # where the first pixel of a band is
     tiles: int
     size: int  # numbers of a plane
+    unit: int  # entries are gone through in multiples of it: whole blocks, and all keys at an offset
+    chunk: int  # entries that are scored before they are used: their rows stay in the nearest cache
 
 
 def make_plan(query: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Plan:
     batch, heads, queries, height, width, channels = query.shape
-    outputs, keys, window_y, window_x = position.shape[1:5]
-    shape = (batch, heads, outputs, queries, keys, height, width, channels, value.shape[-1])
+    outputs, _, window_y, window_x = position.shape[1:5]
+    shape = (batch, heads, outputs, queries, key.shape[2], height, width, channels, value.shape[-1])
     return _geometry(shape, (window_y // 2, window_x // 2))
 
 
@@ -48,7 +51,9 @@ def _geometry(shape: tuple[int, ...], reach: tuple[int, int]) -> Plan:
     # A load that starts on a cache line costs half of one that does not: tiles and planes start on one.
     origin = -(-(reach[0] * line + reach[1]) // HALF) * HALF
     tiles = -(-band * line // WIDTH)
-    return Plan(shape, reach, band, -(-height // band), line, origin, tiles, 2 * origin + tiles * WIDTH)
+    unit = math.lcm(BLOCK, shape[4])
+    chunk = unit * max(1, _CHUNK // unit)
+    return Plan(shape, reach, band, -(-height // band), line, origin, tiles, 2 * origin + tiles * WIDTH, unit, chunk)
 
 
 def flat(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -60,14 +65,14 @@ def flat(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
 
 @compiled
 def reached(tile, tiles, first_row, plan):  # type: ignore[no-untyped-def]
-    """The entries, in whole blocks, whose rows of the window meet the image from some pixel of some tiles."""
+    """The entries, in whole units, whose rows of the window meet the image from some pixel of some tiles."""
     height, reach = plan.shape[5], plan.reach[0]
     per_row = plan.shape[4] * (2 * plan.reach[1] + 1)
     top = first_row + tile * WIDTH // plan.line
     bottom = min(first_row + ((tile + tiles) * WIDTH - 1) // plan.line, height - 1)
     lowest, highest = max(-reach, -bottom), min(reach, height - 1 - top)
-    first = (lowest + reach) * per_row // BLOCK * BLOCK
-    end = ((highest + reach + 1) * per_row + BLOCK - 1) // BLOCK * BLOCK
+    first = (lowest + reach) * per_row // plan.unit * plan.unit
+    end = ((highest + reach + 1) * per_row + plan.unit - 1) // plan.unit * plan.unit
     return first, max(first, end)
 
 

@@ -2,8 +2,8 @@
 
 Maps are planes, (element, channel, pixel), so that the keys at one offset from a tile's pixels are one load. That load,
 which mostly crosses a cache line, is what costs: so up to SHARE outputs are computed together and share it. The loops
-hold what belongs to the tile in rows (channels, SHARE, WIDTH); scores are rows (entries, SHARE, WIDTH) and the table is
-(entries / BLOCK, channels + 1, SHARE, BLOCK), so that nearly all places are known when the code is made.
+hold what belongs to the tile in rows (channels, SHARE, WIDTH); scores are rows (entries, SHARE, WIDTH) and a table of
+codes is (codes, channels + 1, SHARE), so that nearly all places are known when the code is made.
 
 The outputs that a tile is computed for are its members. Scores are to base two: the queries come multiplied with
 log2(e).
@@ -20,7 +20,6 @@ from unpose.nn.lanes_cpu import BLOCK, HALF, I32, I64, SHARE, SUMS, WIDTH, Lanes
 
 ROW = SHARE * WIDTH
 """Numbers of a row: a tile for each member."""
-_LINE = SHARE * BLOCK  # numbers of the table for one channel of a block
 
 
 @lane_code
@@ -55,75 +54,103 @@ class _Moving(NamedTuple):
         return lanes.load(self.planes, lanes.plus(start, lanes.times(channel, self.stride)), width)
 
 
-def _emit_dots(
-    lanes: Lanes,
-    held: Any,
-    moving: _Moving,
-    starts: list[Any],
-    member: Any,
-    totals: list[list[Any]],
-    encoded: Callable[[Any, int, int], Any] | None = None,
-) -> None:
-    """Add ``sum_c held_c (moving_c + encoded_c)`` to totals (entries, members), for entries at ``starts`` and members
-    from one on; ``encoded(c, i, m)`` is the table's number for a channel, an entry and a member."""
-    with cgutils.for_range(lanes.builder, moving.channels) as channel:
-        own = lanes.times(channel.index, ROW)
-        there = [moving.channel(lanes, start, channel.index) for start in starts]
-        for m in range(len(totals[0])):
-            here = lanes.load(held, lanes.plus(own, _tile(lanes, member, m)))
-            for i, near in enumerate(there):
-                lanes.add(totals[i][m], here, near)
-                if encoded is not None:
-                    lanes.add(totals[i][m], here, lanes.splat(encoded(channel.index, i, m)))
-
-
 def _tile(lanes: Lanes, member: Any, m: int) -> Any:
     """Where in a row the tile of member ``member + m`` starts."""
     return lanes.times(lanes.plus(member, m), WIDTH)
 
 
-def _code(lanes: Lanes, channel: Any, member: Any, m: int, i: int) -> Any:
-    """Where in a block of the table the number for entry i and member ``member + m`` stands."""
-    return lanes.plus(lanes.times(channel, _LINE), lanes.plus(lanes.times(lanes.plus(member, m), BLOCK), i))
-
-
-@lane_code
-def dots(lanes, held, members, key, key_at, offsets, first, blocks, channels, stride, table, scores):  # type: ignore[no-untyped-def]
-    """Scores: ``sum_c query_c (key_c + table_c) + mask + bias`` of a tile of queries with blocks of entries.
-
-    Entry e of the keys lies ``offsets[e]`` beyond ``key_at``; the mask is the plane after the key's channels, the bias
-    stands in the table after its channels.
-    """
-    builder, moving = lanes.builder, _Moving(key, key_at, offsets, first, blocks, channels, stride)
+def _emit_dots(
+    lanes: Lanes, held: Any, members: Any, moving: _Moving, rows: Any, begin: Callable[[Any, Any], Callable[[Any], Any]]
+) -> None:
+    """Rows (entries, SHARE, WIDTH) of ``sum_c held_c moving_c``, added to what ``begin(row, start)(tile)`` is."""
+    builder = lanes.builder
 
     def emit(member: Any, count: int) -> None:
         each = min(BLOCK, SUMS // (2 * count))
-        totals = [lanes.sums(count) for _ in range(each)]
-
-        def some(block: Any, skip: int) -> None:
-            """The entries of a block from ``skip`` on, as many as there are sums for."""
-            begin = lanes.plus(moving.first, lanes.times(block, BLOCK))
-            starts = [moving.start(lanes, lanes.plus(begin, skip + i)) for i in range(each)]
-            codes = lanes.times(begin, lanes.times(lanes.plus(channels, 1), SHARE))
-
-            def encoded(channel: Any, i: int, m: int) -> Any:
-                return lanes.entry(table, lanes.plus(codes, _code(lanes, channel, member, m, skip + i)))
-
-            for i, row in enumerate(totals):
-                mask = moving.channel(lanes, starts[i], channels)
-                for m, total in enumerate(row):
-                    builder.store(builder.fadd(lanes.splat(encoded(channels, i, m)), mask), total)
-            _emit_dots(lanes, held, moving, starts, member, totals, encoded)
-            for i, row in enumerate(totals):
-                target = lanes.times(lanes.plus(lanes.times(block, BLOCK), skip + i), ROW)
-                for m, total in enumerate(row):
-                    lanes.store(builder.load(total), scores, lanes.plus(target, _tile(lanes, member, m)))
-
-        with cgutils.for_range(builder, blocks) as block:
-            for skip in range(0, BLOCK, each):
-                some(block.index, skip)
+        totals, tiles = [lanes.sums(count) for _ in range(each)], [_tile(lanes, member, m) for m in range(count)]
+        with cgutils.for_range(builder, lanes.times(moving.blocks, BLOCK // each)) as step:
+            numbers = [lanes.plus(lanes.times(step.index, each), i) for i in range(each)]
+            starts = [moving.start(lanes, lanes.plus(moving.first, number)) for number in numbers]
+            for number, start, row in zip(numbers, starts, totals, strict=True):
+                begun = begin(number, start)
+                for tile, total in zip(tiles, row, strict=True):
+                    builder.store(begun(tile), total)
+            with cgutils.for_range(builder, moving.channels) as channel:
+                there = [moving.channel(lanes, start, channel.index) for start in starts]
+                for m, tile in enumerate(tiles):
+                    here = lanes.load(held, lanes.plus(lanes.times(channel.index, ROW), tile))
+                    for row, near in zip(totals, there, strict=True):
+                        lanes.add(row[m], here, near)
+            for number, row in zip(numbers, totals, strict=True):
+                for tile, total in zip(tiles, row, strict=True):
+                    lanes.store(builder.load(total), rows, lanes.plus(lanes.times(number, ROW), tile))
 
     lanes.in_groups(members, SHARE, emit)
+
+
+def _code(lanes: Lanes, table: Any, code: Any, channels: Any, channel: Any, member: Any, m: int) -> Any:
+    """A number of the table, (codes, channels + 1, SHARE)."""
+    line = lanes.plus(lanes.times(code, lanes.plus(channels, 1)), channel)
+    return lanes.entry(table, lanes.plus(lanes.plus(lanes.times(line, SHARE), member), m))
+
+
+@lane_code
+def encode(lanes, held, members, table, first, count, channels, rows):  # type: ignore[no-untyped-def]
+    """Rows (codes, SHARE, WIDTH): ``sum_c held_c table_c`` and the number behind the channels; codes from one on."""
+    builder = lanes.builder
+
+    def emit(member: Any, members: int, code: Any, size: int) -> None:
+        totals = [lanes.sums(members) for _ in range(size)]
+        codes = [lanes.plus(lanes.plus(first, code), i) for i in range(size)]
+        for row, own in zip(totals, codes, strict=True):
+            for m, total in enumerate(row):
+                builder.store(lanes.splat(_code(lanes, table, own, channels, channels, member, m)), total)
+        with cgutils.for_range(builder, channels) as channel:
+            for m in range(members):
+                here = lanes.load(held, lanes.plus(lanes.times(channel.index, ROW), _tile(lanes, member, m)))
+                for row, own in zip(totals, codes, strict=True):
+                    number = _code(lanes, table, own, channels, channel.index, member, m)
+                    lanes.add(row[m], here, lanes.splat(number))
+        for i, row in enumerate(totals):
+            for m, total in enumerate(row):
+                place = lanes.plus(lanes.times(lanes.plus(code, i), ROW), _tile(lanes, member, m))
+                lanes.store(builder.load(total), rows, place)
+
+    def in_codes(member: Any, members: int) -> None:
+        lanes.in_groups(count, SUMS // (2 * members), lambda code, size: emit(member, members, code, size))
+
+    lanes.in_groups(members, SHARE, in_codes)
+
+
+@lane_code
+def dots(  # type: ignore[no-untyped-def]
+    lanes, held, members, key, key_at, offsets, first, blocks, channels, stride, coded, codes, kinded, kinds, scores
+):  # fmt: skip
+    """Scores of a tile of queries with blocks of entries: ``sum_c query_c key_c + mask`` and what the queries have with
+    the table, the rows of ``coded`` and ``kinded`` that ``codes[e]`` and ``kinds[e]`` name, counted from the first.
+
+    Entry e of the keys lies ``offsets[e]`` beyond ``key_at``; the mask is the plane after the key's channels.
+    """
+    moving = _Moving(key, key_at, offsets, first, blocks, channels, stride)
+
+    def begin(row: Any, start: Any) -> Callable[[Any], Any]:
+        mask = moving.channel(lanes, start, channels)
+        code, kind = lanes.entry(codes, row), lanes.entry(kinds, row)
+
+        def begun(tile: Any) -> Any:
+            by_code, by_key = lanes.load(coded, lanes.plus(code, tile)), lanes.load(kinded, lanes.plus(kind, tile))
+            return lanes.builder.fadd(lanes.builder.fadd(by_code, by_key), mask)
+
+        return begun
+
+    _emit_dots(lanes, held, members, moving, scores, begin)
+
+
+@lane_code
+def products(lanes, held, members, planes, at, offsets, first, blocks, channels, stride, rows):  # type: ignore[no-untyped-def]
+    """Rows (entries, SHARE, WIDTH): ``sum_c held_c moving_c`` of a tile with blocks of entries."""
+    moving = _Moving(planes, at, offsets, first, blocks, channels, stride)
+    _emit_dots(lanes, held, members, moving, rows, lambda row, start: lambda tile: lanes.constant(0.0))
 
 
 @lane_code
@@ -205,39 +232,27 @@ def drop(lanes, weights, count, members, pixels, at, index, first, base, step, s
 
 @lane_code
 def slopes(  # type: ignore[no-untyped-def]
-    lanes, held, members, value, value_at, offsets, first, blocks, channels, stride, level, delta, scores, weights,
-    pixels, at, index, base, step, seed, threshold, factor,
+    lanes, scores, weights, count, members, level, delta, pixels, at, index, first, base, step, seed, threshold, factor
 ):  # fmt: skip
-    """From scores to their gradients, in place: ``weight (<gradient, value> - delta)``, ``weight = 2^(score - level)``;
-    and the weights as they were used.
+    """From scores to their gradients, in place: ``weight (<gradient, value> - delta)``, ``weight = 2^(score - level)``.
 
-    ``held`` is the tile's gradient of the result; level and delta are (SHARE, WIDTH). A weight that was dropped takes
-    no gradient from its value.
+    ``weights`` holds the products of gradient and value, and then the weights as they were used; level and delta are
+    (SHARE, WIDTH). A weight that was dropped takes no gradient from its value.
     """
-    builder, moving = lanes.builder, _Moving(value, value_at, offsets, first, blocks, channels, stride)
-    dropped = _Drop(pixels, at, index, base, step, seed, threshold, factor)
+    builder, dropped = lanes.builder, _Drop(pixels, at, index, base, step, seed, threshold, factor)
 
-    def emit(member: Any, count: int, drops: bool) -> None:
-        each = min(BLOCK, SUMS // (2 * count))
-        totals = [lanes.sums(count) for _ in range(each)]
-        with cgutils.for_range(builder, lanes.times(blocks, BLOCK // each)) as block:
-            number = lanes.times(block.index, each)
-            entries = [lanes.plus(first, lanes.plus(number, i)) for i in range(each)]
-            for row in totals:
-                for total in row:
-                    builder.store(lanes.constant(0.0), total)
-            _emit_dots(lanes, held, moving, [moving.start(lanes, entry) for entry in entries], member, totals)
-            for i, entry in enumerate(entries):
-                scales = dropped.scales(lanes, entry, member, count) if drops else [None] * count
-                for m, (total, scale) in enumerate(zip(totals[i], scales, strict=True)):
-                    tile = _tile(lanes, member, m)
-                    target = lanes.plus(lanes.times(lanes.plus(number, i), ROW), tile)
-                    weight = lanes.power(builder.fsub(lanes.load(scores, target), lanes.load(level, tile)))
-                    slope, used = builder.load(total), weight
-                    if scale is not None:
-                        slope, used = builder.fmul(slope, scale), builder.fmul(used, scale)
-                    lanes.store(builder.fmul(weight, builder.fsub(slope, lanes.load(delta, tile))), scores, target)
-                    lanes.store(used, weights, target)
+    def emit(member: Any, size: int, drops: bool) -> None:
+        tiles = [_tile(lanes, member, m) for m in range(size)]
+        with cgutils.for_range(builder, count) as row:
+            scales = dropped.scales(lanes, lanes.plus(first, row.index), member, size) if drops else [None] * size
+            for tile, scale in zip(tiles, scales, strict=True):
+                place = lanes.plus(lanes.times(row.index, ROW), tile)
+                weight = lanes.power(builder.fsub(lanes.load(scores, place), lanes.load(level, tile)))
+                slope, used = lanes.load(weights, place), weight
+                if scale is not None:
+                    slope, used = builder.fmul(slope, scale), builder.fmul(used, scale)
+                lanes.store(builder.fmul(weight, builder.fsub(slope, lanes.load(delta, tile))), scores, place)
+                lanes.store(used, weights, place)
 
     with builder.if_else(builder.icmp_unsigned("!=", threshold, I64(0))) as (some, none):
         for branch, drops in ((some, True), (none, False)):
@@ -251,21 +266,27 @@ def scatter(lanes, weights, members, held, planes, at, offsets, first, blocks, c
     builder, moving = lanes.builder, _Moving(planes, at, offsets, first, blocks, channels, stride)
 
     def emit(member: Any, count: int, channel: Any, size: int) -> None:
-        tiles = [_tile(lanes, member, m) for m in range(count)]
+        width = WIDTH if 4 * count * 2 <= SUMS else HALF
         places = [lanes.plus(channel, c) for c in range(size)]
-        here = [[lanes.load(held, lanes.plus(lanes.times(place, ROW), tile)) for tile in tiles] for place in places]
-        with cgutils.for_range(builder, lanes.times(blocks, BLOCK)) as row:
-            own = lanes.times(row.index, ROW)
-            shares = [lanes.load(weights, lanes.plus(own, tile)) for tile in tiles]
-            start = moving.start(lanes, lanes.plus(first, row.index))
-            for place, tiled in zip(places, here, strict=True):
-                total = moving.channel(lanes, start, place)
-                for share, near in zip(shares, tiled, strict=True):
-                    total = lanes.fma(share, near, total)
-                lanes.store(total, planes, lanes.plus(start, lanes.times(place, stride)))
+        with cgutils.for_range(builder, I64(WIDTH // width)) as part:
+            shift = lanes.times(part.index, width)
+            tiles = [lanes.plus(shift, _tile(lanes, member, m)) for m in range(count)]
+            here = [
+                [lanes.load(held, lanes.plus(lanes.times(place, ROW), tile), width) for tile in tiles]
+                for place in places
+            ]
+            with cgutils.for_range(builder, lanes.times(blocks, BLOCK)) as row:
+                own = lanes.times(row.index, ROW)
+                shares = [lanes.load(weights, lanes.plus(own, tile), width) for tile in tiles]
+                start = lanes.plus(moving.start(lanes, lanes.plus(first, row.index)), shift)
+                for place, near in zip(places, here, strict=True):
+                    total = moving.channel(lanes, start, place, width)
+                    for share, factor in zip(shares, near, strict=True):
+                        total = lanes.fma(share, factor, total)
+                    lanes.store(total, planes, lanes.plus(start, lanes.times(place, stride)))
 
     def in_channels(member: Any, count: int) -> None:
-        lanes.in_groups(channels, 2, lambda channel, size: emit(member, count, channel, size))
+        lanes.in_groups(channels, 4, lambda channel, size: emit(member, count, channel, size))
 
     lanes.in_groups(members, SHARE, in_channels)
 
@@ -274,10 +295,16 @@ def _emit_gather(
     lanes: Lanes,
     weights: Any,
     members: Any,
-    moving: _Moving,
-    table: Any,
+    steps: Any,
+    each: int,
+    channels: Any,
     found: Any,
+    factors: Callable[[Any, Any, int], Callable[[Any, Any, int], Any]],
 ) -> None:
+    """Add ``sum_r weights_r factor_r`` to rows found (channels, SHARE, WIDTH), for ``steps`` times ``each`` rows.
+
+    ``factors(row, shift, width)`` gives what ``(channel, member, m)`` makes a vector of so many pixels from a shift on.
+    """
     builder = lanes.builder
 
     def emit(member: Any, count: int, channel: Any, size: int) -> None:
@@ -286,32 +313,24 @@ def _emit_gather(
         with cgutils.for_range(builder, I64(WIDTH // width)) as part:
             shift = lanes.times(part.index, width)
             tiles = [lanes.plus(shift, _tile(lanes, member, m)) for m in range(count)]
-            for c, row in enumerate(totals):
+            places = [lanes.plus(channel, c) for c in range(size)]
+            for place, row in zip(places, totals, strict=True):
                 for tile, total in zip(tiles, row, strict=True):
-                    start = lanes.load(found, lanes.plus(tile, lanes.times(lanes.plus(channel, c), ROW)), width)
-                    builder.store(start, total)
-            with cgutils.for_range(builder, moving.blocks) as block:
-                start = lanes.plus(moving.first, lanes.times(block.index, BLOCK))
-                codes = lanes.times(start, lanes.times(lanes.plus(moving.channels, 1), SHARE))
-                for i in range(BLOCK):
-                    own = lanes.times(lanes.plus(lanes.times(block.index, BLOCK), i), ROW)
-                    shares = [lanes.load(weights, lanes.plus(own, tile), width) for tile in tiles]
-                    at = lanes.plus(moving.start(lanes, lanes.plus(start, i)), shift)
-                    for c, row in enumerate(totals):
-                        there = lanes.plus(channel, c)
-                        near = moving.channel(lanes, at, there, width)
+                    builder.store(lanes.load(found, lanes.plus(tile, lanes.times(place, ROW)), width), total)
+            with cgutils.for_range(builder, steps) as step:
+                for i in range(each):
+                    own = lanes.plus(lanes.times(step.index, each), i)
+                    shares = [lanes.load(weights, lanes.plus(lanes.times(own, ROW), tile), width) for tile in tiles]
+                    factor = factors(own, shift, width)
+                    for place, row in zip(places, totals, strict=True):
                         for m, (total, share) in enumerate(zip(row, shares, strict=True)):
-                            lanes.add(total, share, near)
-                            if table is not None:
-                                code = lanes.entry(table, lanes.plus(codes, _code(lanes, there, member, m, i)))
-                                lanes.add(total, share, lanes.splat(code, width))
-            for c, row in enumerate(totals):
+                            lanes.add(total, share, factor(place, member, m))
+            for place, row in zip(places, totals, strict=True):
                 for tile, total in zip(tiles, row, strict=True):
-                    place = lanes.plus(tile, lanes.times(lanes.plus(channel, c), ROW))
-                    lanes.store(builder.load(total), found, place)
+                    lanes.store(builder.load(total), found, lanes.plus(tile, lanes.times(place, ROW)))
 
     def in_channels(member: Any, count: int) -> None:
-        lanes.in_groups(moving.channels, 4, lambda channel, size: emit(member, count, channel, size))
+        lanes.in_groups(channels, 4, lambda channel, size: emit(member, count, channel, size))
 
     lanes.in_groups(members, SHARE, in_channels)
 
@@ -320,56 +339,85 @@ def _emit_gather(
 def gather(lanes, weights, members, planes, at, offsets, first, blocks, channels, stride, found):  # type: ignore[no-untyped-def]
     """Add ``sum_e weights_e moving_e`` to rows ``found`` (channels, SHARE, WIDTH)."""
     moving = _Moving(planes, at, offsets, first, blocks, channels, stride)
-    _emit_gather(lanes, weights, members, moving, None, found)
+
+    def factors(row: Any, shift: Any, width: int) -> Callable[[Any, Any, int], Any]:
+        start = lanes.plus(moving.start(lanes, lanes.plus(first, row)), shift)
+        return lambda channel, member, m: moving.channel(lanes, start, channel, width)
+
+    _emit_gather(lanes, weights, members, blocks, BLOCK, channels, found, factors)
 
 
 @lane_code
-def gather_encoded(lanes, weights, members, planes, at, offsets, first, blocks, channels, stride, table, found):  # type: ignore[no-untyped-def]
-    """Add ``sum_e weights_e (moving_e + table_e)``."""
-    moving = _Moving(planes, at, offsets, first, blocks, channels, stride)
-    _emit_gather(lanes, weights, members, moving, table, found)
+def decode(lanes, weights, count, members, table, first, channels, found):  # type: ignore[no-untyped-def]
+    """Add ``sum_codes weights table_c`` to rows ``found`` (channels, SHARE, WIDTH), for codes from one on."""
+
+    def factors(row: Any, shift: Any, width: int) -> Callable[[Any, Any, int], Any]:
+        code = lanes.plus(first, row)
+        return lambda channel, member, m: lanes.splat(_code(lanes, table, code, channels, channel, member, m), width)
+
+    _emit_gather(lanes, weights, members, count, 1, channels, found, factors)
 
 
 @lane_code
-def outer(lanes, weights, weights_step, held, held_step, tiles, members, blocks, channels, first, member_step, out):  # type: ignore[no-untyped-def]
-    """Add ``sum_tiles weights_e held_c`` to out (members, entries, channels, HALF), sums of HALF pixels side by side.
+def fold(lanes, rows, at, step, count, members, out, to):  # type: ignore[no-untyped-def]
+    """Add ``count`` rows, ``step`` apart from ``at`` on, to a row of out."""
+    builder = lanes.builder
 
-    Tiles are ``weights_step`` and ``held_step`` numbers apart, members of the result ``member_step``.
+    def emit(member: Any, size: int) -> None:
+        totals, tiles = lanes.sums(size), [_tile(lanes, member, m) for m in range(size)]
+        target = lanes.times(to, ROW)
+        for total, tile in zip(totals, tiles, strict=True):
+            builder.store(lanes.load(out, lanes.plus(target, tile)), total)
+        with cgutils.for_range(builder, count) as row:
+            own = lanes.times(lanes.plus(at, lanes.times(row.index, step)), ROW)
+            for total, tile in zip(totals, tiles, strict=True):
+                builder.store(builder.fadd(builder.load(total), lanes.load(rows, lanes.plus(own, tile))), total)
+        for total, tile in zip(totals, tiles, strict=True):
+            lanes.store(builder.load(total), out, lanes.plus(target, tile))
+
+    lanes.in_groups(members, SHARE, emit)
+
+
+@lane_code
+def outer(lanes, weights, weights_step, held, held_step, tiles, members, count, channels, first, member_step, out):  # type: ignore[no-untyped-def]
+    """Add ``sum_tiles weights held_c`` to out (members, codes, channels, HALF), sums of HALF pixels side by side.
+
+    For ``count`` codes from ``first`` on. Tiles are ``weights_step`` and ``held_step`` numbers apart, members of the
+    result ``member_step``.
     """
-    builder, each = lanes.builder, SUMS // 4
+    builder = lanes.builder
 
-    def emit(member: Any, channel: Any, size: int) -> None:
+    def emit(member: Any, channel: Any, size: int, code: Any, each: int) -> None:
         totals = [lanes.sums(size, HALF) for _ in range(each)]
         tile = lanes.times(member, WIDTH)
-        with cgutils.for_range(builder, lanes.times(blocks, BLOCK // each)) as step:
-            entry = lanes.times(step.index, each)
-            base = lanes.plus(lanes.times(member, member_step), lanes.times(channel, HALF))
+        base = lanes.plus(lanes.times(member, member_step), lanes.times(channel, HALF))
 
-            def target(i: int, c: int) -> Any:
-                row = lanes.times(lanes.plus(first, lanes.plus(entry, i)), lanes.times(channels, HALF))
-                return lanes.plus(base, lanes.plus(row, c * HALF))
+        def target(i: int, c: int) -> Any:
+            row = lanes.times(lanes.plus(first, lanes.plus(code, i)), lanes.times(channels, HALF))
+            return lanes.plus(base, lanes.plus(row, c * HALF))
 
-            for i, row in enumerate(totals):
-                for c, total in enumerate(row):
-                    builder.store(lanes.load(out, target(i, c), HALF), total)
-            with cgutils.for_range(builder, tiles) as strip:
-                far, near = (lanes.times(strip.index, apart) for apart in (weights_step, held_step))
-                for half in (0, HALF):
-                    own = lanes.plus(tile, half)
-                    queries = [
-                        lanes.load(
-                            held, lanes.plus(lanes.plus(near, own), lanes.times(lanes.plus(channel, c), ROW)), HALF
-                        )
-                        for c in range(size)
-                    ]
-                    for i, row in enumerate(totals):
-                        place = lanes.plus(lanes.plus(far, own), lanes.times(lanes.plus(entry, i), ROW))
-                        share = lanes.load(weights, place, HALF)
-                        for query, total in zip(queries, row, strict=True):
-                            lanes.add(total, share, query)
-            for i, row in enumerate(totals):
-                for c, total in enumerate(row):
-                    lanes.store(builder.load(total), out, target(i, c))
+        for i, row in enumerate(totals):
+            for c, total in enumerate(row):
+                builder.store(lanes.load(out, target(i, c), HALF), total)
+        with cgutils.for_range(builder, tiles) as strip:
+            far, near = (lanes.times(strip.index, apart) for apart in (weights_step, held_step))
+            for half in (0, HALF):
+                own = lanes.plus(tile, half)
+                queries = [
+                    lanes.load(held, lanes.plus(lanes.plus(near, own), lanes.times(lanes.plus(channel, c), ROW)), HALF)
+                    for c in range(size)
+                ]
+                for i, row in enumerate(totals):
+                    place = lanes.plus(lanes.plus(far, own), lanes.times(lanes.plus(code, i), ROW))
+                    share = lanes.load(weights, place, HALF)
+                    for query, total in zip(queries, row, strict=True):
+                        lanes.add(total, share, query)
+        for i, row in enumerate(totals):
+            for c, total in enumerate(row):
+                lanes.store(builder.load(total), out, target(i, c))
+
+    def in_codes(member: Any, channel: Any, size: int) -> None:
+        lanes.in_groups(count, SUMS // 4, lambda code, each: emit(member, channel, size, code, each))
 
     with cgutils.for_range(builder, members) as member:
-        lanes.in_groups(channels, 4, lambda channel, size: emit(member.index, channel, size))
+        lanes.in_groups(channels, 4, lambda channel, size: in_codes(member.index, channel, size))

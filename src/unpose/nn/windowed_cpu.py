@@ -2,7 +2,8 @@
 
 The same sums as :mod:`unpose.nn.windowed`. A band of rows of one image and head is copied into planes with a margin,
 then tiles of neighbouring pixels go through the entries of the window, a chunk at a time (:mod:`unpose.nn.tiles_cpu`).
-Besides its channels a key has a mask, a query a one and the table a bias.
+Besides its channels a key has a mask, a query a one and the table a bias. What a query has with the table is computed
+for each of its codes: an entry has one of its own, or one for its offset and one for its key, which others share.
 
 Backward the scores are computed again, once, and each tile gives its keys and values their part of the gradient. Bands
 whose windows meet the same rows are not computed at the same time. Work is divided by shapes alone and the table's
@@ -36,19 +37,21 @@ from unpose.nn.planes_cpu import (
 )
 from unpose.nn.tiles_cpu import (
     ROW,
+    decode,
     dots,
     drop,
+    encode,
+    fold,
     gather,
-    gather_encoded,
     hold,
     outer,
     peak,
     powers,
+    products,
     scatter,
     slopes,
 )
 
-_CHUNK = 32  # entries scored before they are used: their rows stay in the nearest cache
 _STRIP = 2  # tiles whose part of the table's gradient is summed in registers
 _PARTS = 8  # partial sums of the table's gradient for each head
 _LOG2_E = math.log2(math.e)
@@ -62,11 +65,13 @@ def forward(
     bias: Tensor | None,
     dropout: float = 0.0,
     seed: Tensor | None = None,
+    element: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The attention of :func:`unpose.nn.windowed.attend`, and the logarithm to base two of each query's sum of weights.
 
     Shapes as there; bfloat16 and half precision are computed in float32. A weight is dropped where a hash of seed and
     its place in (batch, heads, outputs, height, width, keys, window_y, window_x) says so, here and in :func:`backward`.
+    The table may come in two parts, see :func:`unpose.nn.attention.projected_attention`: ``element`` is the second.
 
     Returns
     -------
@@ -75,16 +80,16 @@ def forward(
     """
     plan = make_plan(query, key, value, position)
     dtype = _working(query)
-    table = _table(position, bias, dtype)
+    tables = _tables(plan, position, element, bias, dtype)
     batch, heads, outputs, _, _, height, width, _, value_channels = plan.shape
     out = torch.empty(batch, heads, value_channels, outputs, height, width, dtype=dtype)
     top, total = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value))
-    entries, chance = _entries(plan), _chance(dropout, seed, dtype)
+    entries, chance = _entries(plan, _share(plan, element)), _chance(dropout, seed, dtype)
     results = out.numpy(), top.numpy(), total.numpy()
 
     def run(start: int, stop: int) -> None:
-        _forward(inputs, table, plan, entries, chance, start, stop, results)
+        _forward(inputs, tables, plan, entries, chance, start, stop, results)
 
     in_threads(run, batch * heads * plan.bands)
     return _pixels_first(out).to(query.dtype), (top + total.log2_())[:, :, 0]
@@ -101,32 +106,39 @@ def backward(
     logsumexp: Tensor,
     dropout: float = 0.0,
     seed: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of query, key, value, position and bias (where there is one), from what :func:`forward` returned."""
+    element: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of query, key, value, position, bias and element (where given), from what :func:`forward` returned."""
     plan = make_plan(query, key, value, position)
     dtype = _working(query)
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value, grad_out, out, logsumexp))
-    chance = _chance(dropout, seed, dtype)
+    tables, chance = _tables(plan, position, element, bias, dtype), _chance(dropout, seed, dtype)
+    entries = _entries(plan, _share(plan, element))
     batch, heads, outputs = plan.shape[:3]
-    table = _table(position, bias, dtype)
-    channels = plan.shape[7] + (bias is not None)
     parts = min(_PARTS, batch * plan.bands)
     to_query, to_key, to_value = (_planar_like(tensor, dtype) for tensor in (query, key, value))
-    partial = np.zeros((heads, parts, outputs, table.shape[2] * BLOCK, channels), table.dtype)
-    entries, written = _entries(plan), (to_query.numpy(), to_key.numpy(), to_value.numpy(), partial)
+    channels = position.shape[-1] + (bias is not None), tables[1].shape[3] - 1
+    partial = [
+        np.zeros((heads, parts, outputs, table.shape[2], count), table.dtype)
+        for table, count in zip(tables, channels, strict=True)
+    ]
+    written = to_query.numpy(), to_key.numpy(), to_value.numpy(), *partial
     # The rows that a band's window reaches belong to other bands too: only every so many are computed together.
     phases = min(plan.bands, 1 + math.ceil(2 * plan.reach[0] / plan.band))
     for phase in range(phases):
 
         def run(start: int, stop: int, first: int = phase) -> None:
-            _gradients(inputs, table, plan, entries, chance, first, phases, start, stop, written)
+            _gradients(inputs, tables, plan, entries, chance, first, phases, start, stop, written)
 
         in_threads(run, heads * parts)
-    to_table = _reduced(partial, position)
-    to_bias = None if bias is None else _reduced_heads(to_table[..., -1], len(bias)).to(bias.dtype)
-    to_position = _reduced_heads(to_table[..., : position.shape[-1]], len(position)).to(position.dtype)
     maps = (_pixels_first(planar).to(query.dtype) for planar in (to_query, to_key, to_value))
-    return *maps, to_position, to_bias  # type: ignore[return-value]
+    keys, window_y, window_x = position.shape[2:5]
+    codes, kinds = (_reduced_parts(table) for table in partial)  # (heads, outputs, codes or keys, channels)
+    codes = codes[:, :, : window_y * window_x * keys].unflatten(2, (window_y, window_x, keys)).movedim(4, 2)
+    to_position = _reduced_heads(codes[..., : position.shape[-1]], len(position)).to(position.dtype)
+    to_bias = None if bias is None else _reduced_heads(codes[..., -1], len(bias)).to(bias.dtype)
+    to_element = None if element is None else _reduced_heads(kinds, len(element)).to(element.dtype)
+    return *maps, to_position, to_bias, to_element  # type: ignore[return-value]
 
 
 def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, threads: int) -> int:
@@ -140,7 +152,7 @@ def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, thre
     if query.element_size() < number:
         held += 2 * maps * number
     parts = min(_PARTS, batch * plan.bands)
-    entries = -(-math.prod(position.shape[2:5]) // BLOCK) * BLOCK
+    entries = -(-math.prod(position.shape[2:5]) // plan.unit) * plan.unit
     row = entries * (channels + 1)
     table, padded = outputs * row, -(-outputs // SHARE) * SHARE * row
     tables = 3 * position.numel() + 2 * len(position) * padded + heads * (parts + 1) * table
@@ -171,29 +183,44 @@ def _chance(dropout: float, seed: Tensor | None, dtype: torch.dtype) -> tuple[in
     return 0 if seed is None else int(seed), threshold, factor
 
 
-def _table(position: Tensor, bias: Tensor | None, dtype: torch.dtype) -> np.ndarray:
-    """The table and the bias behind it: (heads, outputs / SHARE, entries / BLOCK, channels + 1, SHARE, BLOCK).
+def _share(plan: Plan, element: Tensor | None) -> int:
+    """Entries that have a code of the table in common: all keys at an offset, where they have a code of their own."""
+    return 1 if element is None else plan.shape[4]
 
-    Entries are ordered by row of the window first, so that the rows inside of the image are consecutive, and by key
-    last: neighbours lie in planes of their own. Entries that fill a block are infinitely far.
+
+def _tables(
+    plan: Plan, position: Tensor, element: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes by offset and key, or by offset, and codes by key: (heads, outputs / SHARE, codes, channels + 1, SHARE).
+
+    Behind the channels stands the bias. The first are ordered by row of the window, so that the rows inside of the
+    image are consecutive, and by key last: neighbours lie in planes of their own. What fills a unit of entries is
+    infinitely far. Where keys have no codes of their own the second have no channels.
     """
     shape = (max(len(position), 1 if bias is None else len(bias)), *position.shape[1:5])
     added = torch.zeros(shape, dtype=dtype) if bias is None else _LOG2_E * bias.detach().to(dtype).expand(shape)
     full = torch.cat([position.detach().to(dtype).expand(*shape, -1), added[..., None]], -1)
-    rows = full.permute(0, 1, 3, 4, 2, 5).flatten(2, 4)  # (heads, outputs, entries, channels + 1)
-    outputs, entries = (-(-size // step) * step for size, step in zip(rows.shape[1:3], (SHARE, BLOCK), strict=True))
-    table = torch.zeros(len(rows), outputs, entries, rows.shape[3], dtype=dtype)
-    table[:, :, rows.shape[2] :, -1] = -FAR
-    table[:, : rows.shape[1], : rows.shape[2]] = rows
-    blocks = table.unflatten(2, (-1, BLOCK)).unflatten(
-        1, (-1, SHARE)
-    )  # (heads, groups, SHARE, blocks, BLOCK, channels)
-    return blocks.permute(0, 1, 3, 5, 2, 4).contiguous().numpy()
+    codes = full.permute(0, 1, 3, 4, 2, 5).flatten(2, 4)  # (heads, outputs, codes, channels + 1)
+    spare = torch.zeros(*codes.shape[:2], -codes.shape[2] % (plan.unit // _share(plan, element)), codes.shape[3])
+    spare[..., -1] = -FAR
+    if element is None:
+        kinds = torch.zeros(1, shape[1], plan.shape[4], 1, dtype=dtype)
+    else:
+        kinds = torch.nn.functional.pad(element.detach().to(dtype), (0, 1))
+    first, second = (_in_groups(table) for table in (torch.cat([codes, spare.to(dtype)], 2), kinds))
+    return first, second
+
+
+def _in_groups(table: Tensor) -> np.ndarray:
+    """(heads, outputs, codes, channels) -> (heads, outputs / SHARE, codes, channels, SHARE)"""
+    padded = torch.nn.functional.pad(table, (0, 0, 0, 0, 0, -table.shape[1] % SHARE))
+    return padded.unflatten(1, (-1, SHARE)).permute(0, 1, 3, 4, 2).contiguous().numpy()
 
 
 @lru_cache(maxsize=64)
-def _entries(plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each entry how far from the tile its key and its value lie in their planes, and the index of its weight."""
+def _entries(plan: Plan, share: int) -> tuple[np.ndarray, ...]:
+    """For each entry how far from the tile its key and its value lie in their planes, and the index of its weight; for
+    each of a chunk, from its start, the row of its code and that of its key."""
     keys, channels, value_channels = plan.shape[4], plan.shape[7], plan.shape[8]
     window_y, window_x = 2 * plan.reach[0] + 1, 2 * plan.reach[1] + 1
     y, x, element = (
@@ -202,20 +229,18 @@ def _entries(plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     shift = (y - plan.reach[0]) * plan.line + x - plan.reach[1]
     key, value = (element * planes * plan.size + shift for planes in (channels + 1, value_channels))
     index = element * window_y * window_x + y * window_x + x
-    spare = -len(y) % BLOCK
-    to_key, to_value, weight = (np.pad(array, (0, spare)).astype(np.int64) for array in (key, value, index))
-    return to_key, to_value, weight
+    spare, within = -len(y) % plan.unit, np.arange(plan.chunk)
+    padded = (np.pad(array, (0, spare)) for array in (key, value, index))
+    return tuple(array.astype(np.int64) for array in (*padded, within // share * ROW, within % keys * ROW))
 
 
-def _reduced(partial: np.ndarray, position: Tensor) -> Tensor:
-    """(heads, parts, outputs, entries, channels) -> (heads, outputs, keys, window_y, window_x, channels)"""
+def _reduced_parts(partial: np.ndarray) -> Tensor:
+    """(heads, parts, outputs, codes, channels) -> (heads, outputs, codes, channels), added in their order."""
     parts = torch.from_numpy(partial).unbind(1)
     total = parts[0].clone()
     for part in parts[1:]:
         total += part
-    keys, window_y, window_x = position.shape[2:5]
-    used = total[:, :, : keys * window_y * window_x]
-    return used.unflatten(2, (window_y, window_x, keys)).permute(0, 1, 4, 2, 3, 5)
+    return total
 
 
 def _reduced_heads(gradient: Tensor, heads: int) -> Tensor:
@@ -228,20 +253,23 @@ def _reduced_heads(gradient: Tensor, heads: int) -> Tensor:
 
 
 @compiled
-def _forward(inputs, table, plan, entries, chance, start, stop, results):  # type: ignore[no-untyped-def]
+def _forward(inputs, tables, plan, entries, chance, start, stop, results):  # type: ignore[no-untyped-def]
     query, key, value = inputs
+    by_offset, by_key = tables
     _, heads, outputs, queries, keys, height, width, channels, value_channels = plan.shape
     out, tops, sums = results
     dtype, size, one = out.dtype, plan.size, out.dtype.type(1)
     ask = room(queries * channels * size, dtype)
     have = room(keys * (channels + 1) * size, dtype)
     give = room(keys * value_channels * size, dtype)
-    held, scores, found = room(channels * ROW, dtype), room(_CHUNK * ROW, dtype), room(value_channels * ROW, dtype)
+    held, scores, found = room(channels * ROW, dtype), room(plan.chunk * ROW, dtype), room(value_channels * ROW, dtype)
+    coded, kinded = room(plan.chunk * ROW, dtype), room(keys * ROW, dtype)
     top, total, last = room(ROW, dtype), room(ROW, dtype), room(ROW, dtype)
     ignored, pixels = np.zeros(ROW, dtype), np.zeros(size, np.uint32)
     weights = keys * (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1) * height * width  # of one output
     scale, far = dtype.type(_LOG2_E) / np.sqrt(dtype.type(channels)), dtype.type(FAR)
-    to_key, to_value, index = entries
+    to_key, to_value, index, code_rows, kind_rows = entries
+    coding, share = by_offset.shape[3] - 1, plan.chunk // (code_rows[-1] // ROW + 1)
     seed, threshold, factor = chance
     for job in range(start, stop):
         b, n, first_row = job // plan.bands // heads, job // plan.bands % heads, job % plan.bands * plan.band
@@ -255,17 +283,21 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
             first, end = reached(tile, 1, first_row, plan)
             for h in range(0, outputs, SHARE):
                 members = min(SHARE, outputs - h)
-                codes = table[n if len(table) > 1 else 0, h // SHARE]
+                codes = by_offset[n if len(by_offset) > 1 else 0, h // SHARE]
+                kinds = by_key[n if len(by_key) > 1 else 0, h // SHARE]
                 step = channels * size if queries > 1 else 0
                 hold(ask, h * step + at, step, members, channels, size, held)
+                encode(held[coding * ROW :], members, kinds, 0, keys, by_key.shape[3] - 1, kinded)
                 base = ((b * heads + n) * outputs + h) * weights
                 fill(top, -far)
                 fill(total, one - one)
                 fill(found, one - one)
-                for e in range(first, end, _CHUNK):
-                    count = min(_CHUNK, end - e)
+                for e in range(first, end, plan.chunk):
+                    count = min(plan.chunk, end - e)
                     blocks = count // BLOCK
-                    dots(held, members, have, at, to_key, e, blocks, channels, size, codes, scores)
+                    encode(held, members, codes, e // share, count // share, coding, coded)
+                    dots(held, members, have, at, to_key, e, blocks, channels, size, coded, code_rows, kinded,
+                         kind_rows, scores)  # fmt: skip
                     for lane in range(ROW):
                         last[lane] = top[lane]
                     peak(scores, count, members, top)
@@ -289,33 +321,40 @@ def _forward(inputs, table, plan, entries, chance, start, stop, results):  # typ
 
 
 @compiled
-def _gradients(inputs, table, plan, entries, chance, phase, phases, start, stop, results):  # type: ignore[no-untyped-def]
-    """Gradients of query, key and value, and the table's: (heads, parts, outputs, entries, channels) partial sums.
+def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop, results):  # type: ignore[no-untyped-def]
+    """Gradients of query, key and value, and the tables': (heads, parts, outputs, codes, channels) partial sums.
 
     Of the bands, every so many from the phase on.
     """
     batch, heads, outputs, queries, keys, height, width, channels, value_channels = plan.shape
-    to_query, to_key, to_value, partial = results
+    to_query, to_key, to_value, to_offset, to_kind = results
+    by_offset, by_key = tables
     dtype, size, one = to_query.dtype, plan.size, to_query.dtype.type(1)
-    parts, table_channels = partial.shape[1], partial.shape[4]
+    parts, coding, kinding = to_offset.shape[1], by_offset.shape[3] - 1, to_kind.shape[4]
     weights = keys * (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1) * height * width  # of one output
     planes = make_planes(plan, to_query)
     ask, have, give, wanted, levels, deltas, pixels, keyed, valued = planes
-    sloped = room(_STRIP * _CHUNK * ROW, dtype).reshape(_STRIP, -1)
-    used = room(_CHUNK * ROW, dtype)
+    sloped = room(_STRIP * plan.chunk * ROW, dtype).reshape(_STRIP, -1)
+    by_code = room(_STRIP * plan.chunk * ROW, dtype).reshape(_STRIP, -1)
+    by_kind = room(_STRIP * keys * ROW, dtype).reshape(_STRIP, -1)
+    kinded = room(_STRIP * keys * ROW, dtype).reshape(_STRIP, -1)
+    used, coded = room(plan.chunk * ROW, dtype), room(plan.chunk * ROW, dtype)
     asked = room(_STRIP * (channels + 1) * ROW, dtype).reshape(_STRIP, -1)
     graded = room(_STRIP * value_channels * ROW, dtype).reshape(_STRIP, -1)
     level, delta = room(_STRIP * ROW, dtype).reshape(_STRIP, -1), room(_STRIP * ROW, dtype).reshape(_STRIP, -1)
     found = room(_STRIP * channels * ROW, dtype).reshape(_STRIP, -1)
-    totals = room(outputs * partial.shape[3] * table_channels * HALF, dtype).reshape(outputs, -1)
+    totals = room(outputs * to_offset.shape[3] * to_offset.shape[4] * HALF, dtype).reshape(outputs, -1)
+    kind_totals = room(outputs * keys * kinding * HALF, dtype).reshape(outputs, -1)
     natural, scale = dtype.type(1 / _LOG2_E), one / np.sqrt(dtype.type(channels))
-    at_key, at_value, index = entries
+    at_key, at_value, index, code_rows, kind_rows = entries
+    share = plan.chunk // (code_rows[-1] // ROW + 1)
     seed, threshold, factor = chance
     items = batch * ((plan.bands - phase + phases - 1) // phases)
     step = (channels + 1) * size if queries > 1 else 0
     for job in range(start, stop):
         n, part = job // parts, job % parts
         fill(totals.ravel(), one - one)
+        fill(kind_totals.ravel(), one - one)
         for item in range(part * items // parts, (part + 1) * items // parts):
             b, first_row = item % batch, (phase + item // batch * phases) * plan.band
             load(inputs, b, n, first_row, plan, scale / natural, planes)
@@ -324,7 +363,8 @@ def _gradients(inputs, table, plan, entries, chance, phase, phases, start, stop,
                 first, end = reached(strip, tiles, first_row, plan)
                 for h in range(0, outputs, SHARE):
                     members = min(SHARE, outputs - h)
-                    codes = table[n if len(table) > 1 else 0, h // SHARE]
+                    codes = by_offset[n if len(by_offset) > 1 else 0, h // SHARE]
+                    kinds = by_key[n if len(by_key) > 1 else 0, h // SHARE]
                     base = ((b * heads + n) * outputs + h) * weights
                     for t in range(tiles):
                         at = plan.origin + (strip + t) * WIDTH
@@ -333,22 +373,40 @@ def _gradients(inputs, table, plan, entries, chance, phase, phases, start, stop,
                              size, graded[t])  # fmt: skip
                         hold(levels, h * size + at, size, members, 1, size, level[t])
                         hold(deltas, h * size + at, size, members, 1, size, delta[t])
+                        encode(asked[t, coding * ROW :], members, kinds, 0, keys, kinding, kinded[t])
+                        fill(by_kind[t], one - one)
                         if queries > 1 or h == 0:
                             fill(found[t], one - one)
-                    for e in range(first, end, _CHUNK):
-                        blocks = min(_CHUNK, end - e) // BLOCK
+                    for e in range(first, end, plan.chunk):
+                        count = min(plan.chunk, end - e)
+                        blocks, code, number = count // BLOCK, e // share, count // share
                         for t in range(tiles):
                             at = plan.origin + (strip + t) * WIDTH
-                            dots(asked[t], members, have, at, at_key, e, blocks, channels, size, codes, sloped[t])
-                            slopes(graded[t], members, give, at, at_value, e, blocks, value_channels, size, level[t],
-                                   delta[t], sloped[t], used, pixels, at, index, base, weights, seed, threshold,
-                                   factor)  # fmt: skip
-                            gather_encoded(sloped[t], members, have, at, at_key, e, blocks, channels, size, codes,
-                                           found[t])  # fmt: skip
+                            encode(asked[t], members, codes, code, number, coding, coded)
+                            dots(asked[t], members, have, at, at_key, e, blocks, channels, size, coded, code_rows,
+                                 kinded[t], kind_rows, sloped[t])  # fmt: skip
+                            products(graded[t], members, give, at, at_value, e, blocks, value_channels, size, used)
+                            slopes(sloped[t], used, count, members, level[t], delta[t], pixels, at, index, e, base,
+                                   weights, seed, threshold, factor)  # fmt: skip
+                            gather(sloped[t], members, have, at, at_key, e, blocks, channels, size, found[t])
                             scatter(sloped[t], members, asked[t], keyed, at, at_key, e, blocks, channels, size)
                             scatter(used, members, graded[t], valued, at, at_value, e, blocks, value_channels, size)
-                        outer(sloped, sloped.shape[1], asked, asked.shape[1], tiles, members, blocks, table_channels,
-                              e, totals.shape[1], totals[h])  # fmt: skip
+                            if share > 1:
+                                fill(by_code[t], one - one)
+                                for own in range(number):
+                                    fold(sloped[t], own * share, 1, share, members, by_code[t], own)
+                                for own in range(keys):
+                                    fold(sloped[t], own, keys, count // keys, members, by_kind[t], own)
+                        summed = by_code if share > 1 else sloped
+                        for t in range(tiles):
+                            decode(summed[t], number, members, codes, code, coding, found[t])
+                        outer(summed, summed.shape[1], asked, asked.shape[1], tiles, members, number,
+                              to_offset.shape[4], code, totals.shape[1], totals[h])  # fmt: skip
+                    if share > 1:
+                        for t in range(tiles):
+                            decode(by_kind[t], keys, members, kinds, 0, kinding, found[t, coding * ROW :])
+                        outer(by_kind, by_kind.shape[1], asked.ravel()[coding * ROW :], asked.shape[1], tiles, members,
+                              keys, kinding, 0, kind_totals.shape[1], kind_totals[h])  # fmt: skip
                     for t in range(tiles):
                         if queries > 1:
                             for m in range(members):
@@ -358,13 +416,20 @@ def _gradients(inputs, table, plan, entries, chance, phase, phases, start, stop,
                             unpack(found[t], 0, scale, strip + t, first_row, plan, to_query, b * heads + n, 0)
             add(keyed, channels + 1, natural, first_row, plan, to_key, b * heads + n)
             add(valued, value_channels, one, first_row, plan, to_value, b * heads + n)
-        for h in range(outputs):
-            for e in range(partial.shape[3]):
-                for c in range(table_channels):
-                    total = one - one
-                    for lane in range(HALF):
-                        total += totals[h, (e * table_channels + c) * HALF + lane]
-                    partial[n, part, h, e, c] += total * natural if c < channels else total
+        _sum_up(totals, natural, channels, to_offset[n, part])
+        _sum_up(kind_totals, natural, channels, to_kind[n, part])
+
+
+@compiled
+def _sum_up(totals, natural, channels, target):  # type: ignore[no-untyped-def]
+    """Add sums of HALF pixels, (outputs, codes * channels * HALF), to a target (outputs, codes, channels)."""
+    for h in range(target.shape[0]):
+        for e in range(target.shape[1]):
+            for c in range(target.shape[2]):
+                total = natural - natural
+                for lane in range(HALF):
+                    total += totals[h, (e * target.shape[2] + c) * HALF + lane]
+                target[h, e, c] += total * natural if c < channels else total
 
 
 @compiled
