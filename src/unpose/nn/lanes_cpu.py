@@ -71,10 +71,7 @@ class Lanes:
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         """``a * b + c``, rounded once where the machine can."""
-        kind = a.type
-        name = f"llvm.fmuladd.v{kind.count}{'f64' if self.is_double else 'f32'}"
-        signature = ir.FunctionType(kind, [kind] * 3)
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, signature, name), [a, b, c])
+        return self._call("fmuladd", a, b, c)
 
     def add(self, total: Any, a: Any, b: Any) -> None:
         """``total += a * b``"""
@@ -100,7 +97,17 @@ class Lanes:
                 emit(builder.and_(count, I64(~(2 * largest - 1))), largest)
 
     def larger(self, a: Any, b: Any) -> Any:
-        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+        """Of two; b where one is not a number, or what is not a number: what the machine has in one step."""
+        if _IS_AVX:
+            return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+        return self._call("maximum", a, b)
+
+    def _call(self, name: str, *values: Any) -> Any:
+        """One of the compiler's own functions of vectors."""
+        kind = values[0].type
+        full = f"llvm.{name}.v{kind.count}{'f64' if self.is_double else 'f32'}"
+        signature = ir.FunctionType(kind, [kind] * len(values))
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, signature, full), values)
 
     def power(self, x: Any) -> Any:
         """Two to the power of what is at most a little above zero; zero below the smallest normal number.
@@ -110,6 +117,7 @@ class Lanes:
         builder = self.builder
         shift, bits, bias = (52, 64, 1023) if self.is_double else (23, 32, 127)
         integer = ir.VectorType(ir.IntType(bits), WIDTH)
+        x = self.larger(self.constant(-bias), x)  # a power of zero, from here down
         # Adding it rounds to a whole number, whose lowest bits are then the exponent of the power.
         magic = self.constant(1.5 * 2.0**shift + bias)
         rounded = builder.fadd(x, magic)
@@ -119,10 +127,8 @@ class Lanes:
             coefficients = [1.0]
             for term in range(1, 14):
                 coefficients.append(coefficients[-1] * _LN2 / term)
-        value = self._polynomial(coefficients, r)
         power = builder.shl(builder.bitcast(rounded, integer), integer([shift] * WIDTH))
-        below = builder.fcmp_ordered("<", x, self.constant(1.0 - bias))
-        return builder.select(below, self.constant(0.0), builder.fmul(value, builder.bitcast(power, self.vector())))
+        return builder.fmul(self._polynomial(coefficients, r), builder.bitcast(power, self.vector()))
 
     def _polynomial(self, coefficients: list[float], x: Any) -> Any:
         """Two coefficients at a time, so that sums wait for each other half as long; their number is even."""

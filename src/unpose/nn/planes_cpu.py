@@ -17,7 +17,7 @@ from unpose.nn.tiles_cpu import ROW
 FAR = 1e30
 """Added to what must not count; finite, so that a lane where nothing counts stays a number."""
 _BAND = 4096  # pixels of a band
-_CHUNK = 32  # entries of a chunk, about
+_CHUNK = 4096 // ROW  # entries of a chunk, about: 16 KB of rows
 
 
 class Plan(NamedTuple):
@@ -32,7 +32,7 @@ class Plan(NamedTuple):
     tiles: int
     size: int  # numbers of a plane
     unit: int  # entries are gone through in multiples of it: whole blocks, and all keys at an offset
-    chunk: int  # entries that are scored before they are used: their rows stay in the nearest cache
+    chunk: int  # entries that are scored before they are used, few enough to stay in the nearest cache
 
 
 def make_plan(query: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Plan:
