@@ -158,7 +158,9 @@ def test_bands_of_rows_make_the_whole(monkeypatch):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.25])
-def test_no_byte_depends_on_the_number_of_threads(dropout):
+@pytest.mark.parametrize("band", [4096, 30], ids=["whole images", "bands"])
+def test_no_byte_depends_on_the_number_of_threads(dropout, band, monkeypatch):
+    monkeypatch.setattr(planes_cpu, "_BAND", band)
     case = tensors(5, 3, 4, 4, (9, 11), (5, 5), (10, 7), bias=1)
     before, found = torch.get_num_threads(), []
     try:
