@@ -94,11 +94,11 @@ class _SelfAttention(nn.Module):
             return separable_table(self.encoding, self.inverses, self.relations, window, kind)
         # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
-        vectors = getattr(self.encoding, "element", None)
-        if vectors is None or self.relations.ndim > 2:
-            return position_table(self.encoding, inverses, self.relations, window).to(kind), None
-        position = position_table(self.encoding.places, inverses, torch.zeros_like(self.relations[:, :1]), window)
-        return position.to(kind), vectors(self.relations)[None].to(kind)
+        encoding = self.encoding
+        if not isinstance(encoding, SeparableEncoding) or encoding.element is None or self.relations.ndim > 2:
+            return position_table(encoding, inverses, self.relations, window).to(kind), None
+        position = position_table(encoding.places, inverses, torch.zeros_like(self.relations[:, :1]), window)
+        return position.to(kind), encoding.element(self.relations)[None].to(kind)
 
 
 class LiftingSelfAttention(_SelfAttention):
