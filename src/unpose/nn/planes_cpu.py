@@ -31,19 +31,16 @@ class Plan(NamedTuple):
     origin: int  # where the first pixel of a band is
     tiles: int
     size: int  # numbers of a plane
+    share: int  # entries that have a code of the table in common: the keys at an offset, or each its own
     unit: int  # entries are gone through in multiples of it: whole blocks, and all keys at an offset
     chunk: int  # entries that are scored before they are used, few enough to stay in the nearest cache
 
 
 def make_plan(query: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Plan:
     batch, heads, queries, height, width, channels = query.shape
-    outputs, _, window_y, window_x = position.shape[1:5]
-    shape = (batch, heads, outputs, queries, key.shape[2], height, width, channels, value.shape[-1])
-    return _geometry(shape, (window_y // 2, window_x // 2))
-
-
-def _geometry(shape: tuple[int, ...], reach: tuple[int, int]) -> Plan:
-    height, width = shape[5:7]
+    outputs, tabled, window_y, window_x = position.shape[1:5]
+    keys, reach = key.shape[2], (window_y // 2, window_x // 2)
+    shape = (batch, heads, outputs, queries, keys, height, width, channels, value.shape[-1])
     bands = max(1, round(height * width / _BAND))
     band = math.ceil(height / bands)
     # The margin to the right of a row is the one to the left of the next.
@@ -51,9 +48,9 @@ def _geometry(shape: tuple[int, ...], reach: tuple[int, int]) -> Plan:
     # A load that starts on a cache line costs half of one that does not: tiles and planes start on one.
     origin = -(-(reach[0] * line + reach[1]) // HALF) * HALF
     tiles = -(-band * line // WIDTH)
-    unit = math.lcm(BLOCK, shape[4])
+    size, unit = 2 * origin + tiles * WIDTH, math.lcm(BLOCK, keys)
     chunk = unit * max(1, _CHUNK // unit)
-    return Plan(shape, reach, band, -(-height // band), line, origin, tiles, 2 * origin + tiles * WIDTH, unit, chunk)
+    return Plan(shape, reach, band, -(-height // band), line, origin, tiles, size, keys // tabled, unit, chunk)
 
 
 def flat(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:

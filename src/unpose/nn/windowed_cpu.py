@@ -85,7 +85,7 @@ def forward(
     out = torch.empty(batch, heads, value_channels, outputs, height, width, dtype=dtype)
     top, total = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value))
-    entries, chance = _entries(plan, _share(plan, element)), _chance(dropout, seed, dtype)
+    entries, chance = _entries(plan), _chance(dropout, seed, dtype)
     results = out.numpy(), top.numpy(), total.numpy()
 
     def run(start: int, stop: int) -> None:
@@ -113,7 +113,7 @@ def backward(
     dtype = _working(query)
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value, grad_out, out, logsumexp))
     tables, chance = _tables(plan, position, element, bias, dtype), _chance(dropout, seed, dtype)
-    entries = _entries(plan, _share(plan, element))
+    entries = _entries(plan)
     batch, heads, outputs = plan.shape[:3]
     parts = min(_PARTS, batch * plan.bands)
     to_query, to_key, to_value = (_planar_like(tensor, dtype) for tensor in (query, key, value))
@@ -183,11 +183,6 @@ def _chance(dropout: float, seed: Tensor | None, dtype: torch.dtype) -> tuple[in
     return 0 if seed is None else int(seed), threshold, factor
 
 
-def _share(plan: Plan, element: Tensor | None) -> int:
-    """Entries that have a code of the table in common: all keys at an offset, where they have a code of their own."""
-    return 1 if element is None else plan.shape[4]
-
-
 def _tables(
     plan: Plan, position: Tensor, element: Tensor | None, bias: Tensor | None, dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +196,7 @@ def _tables(
     added = torch.zeros(shape, dtype=dtype) if bias is None else _LOG2_E * bias.detach().to(dtype).expand(shape)
     full = torch.cat([position.detach().to(dtype).expand(*shape, -1), added[..., None]], -1)
     codes = full.permute(0, 1, 3, 4, 2, 5).flatten(2, 4)  # (heads, outputs, codes, channels + 1)
-    spare = torch.zeros(*codes.shape[:2], -codes.shape[2] % (plan.unit // _share(plan, element)), codes.shape[3])
+    spare = torch.zeros(*codes.shape[:2], -codes.shape[2] % (plan.unit // plan.share), codes.shape[3])
     spare[..., -1] = -FAR
     if element is None:
         kinds = torch.zeros(1, shape[1], plan.shape[4], 1, dtype=dtype)
@@ -218,7 +213,7 @@ def _in_groups(table: Tensor) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _entries(plan: Plan, share: int) -> tuple[np.ndarray, ...]:
+def _entries(plan: Plan) -> tuple[np.ndarray, ...]:
     """For each entry how far from the tile its key and its value lie in their planes, and the index of its weight; for
     each of a chunk, from its start, the row of its code and that of its key."""
     keys, channels, value_channels = plan.shape[4], plan.shape[7], plan.shape[8]
@@ -231,7 +226,7 @@ def _entries(plan: Plan, share: int) -> tuple[np.ndarray, ...]:
     index = element * window_y * window_x + y * window_x + x
     spare, within = -len(y) % plan.unit, np.arange(plan.chunk)
     padded = (np.pad(array, (0, spare)) for array in (key, value, index))
-    return tuple(array.astype(np.int64) for array in (*padded, within // share * ROW, within % keys * ROW))
+    return tuple(array.astype(np.int64) for array in (*padded, within // plan.share * ROW, within % keys * ROW))
 
 
 def _reduced_parts(partial: np.ndarray) -> Tensor:
@@ -269,7 +264,7 @@ def _forward(inputs, tables, plan, entries, chance, start, stop, results):  # ty
     weights = keys * (2 * plan.reach[0] + 1) * (2 * plan.reach[1] + 1) * height * width  # of one output
     scale, far = dtype.type(_LOG2_E) / np.sqrt(dtype.type(channels)), dtype.type(FAR)
     to_key, to_value, index, code_rows, kind_rows = entries
-    coding, share = by_offset.shape[3] - 1, plan.chunk // (code_rows[-1] // ROW + 1)
+    coding, share = by_offset.shape[3] - 1, plan.share
     seed, threshold, factor = chance
     for job in range(start, stop):
         b, n, first_row = job // plan.bands // heads, job // plan.bands % heads, job % plan.bands * plan.band
@@ -347,7 +342,7 @@ def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop
     kind_totals = room(outputs * keys * kinding * HALF, dtype).reshape(outputs, -1)
     natural, scale = dtype.type(1 / _LOG2_E), one / np.sqrt(dtype.type(channels))
     at_key, at_value, index, code_rows, kind_rows = entries
-    share = plan.chunk // (code_rows[-1] // ROW + 1)
+    share = plan.share
     seed, threshold, factor = chance
     items = batch * ((plan.bands - phase + phases - 1) // phases)
     step = (channels + 1) * size if queries > 1 else 0
@@ -395,6 +390,7 @@ def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop
                                 fill(by_code[t], one - one)
                                 for own in range(number):
                                     fold(sloped[t], own * share, 1, share, members, by_code[t], own)
+                            if kinding > 0:
                                 for own in range(keys):
                                     fold(sloped[t], own, keys, count // keys, members, by_kind[t], own)
                         summed = by_code if share > 1 else sloped
@@ -402,7 +398,7 @@ def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop
                             decode(summed[t], number, members, codes, code, coding, found[t])
                         outer(summed, summed.shape[1], asked, asked.shape[1], tiles, members, number,
                               to_offset.shape[4], code, totals.shape[1], totals[h])  # fmt: skip
-                    if share > 1:
+                    if kinding > 0:
                         for t in range(tiles):
                             decode(by_kind[t], keys, members, kinds, 0, kinding, found[t, coding * ROW :])
                         outer(by_kind, by_kind.shape[1], asked.ravel()[coding * ROW :], asked.shape[1], tiles, members,
