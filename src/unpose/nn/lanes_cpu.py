@@ -19,11 +19,11 @@ HALF = 16 if _IS_WIDE else 8 if _IS_AVX else 4
 WIDTH = 2 * HALF
 """Pixels of a tile: two registers, for enough sums that do not wait for each other."""
 BLOCK = 4
-"""Entries of the window are stored in blocks of so many."""
+"""Entries of the window are gone through in blocks of so many."""
 SUMS = 8 if _IS_AVX and not _IS_WIDE else 16
 """Registers for sums, half of what there are."""
 SHARE = SUMS // 4
-"""Outputs (or keys, seen from there) that are computed together: each neighbour is read once for all of them."""
+"""Outputs that are computed together: each neighbour is read once for all of them."""
 HASH = 0x9E3779B9
 """The index of a weight is multiplied with it before it is hashed; all wraps around at 2^32."""
 
