@@ -10,7 +10,8 @@ import torch
 
 from unpose.nn import GroupSelfAttention, estimate_memory, group_attention, implementation
 from unpose.nn.attention import projected_attention
-from unpose.nn.fused import _attention, _attention_backward, _projected, _projected_backward, unprojected
+from unpose.nn.fused import _attention, _attention_backward, _projected, _projected_backward
+from unpose.nn.windowed import unprojected
 
 
 def layer_and_maps(generator, dropout=0.0):

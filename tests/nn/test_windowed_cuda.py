@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
 from unpose.nn import implementation
 from unpose.nn.attention import joint_table, mapped_attention
-from unpose.nn.fused import unprojected
+from unpose.nn.windowed import unprojected
 
 # batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special
 SMALL = {

@@ -11,10 +11,9 @@ from unpose.nn.fused import (
     obstacle,
     takes_maps,
     takes_parts,
-    unprojected,
 )
 from unpose.nn.fused_pointwise import pointwise
-from unpose.nn.windowed import attend, attend_double
+from unpose.nn.windowed import attend, attend_double, unprojected
 
 
 def group_attention(

@@ -16,6 +16,7 @@ from torch import Tensor
 from unpose.nn.autocast import product_type
 from unpose.nn.fused_norm import takes
 from unpose.nn.fused_pointwise import pointwise_gradients
+from unpose.nn.windowed import unprojected
 
 _LOOPS = {"cpu": "unpose.nn.windowed_cpu", "cuda": "unpose.nn.windowed_cuda"}
 _HAS_TRITON = find_spec("triton") is not None  # asked once, here: torch.compile cannot look inside the question
@@ -64,12 +65,6 @@ def takes_maps(maps: Tensor, *weights: Tensor) -> bool:
 def takes_parts(tensor: Tensor, channels: int) -> bool:
     """Whether the compiled loops take a table in two parts: on CUDA only where heads are narrow."""
     return not tensor.is_cuda or channels <= _NARROW
-
-
-def unprojected(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(b, 3, n, d, elements, h, w) -> query, key and value, (b, n, elements, h, w, d) each, as views."""
-    query, key, value = (planes.permute(0, 1, 3, 4, 5, 2) for planes in projected.unbind(1))
-    return query, key, value
 
 
 def obstacle(
@@ -142,9 +137,8 @@ def _attention_backward(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    found = _loops(query).backward(grad_out, query, key, value, position, bias, out, logsumexp, dropout, seed)
-    to_query, to_key, to_value, to_position, to_bias = found[:5]
-    return to_query, to_key, to_value, to_position, position.new_empty(0) if to_bias is None else to_bias
+    *found, to_bias = _loops(query).backward(grad_out, query, key, value, position, bias, out, logsumexp, dropout, seed)
+    return *found, position.new_empty(0) if to_bias is None else to_bias
 
 
 @torch.library.custom_op("unpose::projected_attention", mutates_args=())
@@ -156,10 +150,7 @@ def _projected(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    loops = _loops(projected)
-    if hasattr(loops, "forward_projected"):
-        return loops.forward_projected(projected, position, element, bias, dropout, seed)
-    return loops.forward(*unprojected(projected), position, bias, dropout, seed, element)
+    return _loops(projected).forward_projected(projected, position, element, bias, dropout, seed)
 
 
 @torch.library.custom_op("unpose::mapped_attention", mutates_args=())
@@ -191,16 +182,9 @@ def _projected_backward(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    loops = _loops(projected)
-    if hasattr(loops, "backward_projected"):  # to where they belong: on a GPU stacking takes as long as a kernel
-        to_projected, to_position, to_element, to_bias = loops.backward_projected(
-            grad_out, projected, position, element, bias, out, logsumexp, dropout, seed
-        )
-    else:
-        *found, to_position, to_bias, to_element = loops.backward(
-            grad_out, *unprojected(projected), position, bias, out, logsumexp, dropout, seed, element
-        )
-        to_projected = torch.stack([maps.permute(0, 1, 5, 2, 3, 4) for maps in found], dim=1)
+    to_projected, to_position, to_element, to_bias = _loops(projected).backward_projected(
+        grad_out, projected, position, element, bias, out, logsumexp, dropout, seed
+    )
     given = (position.new_empty(0) if found is None else found for found in (to_element, to_bias))
     return to_projected, to_position, *given
 

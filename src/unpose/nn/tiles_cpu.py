@@ -260,35 +260,49 @@ def slopes(  # type: ignore[no-untyped-def]
                 lanes.in_groups(members, SHARE, partial(emit, drops=drops))
 
 
+def _in_parts(
+    lanes: Lanes, members: Any, channels: Any, emit: Callable[[Any, list[Any], list[Any], Any, int], None]
+) -> None:
+    """``emit(member, tiles, places, shift, width)`` for some members at a time, some channels and a part of the tiles.
+
+    ``tiles`` are where in a row the members' parts start, ``shift`` pixels into their tiles and ``width`` wide; as many
+    sums at a time as there are registers for.
+    """
+
+    def some(member: Any, count: int, channel: Any, size: int) -> None:
+        width = WIDTH if 4 * count * 2 <= SUMS else HALF
+        places = [lanes.plus(channel, c) for c in range(size)]
+        with cgutils.for_range(lanes.builder, I64(WIDTH // width)) as part:
+            shift = lanes.times(part.index, width)
+            tiles = [lanes.plus(shift, _tile(lanes, member, m)) for m in range(count)]
+            emit(member, tiles, places, shift, width)
+
+    def in_channels(member: Any, count: int) -> None:
+        lanes.in_groups(channels, 4, lambda channel, size: some(member, count, channel, size))
+
+    lanes.in_groups(members, SHARE, in_channels)
+
+
 @lane_code
 def scatter(lanes, weights, members, held, planes, at, offsets, first, blocks, channels, stride):  # type: ignore[no-untyped-def]
     """Add ``sum_m weights_em held_m`` to planes where entry e lies: what :func:`gather` takes, given back."""
     builder, moving = lanes.builder, _Moving(planes, at, offsets, first, blocks, channels, stride)
 
-    def emit(member: Any, count: int, channel: Any, size: int) -> None:
-        width = WIDTH if 4 * count * 2 <= SUMS else HALF
-        places = [lanes.plus(channel, c) for c in range(size)]
-        with cgutils.for_range(builder, I64(WIDTH // width)) as part:
-            shift = lanes.times(part.index, width)
-            tiles = [lanes.plus(shift, _tile(lanes, member, m)) for m in range(count)]
-            here = [
-                [lanes.load(held, lanes.plus(lanes.times(place, ROW), tile), width) for tile in tiles]
-                for place in places
-            ]
-            with cgutils.for_range(builder, lanes.times(blocks, BLOCK)) as row:
-                own = lanes.times(row.index, ROW)
-                shares = [lanes.load(weights, lanes.plus(own, tile), width) for tile in tiles]
-                start = lanes.plus(moving.start(lanes, lanes.plus(first, row.index)), shift)
-                for place, near in zip(places, here, strict=True):
-                    total = moving.channel(lanes, start, place, width)
-                    for share, factor in zip(shares, near, strict=True):
-                        total = lanes.fma(share, factor, total)
-                    lanes.store(total, planes, lanes.plus(start, lanes.times(place, stride)))
+    def emit(member: Any, tiles: list[Any], places: list[Any], shift: Any, width: int) -> None:
+        here = [
+            [lanes.load(held, lanes.plus(lanes.times(place, ROW), tile), width) for tile in tiles] for place in places
+        ]
+        with cgutils.for_range(builder, lanes.times(blocks, BLOCK)) as row:
+            own = lanes.times(row.index, ROW)
+            shares = [lanes.load(weights, lanes.plus(own, tile), width) for tile in tiles]
+            start = lanes.plus(moving.start(lanes, lanes.plus(first, row.index)), shift)
+            for place, near in zip(places, here, strict=True):
+                total = moving.channel(lanes, start, place, width)
+                for share, factor in zip(shares, near, strict=True):
+                    total = lanes.fma(share, factor, total)
+                lanes.store(total, planes, lanes.plus(start, lanes.times(place, stride)))
 
-    def in_channels(member: Any, count: int) -> None:
-        lanes.in_groups(channels, 4, lambda channel, size: emit(member, count, channel, size))
-
-    lanes.in_groups(members, SHARE, in_channels)
+    _in_parts(lanes, members, channels, emit)
 
 
 def _emit_gather(
@@ -307,32 +321,24 @@ def _emit_gather(
     """
     builder = lanes.builder
 
-    def emit(member: Any, count: int, channel: Any, size: int) -> None:
-        width = WIDTH if 4 * count * 2 <= SUMS else HALF
-        totals = [lanes.sums(count, width) for _ in range(size)]
-        with cgutils.for_range(builder, I64(WIDTH // width)) as part:
-            shift = lanes.times(part.index, width)
-            tiles = [lanes.plus(shift, _tile(lanes, member, m)) for m in range(count)]
-            places = [lanes.plus(channel, c) for c in range(size)]
-            for place, row in zip(places, totals, strict=True):
-                for tile, total in zip(tiles, row, strict=True):
-                    builder.store(lanes.load(found, lanes.plus(tile, lanes.times(place, ROW)), width), total)
-            with cgutils.for_range(builder, steps) as step:
-                for i in range(each):
-                    own = lanes.plus(lanes.times(step.index, each), i)
-                    shares = [lanes.load(weights, lanes.plus(lanes.times(own, ROW), tile), width) for tile in tiles]
-                    factor = factors(own, shift, width)
-                    for place, row in zip(places, totals, strict=True):
-                        for m, (total, share) in enumerate(zip(row, shares, strict=True)):
-                            lanes.add(total, share, factor(place, member, m))
-            for place, row in zip(places, totals, strict=True):
-                for tile, total in zip(tiles, row, strict=True):
-                    lanes.store(builder.load(total), found, lanes.plus(tile, lanes.times(place, ROW)))
+    def emit(member: Any, tiles: list[Any], places: list[Any], shift: Any, width: int) -> None:
+        totals = [lanes.sums(len(tiles), width) for _ in places]
+        for place, row in zip(places, totals, strict=True):
+            for tile, total in zip(tiles, row, strict=True):
+                builder.store(lanes.load(found, lanes.plus(tile, lanes.times(place, ROW)), width), total)
+        with cgutils.for_range(builder, steps) as step:
+            for i in range(each):
+                own = lanes.plus(lanes.times(step.index, each), i)
+                shares = [lanes.load(weights, lanes.plus(lanes.times(own, ROW), tile), width) for tile in tiles]
+                factor = factors(own, shift, width)
+                for place, row in zip(places, totals, strict=True):
+                    for m, (total, share) in enumerate(zip(row, shares, strict=True)):
+                        lanes.add(total, share, factor(place, member, m))
+        for place, row in zip(places, totals, strict=True):
+            for tile, total in zip(tiles, row, strict=True):
+                lanes.store(builder.load(total), found, lanes.plus(tile, lanes.times(place, ROW)))
 
-    def in_channels(member: Any, count: int) -> None:
-        lanes.in_groups(channels, 4, lambda channel, size: emit(member, count, channel, size))
-
-    lanes.in_groups(members, SHARE, in_channels)
+    _in_parts(lanes, members, channels, emit)
 
 
 @lane_code

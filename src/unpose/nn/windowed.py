@@ -19,6 +19,12 @@ _FEWEST_PIECES = 3
 """What would fit is cut all the same: a small batch, too, is trained in a fraction of the memory of its scores."""
 
 
+def unprojected(projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(b, 3, n, d, elements, h, w) -> query, key and value, (b, n, elements, h, w, d) each, as views."""
+    query, key, value = (planes.permute(0, 1, 3, 4, 5, 2) for planes in projected.unbind(1))
+    return query, key, value
+
+
 def attend(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
     """:func:`unpose.nn.group_attention` for a position table of six axes, shapes already checked."""
     is_shared = query.shape[2] == 1

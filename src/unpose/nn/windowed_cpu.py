@@ -51,6 +51,7 @@ from unpose.nn.tiles_cpu import (
     scatter,
     slopes,
 )
+from unpose.nn.windowed import unprojected
 
 _STRIP = 2  # tiles whose part of the table's gradient is summed in registers
 _PARTS = 8  # partial sums of the table's gradient for each head
@@ -65,26 +66,52 @@ def forward(
     bias: Tensor | None,
     dropout: float = 0.0,
     seed: Tensor | None = None,
-    element: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The attention of :func:`unpose.nn.windowed.attend`, and the logarithm to base two of each query's sum of weights.
 
     Shapes as there; bfloat16 and half precision are computed in float32. A weight is dropped where a hash of seed and
     its place in (batch, heads, outputs, height, width, keys, window_y, window_x) says so, here and in :func:`backward`.
-    The table may come in two parts, see :func:`unpose.nn.attention.projected_attention`: ``element`` is the second.
 
     Returns
     -------
     (batch, heads, outputs, height, width, value channels) in the type of the query, the pixels of a channel side by
     side in memory, and (batch, heads, outputs, height, width) in the type of the sums
     """
-    plan = make_plan(query, key, value, position)
+    return _attend((query, key, value), position, None, bias, dropout, seed)
+
+
+def forward_projected(
+    projected: Tensor,
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """:func:`forward` of query, key and value in one tensor, (b, 3, n, d, elements, h, w).
+
+    Given ``element``, (heads or 1, outputs, keys, e), the table has one entry for all keys, of d - e channels, and the
+    vectors of each pair of elements have the rest.
+    """
+    return _attend(unprojected(projected), position, element, bias, dropout, seed)
+
+
+def _attend(
+    maps: tuple[Tensor, Tensor, Tensor],
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    plan = make_plan(*maps, position)
+    query = maps[0]
     dtype = _working(query)
     tables = _tables(plan, position, element, bias, dtype)
     batch, heads, outputs, _, _, height, width, _, value_channels = plan.shape
     out = torch.empty(batch, heads, value_channels, outputs, height, width, dtype=dtype)
     top, total = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
-    inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value))
+    inputs = tuple(flat(tensor.to(dtype)) for tensor in maps)
     entries, chance = _entries(plan), _chance(dropout, seed, dtype)
     results = out.numpy(), top.numpy(), total.numpy()
 
@@ -106,23 +133,59 @@ def backward(
     logsumexp: Tensor,
     dropout: float = 0.0,
     seed: Tensor | None = None,
-    element: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of query, key, value, position, bias and element (where given), from what :func:`forward` returned."""
-    plan = make_plan(query, key, value, position)
-    dtype = _working(query)
-    inputs = tuple(flat(tensor.to(dtype)) for tensor in (query, key, value, grad_out, out, logsumexp))
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """Gradients of query, key, value, position and bias (where there is one), from what :func:`forward` returned."""
+    maps, to_position, _, to_bias = _slopes(
+        grad_out, (query, key, value), position, None, bias, out, logsumexp, dropout, seed
+    )
+    to_query, to_key, to_value = map(_pixels_first, maps)
+    return to_query, to_key, to_value, to_position, to_bias
+
+
+def backward_projected(
+    grad_out: Tensor,
+    projected: Tensor,
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of projected, position, element and bias, as :func:`backward`."""
+    maps, to_position, to_element, to_bias = _slopes(
+        grad_out, unprojected(projected), position, element, bias, out, logsumexp, dropout, seed
+    )
+    return torch.stack(maps, dim=1), to_position, to_element, to_bias
+
+
+def _slopes(
+    grad_out: Tensor,
+    given: tuple[Tensor, Tensor, Tensor],
+    position: Tensor,
+    element: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[list[Tensor], Tensor, Tensor | None, Tensor | None]:
+    """Gradients of query, key and value, (b, n, d, elements, h, w) each, of position, of element and of bias."""
+    plan = make_plan(*given, position)
+    dtype = _working(given[0])
+    inputs = tuple(flat(tensor.to(dtype)) for tensor in (*given, grad_out, out, logsumexp))
     tables, chance = _tables(plan, position, element, bias, dtype), _chance(dropout, seed, dtype)
     entries = _entries(plan)
     batch, heads, outputs = plan.shape[:3]
     parts = min(_PARTS, batch * plan.bands)
-    to_query, to_key, to_value = (_planar_like(tensor, dtype) for tensor in (query, key, value))
+    maps = [_planar_like(tensor, dtype) for tensor in given]
     channels = position.shape[-1] + (bias is not None), tables[1].shape[3] - 1
     partial = [
         np.zeros((heads, parts, outputs, table.shape[2], count), table.dtype)
         for table, count in zip(tables, channels, strict=True)
     ]
-    written = to_query.numpy(), to_key.numpy(), to_value.numpy(), *partial
+    written = (*(planar.numpy() for planar in maps), *partial)
     # The rows that a band's window reaches belong to other bands too: only every so many are computed together.
     phases = min(plan.bands, 1 + math.ceil(2 * plan.reach[0] / plan.band))
     for phase in range(phases):
@@ -131,14 +194,13 @@ def backward(
             _gradients(inputs, tables, plan, entries, chance, first, phases, start, stop, written)
 
         in_threads(run, heads * parts)
-    maps = (_pixels_first(planar).to(query.dtype) for planar in (to_query, to_key, to_value))
     keys, window_y, window_x = position.shape[2:5]
     codes, kinds = (_reduced_parts(table) for table in partial)  # (heads, outputs, codes or keys, channels)
     codes = codes[:, :, : window_y * window_x * keys].unflatten(2, (window_y, window_x, keys)).movedim(4, 2)
     to_position = _reduced_heads(codes[..., : position.shape[-1]], len(position)).to(position.dtype)
     to_bias = None if bias is None else _reduced_heads(codes[..., -1], len(bias)).to(bias.dtype)
     to_element = None if element is None else _reduced_heads(kinds, len(element)).to(element.dtype)
-    return *maps, to_position, to_bias, to_element  # type: ignore[return-value]
+    return [planar.to(given[0].dtype) for planar in maps], to_position, to_element, to_bias
 
 
 def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, threads: int) -> int:
