@@ -4,9 +4,9 @@
     python benchmarks/attention.py --device cuda
 
 The published network (20 channels, 9 heads of 10, windows of 5, images of 28): forward, cross-entropy, backward and a
-step of Adam. `direct` writes out the paper's double sum over the group with every score in memory (the layer of
-group_attention_memory.py) and drops no attention weights, which the others do. `plain` is the library's version in
-PyTorch's own operations, `fused` its compiled loops.
+step of Adam, with the paper's dropout of weights and of values. `direct` writes out the paper's double sum over the
+group with every score in memory (the layer of group_attention_memory.py). `plain` is the library's version in PyTorch's
+own operations, `fused` its compiled loops.
 
 Every figure is from a process of its own. On the CPU: 4 rotations, batch 8, two threads, with seconds of the clock and
 of the processor, and the growth of the resident set. Then one layer beside its bounds, counted operations at the rate
@@ -50,9 +50,8 @@ def written_out(network, group):
             if isinstance(child, LiftingSelfAttention):
                 setattr(parent, name, DirectLayer(child))
             elif isinstance(child, GroupSelfAttention):
-                layer = GroupSelfAttention(
-                    group, CHANNELS, CHANNELS, heads=HEADS, head_channels=EACH, window=WINDOW, mode="paper"
-                )
+                options = {"window": WINDOW, "attention_dropout": child.attention_dropout, "mode": "paper"}
+                layer = GroupSelfAttention(group, CHANNELS, CHANNELS, heads=HEADS, head_channels=EACH, **options)
                 setattr(parent, name, DirectLayer(layer))
     return network
 

@@ -53,6 +53,7 @@ class DirectLayer(torch.nn.Module):
         inside = self._unfold(torch.ones_like(key[:1, :1, :1, ..., :1]))[0, 0, 0, 0].permute(2, 3, 0, 1)
         scores = scores.masked_fill((inside == 0)[:, :, None], -math.inf)
         weights = scores.flatten(-3).softmax(-1).view_as(scores)
+        weights = torch.nn.functional.dropout(weights, layer.attention_dropout, self.training)
         found = torch.einsum("bnoqhwkyx,bnkdyxhw->bnohwd", weights, near_value)
         return layer.merge(found.permute(0, 2, 3, 4, 1, 5).flatten(-2)).movedim(-1, 1)
 
