@@ -140,7 +140,9 @@ def run(name: str, data: str, recipe: Recipe, folder: Path, device: str, deadlin
 def results_in(root: Path) -> dict[str, list[dict[str, Any]]]:
     """What the finished runs below a folder found, by name, a dictionary for each seed; curves are arrays by column."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(root.glob(f"*/*/{RESULT_FILE}")):
+    # Of one section the shorter name first: windows of 5 before those of 11.
+    paths = {path: path.parent.parent.name for path in root.glob(f"*/*/{RESULT_FILE}")}
+    for path in sorted(paths, key=lambda path: (paths[path].split()[0], len(paths[path]), path)):
         result, angles = json.loads(path.read_text()), path.parent / "angles.json"
         curves = np.atleast_1d(np.genfromtxt(path.parent / LOG_FILE, delimiter=",", names=True))
         kept = ("parameters", "epochs", "chosen_epoch", "validation_accuracy", "test_accuracy")
@@ -187,7 +189,7 @@ def report(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
         lowest = math.ceil(max(line.max() for line in lines.values())) - SPAN
         picture = figures.curve(
             {name: line.clip(lowest) for name, line in lines.items()},
-            title=f"{section}: mean over seeds",
+            title=f"{section}: {'mean over seeds' if any(len(found[name]) > 1 for name in lines) else 'one seed'}",
             x_label="epoch, from 0",
             y_label=f"right on validation, per cent; below {lowest} drawn there",
             size=(620, 320),

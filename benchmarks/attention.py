@@ -18,7 +18,6 @@ layer is played back as a CUDA graph; `recorded` is the fused step in mixed prec
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -139,8 +138,7 @@ def on_cpu(method, group, batch, size, rounds, forward_only):
 def child(*arguments):
     """The figure of a process of its own: the name of a function here, and what it is given."""
     command = [sys.executable, __file__, "--only", json.dumps(arguments)]
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # a thread that waits uses no CPU time
-    answer = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(answer.stdout)
 
 

@@ -135,10 +135,10 @@ def backward(
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
     """Gradients of query, key, value, position and bias (where there is one), from what :func:`forward` returned."""
-    maps, to_position, _, to_bias = _slopes(
-        grad_out, (query, key, value), position, None, bias, out, logsumexp, dropout, seed
-    )
-    to_query, to_key, to_value = map(_pixels_first, maps)
+    given = query, key, value
+    maps = [_planar_like(tensor) for tensor in given]
+    to_position, _, to_bias = _slopes(maps, grad_out, given, position, None, bias, out, logsumexp, dropout, seed)
+    to_query, to_key, to_value = (_pixels_first(planar).to(query.dtype) for planar in maps)
     return to_query, to_key, to_value, to_position, to_bias
 
 
@@ -154,13 +154,14 @@ def backward_projected(
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of projected, position, element and bias, as :func:`backward`."""
-    maps, to_position, to_element, to_bias = _slopes(
-        grad_out, unprojected(projected), position, element, bias, out, logsumexp, dropout, seed
-    )
-    return torch.stack(maps, dim=1), to_position, to_element, to_bias
+    given = unprojected(projected)
+    maps = torch.zeros(projected.shape, dtype=_working(projected))
+    slopes = _slopes([maps] * 3, grad_out, given, position, element, bias, out, logsumexp, dropout, seed)
+    return maps.to(projected.dtype), *slopes
 
 
 def _slopes(
+    maps: list[Tensor],
     grad_out: Tensor,
     given: tuple[Tensor, Tensor, Tensor],
     position: Tensor,
@@ -170,8 +171,11 @@ def _slopes(
     logsumexp: Tensor,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[list[Tensor], Tensor, Tensor | None, Tensor | None]:
-    """Gradients of query, key and value, (b, n, d, elements, h, w) each, of position, of element and of bias."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients of position, of element and of bias; those of query, key and value are added to ``maps``.
+
+    Zeros (b, n, d, elements, h, w) for each of them, or three times the same (b, 3, n, d, elements, h, w).
+    """
     plan = make_plan(*given, position)
     dtype = _working(given[0])
     inputs = tuple(flat(tensor.to(dtype)) for tensor in (*given, grad_out, out, logsumexp))
@@ -179,19 +183,19 @@ def _slopes(
     entries = _entries(plan)
     batch, heads, outputs = plan.shape[:3]
     parts = min(_PARTS, batch * plan.bands)
-    maps = [_planar_like(tensor, dtype) for tensor in given]
     channels = position.shape[-1] + (bias is not None), tables[1].shape[3] - 1
     partial = [
         np.zeros((heads, parts, outputs, table.shape[2], count), table.dtype)
         for table, count in zip(tables, channels, strict=True)
     ]
-    written = (*(planar.numpy() for planar in maps), *partial)
+    joined = int(maps[0].ndim == 7)  # 1 where an image has its three maps side by side
+    written = (*(planar.flatten(0, -6).numpy() for planar in maps), *partial)
     # The rows that a band's window reaches belong to other bands too: only every so many are computed together.
     phases = min(plan.bands, 1 + math.ceil(2 * plan.reach[0] / plan.band))
     for phase in range(phases):
 
         def run(start: int, stop: int, first: int = phase) -> None:
-            _gradients(inputs, tables, plan, entries, chance, first, phases, start, stop, written)
+            _gradients(inputs, tables, plan, entries, chance, joined, first, phases, start, stop, written)
 
         in_threads(run, heads * parts)
     keys, window_y, window_x = position.shape[2:5]
@@ -200,7 +204,7 @@ def _slopes(
     to_position = _reduced_heads(codes[..., : position.shape[-1]], len(position)).to(position.dtype)
     to_bias = None if bias is None else _reduced_heads(codes[..., -1], len(bias)).to(bias.dtype)
     to_element = None if element is None else _reduced_heads(kinds, len(element)).to(element.dtype)
-    return [planar.to(given[0].dtype) for planar in maps], to_position, to_element, to_bias
+    return to_position, to_element, to_bias
 
 
 def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, threads: int) -> int:
@@ -223,10 +227,10 @@ def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, thre
     return held + number * (tables + workers * (planes * plan.size + table * HALF))
 
 
-def _planar_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _planar_like(tensor: Tensor) -> Tensor:
     """Zeros for a map (b, n, g, h, w, d), as (b, n, d, g, h, w)."""
     batch, heads, elements, height, width, channels = tensor.shape
-    return torch.zeros(batch, heads, channels, elements, height, width, dtype=dtype)
+    return torch.zeros(batch, heads, channels, elements, height, width, dtype=_working(tensor))
 
 
 def _pixels_first(planar: Tensor) -> Tensor:
@@ -378,7 +382,7 @@ def _forward(inputs, tables, plan, entries, chance, start, stop, results):  # ty
 
 
 @compiled
-def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop, results):  # type: ignore[no-untyped-def]
+def _gradients(inputs, tables, plan, entries, chance, joined, phase, phases, start, stop, results):  # type: ignore[no-untyped-def]
     """Gradients of query, key and value, and the tables': (heads, parts, outputs, codes, channels) partial sums.
 
     Of the bands, every so many from the phase on.
@@ -414,6 +418,8 @@ def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop
         fill(kind_totals.ravel(), one - one)
         for item in range(part * items // parts, (part + 1) * items // parts):
             b, first_row = item % batch, (phase + item // batch * phases) * plan.band
+            asks = b * (1 + 2 * joined) * heads + n
+            has, gives = asks + joined * heads, asks + 2 * joined * heads
             load(inputs, b, n, first_row, plan, scale / natural, planes)
             for strip in range(0, plan.tiles, _STRIP):
                 tiles = min(_STRIP, plan.tiles - strip)
@@ -468,12 +474,12 @@ def _gradients(inputs, tables, plan, entries, chance, phase, phases, start, stop
                     for t in range(tiles):
                         if queries > 1:
                             for m in range(members):
-                                unpack(found[t], m, scale, strip + t, first_row, plan, to_query, b * heads + n, h + m)
+                                unpack(found[t], m, scale, strip + t, first_row, plan, to_query, asks, h + m)
                         elif h + members == outputs:
                             _join(found[t], min(SHARE, outputs))
-                            unpack(found[t], 0, scale, strip + t, first_row, plan, to_query, b * heads + n, 0)
-            add(keyed, channels + 1, natural, first_row, plan, to_key, b * heads + n)
-            add(valued, value_channels, one, first_row, plan, to_value, b * heads + n)
+                            unpack(found[t], 0, scale, strip + t, first_row, plan, to_query, asks, 0)
+            add(keyed, channels + 1, natural, first_row, plan, to_key, has)
+            add(valued, value_channels, one, first_row, plan, to_value, gives)
         _sum_up(totals, natural, channels, to_offset[n, part])
         _sum_up(kind_totals, natural, channels, to_kind[n, part])
 
