@@ -132,6 +132,17 @@ def test_curve_has_the_asked_size_and_a_legend_for_names() -> None:
     assert _holds(named, PALETTE[1])
 
 
+def test_a_line_whose_colour_another_has_is_dashed() -> None:
+    lines = {str(i): [float(i), float(i)] for i in range(len(PALETTE) + 1)}
+
+    def ink(figure: Image.Image) -> int:
+        return int((np.asarray(figure)[40:] == PALETTE[0]).all(axis=-1).sum())  # below the legend
+
+    alone = ink(curve({"0": lines["0"]}, size=(420, 260)))
+    assert alone > 300
+    assert ink(curve(lines, size=(420, 260))) - alone == pytest.approx(alone / 2, rel=0.15)
+
+
 def test_curve_labels_change_pixels() -> None:
     figures = [curve([1.0, 2.0]), curve([1.0, 2.0], x_label="x"), curve([1.0, 2.0], y_label="y")]
     assert len({figure.tobytes() for figure in figures}) == 3

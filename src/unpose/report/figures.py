@@ -3,7 +3,7 @@
 Each takes an optional ``title`` and raises ValueError for arrays that are empty, not finite or misshapen.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -16,6 +16,8 @@ Colour = tuple[int, int, int]
 Floats = NDArray[np.float64]
 # Places (n, 2), radius in pixels, an RGB or RGBA colour for each, and the width of a dark rim.
 Dots = tuple[Floats, float, Sequence[tuple[int, ...]], int]
+# Places (n, 2), a colour, and whether it is dashed.
+Line = tuple[Floats, Colour, bool]
 # The colour-blind safe palette of Okabe and Ito, its strongest contrasts first.
 PALETTE: Final[tuple[Colour, ...]] = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167),
@@ -29,7 +31,7 @@ _ANCHORS: Final = np.array(
 _WHITE, _INK, _QUIET = (255, 255, 255), (34, 38, 46), (98, 104, 116)
 _FRAME, _GRID, _NO_CLUSTER = (170, 175, 184), (234, 236, 240), (190, 190, 190)
 _TEXT, _HEADING, _TOP_HEADING = 12, 15, 18
-_PAD, _BORDER, _STRIP, _FINE = 8, 3, 8, 4  # lines and dots are drawn _FINE times finer, then reduced
+_PAD, _BORDER, _STRIP, _DASH, _FINE = 8, 3, 8, 6, 4  # lines and dots are drawn _FINE times finer, then reduced
 _font: Final = cache(ImageFont.load_default)
 
 
@@ -106,9 +108,19 @@ def _span(values: Floats) -> tuple[float, float]:
     return low - room, high + room
 
 
+def _dashes(path: Sequence[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
+    """The pieces of a path in fine pixels that are drawn of it when it is dashed."""
+    corners = np.array(path)
+    along = np.concatenate(([0.0], np.hypot(*np.diff(corners, axis=0).T).cumsum()))  # length of the path up to each
+    for start in np.arange(0.0, along[-1], 2 * _DASH * _FINE):
+        end = min(start + _DASH * _FINE, along[-1])
+        stops = [start, *along[(along > start) & (along < end)], end]
+        yield list(zip(*(np.interp(stops, along, corner).tolist() for corner in corners.T), strict=True))
+
+
 def _plot(
     limits: tuple[float, float, float, float], size: tuple[int, int | None], dots: Sequence[Dots], *,
-    lines: Sequence[tuple[Floats, Colour]] = (), x_label: str = "", y_label: str = "", finest_x: float = 0.0,
+    lines: Sequence[Line] = (), x_label: str = "", y_label: str = "", finest_x: float = 0.0,
 ) -> Image.Image:  # fmt: skip
     """A framed area with ticks, lines and dots; without a height in ``size`` the area is square."""
     x_low, x_high, y_low, y_high = limits
@@ -136,8 +148,9 @@ def _plot(
     for (_, y), text in zip(place([(x_low, tick) for tick in y_ticks]), y_ticks.values(), strict=True):
         pen.line([(0, y), (area.width, y)], _GRID, _FINE)
         _write(image, (left - 7, top + y / _FINE), text, "rm")
-    for points, colour in lines:
-        pen.line(place(points), colour, 2 * _FINE, joint="curve")
+    for points, colour, dashed in lines:
+        for piece in _dashes(place(points)) if dashed else [place(points)]:
+            pen.line(piece, colour, 2 * _FINE, joint="curve")
     for points, radius, colours, rim in dots:
         for centre, fill in zip(place(points), colours, strict=True):
             pen.circle(centre, radius * _FINE, fill, _INK, rim * _FINE)
@@ -259,7 +272,7 @@ def curve(
     values: ArrayLike | Mapping[str, ArrayLike], *, title: str | None = None, x_label: str | None = None,
     y_label: str | None = None, size: tuple[int, int] = (420, 260),
 ) -> Image.Image:  # fmt: skip
-    """One line over 0, 1, 2, ..., or several with a legend.
+    """One line over 0, 1, 2, ..., or several with a legend; where the colours repeat the lines are dashed.
 
     Parameters
     ----------
@@ -275,15 +288,18 @@ def curve(
     paths = [np.stack([np.arange(line.size), line], axis=1) for line in lines.values()]
     limits = (0.0, max(1.0, *(len(path) - 1.0 for path in paths)), *_span(np.concatenate(paths)[:, 1]))
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(paths))]
-    drawn = list(zip(paths, colours, strict=True))
+    dashed = [i // len(PALETTE) % 2 == 1 for i in range(len(paths))]
+    drawn = list(zip(paths, colours, dashed, strict=True))
     # A line of one value has no length: it shows as a dot.
-    dots: list[Dots] = [(path, 3.5, [colour], 0) for path, colour in drawn if len(path) == 1]
+    dots: list[Dots] = [(path, 3.5, [colour], 0) for path, colour, _ in drawn if len(path) == 1]
     body = _plot(limits, size, dots, lines=drawn, x_label=x_label or "", y_label=y_label or "", finest_x=1.0)
     if isinstance(values, Mapping):
         width = max(map(_width, lines)) + 38
         entries = [Image.new("RGB", (width, _TEXT + 6), _WHITE) for _ in lines]
-        for entry, name, colour in zip(entries, lines, colours, strict=True):
+        for entry, name, (_, colour, broken) in zip(entries, lines, drawn, strict=True):
             entry.paste(colour, (0, 7, 18, 10))
+            if broken:
+                entry.paste(_WHITE, (_DASH, 7, 18 - _DASH, 10))
             _write(entry, (24, 8), name, "lm")
         body = _laid_out([_laid_out(entries, max(1, body.width // width), 0), body], 1, 6)
     return _titled(body, title)
