@@ -281,3 +281,8 @@ def test_the_group_of_the_poses_is_the_one_asked_for(glyphs):
     for group in ("translation", "se2", "similarity+mirror", "affine"):
         poses = align(glyphs[:2], glyphs[1:3], group=group).poses
         assert parse(group).contains(torch.from_numpy(poses), atol=1e-3).all()
+
+
+def test_one_reference_each_and_every_reference_exclude_each_other(glyphs):
+    with pytest.raises(ValueError, match="not both"):
+        align(glyphs, glyphs, to=np.zeros(len(glyphs), int), every=True)

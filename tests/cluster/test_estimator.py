@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
@@ -210,3 +211,37 @@ def test_few_copied_and_empty_images(turned):
     assert np.array_equal(model.poses_[9], np.eye(3))
     assert model.predict(mixed)[9] == -1
     assert math.isfinite(model.score(mixed))
+
+
+def test_rows_of_what_was_fitted_are_read_as_images(turned, fitted):
+    images = turned.images[:5]
+    assert np.array_equal(fitted.predict(images.reshape(5, -1)), fitted.predict(images))
+    assert np.array_equal(fitted.predict(images), fitted.labels_[:5])
+
+
+def test_images_given_to_an_estimator_of_vectors_are_refused(turned):
+    vectors = InvariantClustering(2).fit(turned.images.reshape(len(turned.images), -1))
+    with pytest.raises(ValueError, match="vectors of 625 numbers were fitted, got images"):
+        vectors.predict(turned.images)
+    assert vectors.predict(turned.images.reshape(len(turned.images), -1)).shape == (36,)
+
+
+@pytest.mark.parametrize("shape", [[25, 25], np.array([25, 25])])
+def test_an_image_shape_of_any_kind_is_saved(shape, turned, tmp_path):
+    rows = turned.images.reshape(len(turned.images), -1)
+    model = InvariantClustering(4, image_shape=shape).fit(rows)
+    model.save(tmp_path)
+    assert InvariantClustering.load(tmp_path).image_shape == (25, 25)
+    assert np.array_equal(InvariantClustering.load(tmp_path).predict(rows[:3]), model.labels_[:3])
+
+
+def test_tensors_that_track_gradients_and_all_processors(turned, fitted):
+    tracked = torch.tensor(turned.images, requires_grad=True)
+    assert np.array_equal(InvariantClustering(4, n_jobs=-1).fit(tracked).labels_, fitted.labels_)
+    with pytest.raises(ValueError, match="n_jobs"):
+        InvariantClustering(4, n_jobs=0).fit(tracked)
+
+
+def test_blank_images_have_no_score(fitted):
+    with pytest.raises(ValueError, match="none of the 3 images shows anything"):
+        fitted.score(np.zeros((3, 25, 25)))

@@ -330,3 +330,9 @@ class TestWithTheOrbitEngine:
 
     def test_one_image(self):
         assert any_invariant_weights(glyph()[None]).weights.tolist() == [[1.0]]
+
+
+def test_what_all_points_share_does_not_count():
+    points = np.array([[0.0, 1.0], [0.25, 1.0], [5.0, -2.0]])
+    near, far = kernel_attention(points, 2.0, 2), kernel_attention(points + 2.0**26, 2.0, 2)
+    assert np.allclose(far[-1] - 2.0**26, near[-1], atol=1e-6)

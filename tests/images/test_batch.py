@@ -67,3 +67,10 @@ def test_what_is_read_only_is_copied():
     batch = as_batch(images).numpy()
     assert not np.shares_memory(batch, images)
     assert np.array_equal(batch[:, 0], images)
+
+
+def test_a_list_of_tensors_and_wider_floats_come_in(rng):
+    images = rng.random((2, 3, 4))
+    tracked = [torch.tensor(image, requires_grad=True) for image in images]
+    assert torch.equal(as_batch(tracked), as_batch(images))
+    assert torch.equal(as_batch(images.astype(np.longdouble)), as_batch(images))

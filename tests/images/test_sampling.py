@@ -182,3 +182,42 @@ def test_threads_do_not_change_a_bit(generator):
 def test_errors_speak_to_the_caller(images, poses, message):
     with pytest.raises(ValueError, match=message):
         warp(images, poses)
+
+
+def test_no_images_and_no_poses_give_no_images():
+    for images, poses in ((torch.rand(0, 3, 8, 8), torch.eye(3)), (torch.rand(1, 3, 8, 8), torch.empty(0, 3, 3))):
+        assert warp(images, poses).shape == (0, 3, 8, 8)
+        assert warp(images.requires_grad_(), poses).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rounds_values_and_not_coordinates(dtype, generator):
+    images = torch.rand(2, 1, 64, 200, generator=generator).to(dtype)
+    poses = parse("se2").random(2, generator=generator)
+    found = warp(images, poses)
+    assert found.dtype == dtype
+    assert torch.equal(found, warp(images.float(), poses).to(dtype))
+    assert torch.equal(warp(images, torch.eye(3)), images)
+
+
+def test_integers_have_no_values_between():
+    for pose in (torch.eye(3), torch.eye(3).repeat(2, 1, 1)):
+        with pytest.raises(ValueError, match="divide integers by their full scale"):
+            warp(torch.ones(2, 1, 4, 4, dtype=torch.uint8), pose)
+
+
+def test_transforms_and_compilers_follow_a_warp(generator):
+    images, poses = torch.rand(3, 2, 7, 9, generator=generator), parse("similarity").random(3, generator=generator)
+    wanted = warp(images, poses)
+    torch.testing.assert_close(torch.func.vmap(lambda i, p: warp(i[None], p)[0])(images, poses), wanted)
+    fine, poses_64 = images.double(), poses.double()
+    step = parse("similarity").random(3, generator=generator, dtype=torch.float64) - torch.eye(3)
+    slope = torch.func.jvp(lambda p: warp(fine, p), (poses_64,), (step,))[1]
+    apart = (warp(fine, poses_64 + 1e-6 * step) - warp(fine, poses_64 - 1e-6 * step)) / 2e-6
+    torch.testing.assert_close(slope, apart, rtol=1e-5, atol=1e-5)
+
+    class Warp(torch.nn.Module):
+        def forward(self, images, poses):
+            return warp(images, poses)
+
+    torch.testing.assert_close(torch.export.export(Warp(), (images, poses)).module()(images, poses), wanted)

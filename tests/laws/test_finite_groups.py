@@ -82,3 +82,17 @@ def test_dilations_are_a_bounded_piece_of_a_group():
 def test_dilations_refuse_what_makes_no_sense(bad):
     with pytest.raises(ValueError, match="scale"):
         parse(bad)
+
+
+def test_the_table_of_a_large_group_is_index_arithmetic():
+    group = parse("d120")
+    turn, other = torch.meshgrid(torch.arange(120), torch.arange(120), indexing="ij")
+    assert torch.equal(group.product[:120, :120], (turn + other) % 120)
+    assert torch.equal(group.product[120:, 120:] < 120, torch.ones(120, 120, dtype=bool))  # two mirrors are a turn
+
+
+def test_tables_have_numbers_where_the_default_device_has_none():
+    with torch.device("meta"):
+        group = parse("d3")
+        assert group.is_group
+        assert group.regular_representation.device == group.product.device == torch.device("cpu")

@@ -20,6 +20,8 @@ NAMES = [
     "p4m",
     "dilations(3)",
     "dilations(4, 1.25)",
+    "dilations(3, 1.41421356)",
+    "dilations(2, 1e+20)",
 ]
 
 
@@ -53,3 +55,8 @@ def test_a_continuous_group_is_asked_for():
     assert parse_continuous("se2").dim == 3
     with pytest.raises(ValueError, match="continuous group is needed"):
         parse_continuous("c4")
+
+
+def test_scales_beyond_all_numbers_are_refused():
+    with pytest.raises(ValueError, match="beyond all numbers"):
+        parse("dilations(2000)")

@@ -282,7 +282,7 @@ def test_automatic_choice():
         with implementation("auto"):
             assert operator(query, key, value, position)
         assert not operator(query, key, value, position)
-    with implementation("fused"), pytest.raises(ValueError, match=r"dropout must be in \[0, 1\)"):
+    with implementation("fused"), pytest.raises(ValueError, match="at least 0 and below 1"):
         group_attention(query, key, value, position, dropout=1.0)
     with implementation("fused"), pytest.raises(ValueError, match="one type among"):
         group_attention(query, key, value, position.double())
@@ -325,3 +325,63 @@ def test_autocast():
     rounded = [None if tensor is None else tensor.bfloat16() for tensor in inputs]
     for a, b in zip(found, results(rounded, slope.bfloat16(), "fused"), strict=True):
         assert torch.equal(a.bfloat16(), b)
+
+
+@pytest.mark.parametrize("name", ["auto", "plain"])
+def test_transforms_find_the_derivatives(name):
+    inputs, _ = tensors(2, 2, 4, 4, (5, 6), (3, 3), (3, 2), bias=1)
+    *maps, bias = inputs
+
+    def attention(query):
+        return group_attention(query, *maps[1:], bias=bias)
+
+    step = draw(maps[0].shape, 7)
+    exact = torch.func.jvp(
+        lambda query: group_attention(query, *(t.double() for t in maps[1:]), bias=bias.double()),
+        (maps[0].double(),), (step.double(),),
+    )[1]  # fmt: skip
+    with implementation(name):
+        along = torch.func.jvp(attention, (maps[0],), (step,))[1]
+        torch.testing.assert_close(along, exact.float(), rtol=1e-3, atol=1e-4)
+        against = torch.func.grad(lambda query: attention(query).square().sum())(maps[0])
+        query = maps[0].clone().requires_grad_()
+        wanted = torch.autograd.grad(attention(query).square().sum(), query)[0]
+        torch.testing.assert_close(against, wanted, rtol=1e-3, atol=1e-4)
+        each = torch.func.vmap(lambda q, k, v: group_attention(q[None], k[None], v[None], maps[3], bias=bias)[0])
+        torch.testing.assert_close(each(*maps[:3]), attention(maps[0]), rtol=1e-3, atol=1e-4)
+
+
+def test_forced_loops_say_that_transforms_are_not_for_them():
+    inputs, _ = tensors(1, 1, 2, 2, (3, 3), (1, 1), (2, 2))
+    with implementation("fused"), pytest.raises(ValueError, match=r"torch\.func"):
+        torch.func.jvp(lambda query: group_attention(query, *inputs[1:4]), (inputs[0],), (inputs[0],))
+
+
+def test_what_comes_after_may_have_no_gradient_to_give():
+    class Blind(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, maps):
+            return maps.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    inputs, _ = tensors(1, 1, 2, 2, (3, 3), (1, 1), (2, 2))
+    query = inputs[0].requires_grad_()
+    (Blind.apply(group_attention(query, *inputs[1:4])).sum() + query.sum()).backward()
+    assert torch.equal(query.grad, torch.ones_like(query))
+
+
+def test_a_table_and_a_bias_of_one_entry_get_gradients_of_their_own():
+    inputs, slope = tensors(1, 1, 1, 1, (3, 3), (1, 1), (2, 2), bias=1)
+    assert max(errors(inputs, slope)) < 1e-5
+
+
+@pytest.mark.parametrize("dropout", [-0.5, 1.0, 1.5, math.nan])
+def test_weights_are_dropped_with_a_probability(dropout):
+    inputs, _ = tensors(1, 1, 2, 2, (3, 3), (1, 1), (2, 2))
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        group_attention(*inputs[:4], dropout=dropout)
+    with pytest.raises(ValueError, match="at least 0 and below 1"):
+        LiftingSelfAttention("c4", 1, 4, heads=2, head_channels=2, window=3, attention_dropout=dropout)

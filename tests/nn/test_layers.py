@@ -12,6 +12,7 @@ from unpose.nn import (
     SeparableEncoding,
     SpatialPool,
     group_attention,
+    swivel_net,
 )
 
 
@@ -174,3 +175,17 @@ def test_constants_of_the_group_are_not_weights():
 def test_layers_show_what_they_are():
     assert "group=c4" in repr(layer())
     assert "lifting=True" in repr(GroupConv2d("c4", 1, 2, 3, lifting=True))
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: GroupConv2d("c4", 0, 4, 3), "in_channels must be at least 1, got 0"),
+        (lambda: swivel_net("c4", 1, 3, 28, heads=0), "heads must be at least 1, got 0"),
+        (lambda: LiftingSelfAttention("c4", 1, 4, heads=2, head_channels=0, window=3), "head_channels must be"),
+        (lambda: LiftingSelfAttention("c4", 1, 4, heads=2, head_channels=2, window=3, reach=0), "reach must be"),
+    ],
+)
+def test_counts_and_distances_below_one_are_named(make, why):
+    with pytest.raises(ValueError, match=why):
+        make()

@@ -1,8 +1,10 @@
 """Networks: published sizes, descriptions, what they refuse, and the ways out of Python."""
 
 import io
+import json
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 import torch
 
@@ -183,3 +185,16 @@ def test_our_network_begins_to_learn_digits(real_data):
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.8 * losses[0], losses
+
+
+def test_networks_can_be_outlined_on_a_device_without_memory():
+    for index, network in enumerate(tiny_networks("d3")):
+        with torch.device("meta"):
+            outline = tiny_networks("d3")[index]
+        shapes = {name: tensor.shape for name, tensor in outline.state_dict().items()}
+        assert shapes == {name: tensor.shape for name, tensor in network.state_dict().items()}
+
+
+def test_numbers_of_numpy_describe_a_network_like_others():
+    found = group_cnn("c4", np.int64(2), np.arange(3).max() + 1, np.int64(8), parameters=3000)
+    assert json.dumps(found.description) == json.dumps(group_cnn("c4", 2, 3, 8, parameters=3000).description)

@@ -146,3 +146,17 @@ def test_small_and_narrow_images_go_through(size, generator):
 def test_it_says_what_it_needs(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_no_images_and_another_default_precision(generator):
+    assert scale_net(GROUP, 1, 3, 16)(torch.rand(0, 1, 16, 16)).shape == (0, 3)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert scale_net(GROUP, 1, 3, 16)(torch.rand(2, 1, 16, 16, generator=generator)).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_it_can_be_exported(generator):
+    network, images = scale_net(GROUP, 1, 3, 16).eval(), torch.rand(2, 1, 16, 16, generator=generator)
+    torch.testing.assert_close(torch.export.export(network, (images,)).module()(images), network(images))

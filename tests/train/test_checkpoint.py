@@ -9,7 +9,7 @@ import torch
 
 from unpose.groups import FiniteGroup
 from unpose.nn import GSAConfig, group_cnn, gsa_net, swivel_net
-from unpose.train import load_network, save_network
+from unpose.train import load_network, read_classes, save_network
 from unpose.train.checkpoint import FORMAT
 
 
@@ -187,3 +187,22 @@ def test_every_flipped_byte_of_the_header_is_an_error_or_harmless(saved, generat
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_network(tmp_path / "none.safetensors")
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    target = tmp_path / "a.safetensors"
+    for network, classes, why in (
+        (group_cnn("c4", 1, 3, 28, kernel_size=33), (), "kernel_size = 33 is out of bounds"),
+        (group_cnn("c4", 1, 3, 28), (0, 1, 2), "must be texts"),
+        (group_cnn("c4", 1, 3, 28), ("a", "b"), "2 names of classes for 3 outputs"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            save_network(target, network, classes=classes)
+        assert not target.exists()
+
+
+def test_thousands_of_classes_and_large_images_come_back(tmp_path):
+    network = group_cnn("c4", 1, 5000, 5000, width=2)
+    save_network(tmp_path / "a.safetensors", network)
+    assert load_network(tmp_path / "a.safetensors").description == network.description
+    assert read_classes(tmp_path / "a.safetensors")[-1] == "4999"

@@ -91,7 +91,8 @@ def nearest(
     refine : False stops after the coarse stage: poses of the grid, distances still measured at them.
     quick : True looks at every pair once, for both its images, and less closely (:mod:`unpose.align.mutual`): a good
         tenth of the k are then others, nearly as near, in about a third of the time. Enough for a graph of neighbours.
-    n_jobs : threads of the coarse stage; torch's own number by default.
+    device : where the search runs, such as ``"cuda"``.
+    n_jobs : threads of the coarse stage; torch's own number by default, -1 for all processors, -2 for all but one.
     memory : budget such as ``"2GB"``; an error says so beforehand where it cannot be kept.
     progress : called with the stage, how much is done and of how much.
     pieces : where finished pieces are kept and found again; see :mod:`unpose.align.pieces`.
@@ -173,8 +174,8 @@ def align(
     """The poses that bring images onto references, over the whole group.
 
     Pair by pair (one reference serves all images), with ``every=True`` each image onto each reference, or with ``to``
-    (n,) each image onto the reference of that number: made for many images and few references, and measured in the
-    image's frame. Bounds, contrast, mask and the rest as for :func:`nearest`.
+    (n,) each image onto the reference of that number: made for many images and few references, measured and bounded in
+    the image's frame. Bounds, contrast, mask and the rest as for :func:`nearest`.
 
     Examples
     --------
@@ -186,6 +187,8 @@ def align(
     array([90., 90.])
     """
     if to is not None:
+        if every:
+            raise ValueError("to gives each image one reference, every=True all of them: not both")
         # Few references, many images: the references are put into all poses, and the poses found are turned round.
         one_each = np.asarray(to)
         job = Job(

@@ -1,5 +1,6 @@
 """Pairs of images through both stages: what a call works on, refinement over levels, several starts for each pair."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,13 +55,11 @@ class Job:
     ) -> None:
         if contrast not in photometry.CONTRASTS:
             raise ValueError(f"contrast must be one of {', '.join(photometry.CONTRASTS)}, got {contrast!r}")
-        if n_jobs is not None and n_jobs < 1:
-            raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
-        self.workers = torch.get_num_threads() if n_jobs is None else n_jobs
+        self.workers = _threads(n_jobs)
         self.contrast, self.progress = contrast, progress
         self.device = torch.device(device)
-        one = as_batch(fixed, dtype=torch.float32)
-        two = one if moving is None else as_batch(moving, dtype=torch.float32)
+        one = as_batch(fixed, dtype=torch.float32).detach()
+        two = one if moving is None else as_batch(moving, dtype=torch.float32).detach()
         if one.shape[1:] != two.shape[1:]:
             raise ValueError(
                 "both sets must have images of one size and number of channels, got "
@@ -351,6 +350,15 @@ def _bounds(job: Job) -> dict[str, Any]:
     plan = job.plan
     scale = plan.max_scale * 1.2 if plan.group.dim > 4 else plan.max_scale
     return {"max_angle": plan.max_angle, "max_shift": plan.max_shift, "max_scale": scale}
+
+
+def _threads(n_jobs: int | None) -> int:
+    """How many threads are meant, as scikit-learn counts them: -1 is all processors, -2 all but one."""
+    if n_jobs is None:
+        return torch.get_num_threads()
+    if n_jobs == 0:
+        raise ValueError("n_jobs must be at least 1, or -1 for all processors, got 0")
+    return n_jobs if n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + n_jobs)
 
 
 def _mask(mask: str | ArrayLike | None, shape: tuple[int, int]) -> Tensor:

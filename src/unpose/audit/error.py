@@ -130,6 +130,8 @@ def equivariance_error(
         ``group_axis`` as the product table says, or both.
     group_axis : int
         The group axis of inputs and outputs that have one.
+    n_elements : int
+        How many elements of a continuous group are drawn.
     random_state : int
         Seed of the drawn elements.
 

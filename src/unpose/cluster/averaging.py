@@ -69,7 +69,7 @@ def align_stack(
     >>> stack.aligned.shape, bool(stack.distances.max() < 0.2)
     ((5, 17, 17), True)
     """
-    batch = as_batch(images, dtype=torch.float32)
+    batch = as_batch(images, dtype=torch.float32).detach()
     work, contrast = prepared(batch, light), CONTRAST[light]
     n = len(work)
     if n == 1:

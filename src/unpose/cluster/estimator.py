@@ -195,7 +195,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Minus the mean squared orbit distance to the nearest mean: higher is better."""
         nearest_mean = self.transform(X).min(1)
-        return -float((nearest_mean[np.isfinite(nearest_mean)] ** 2).mean())
+        seen = np.isfinite(nearest_mean)
+        self._check_seen(len(seen), seen.sum())
+        return -float((nearest_mean[seen] ** 2).mean())
 
     def aligned(self, X: ArrayLike, cluster: int) -> NDArray:
         """The images of one group, of those that were fitted, brought onto its mean: (m, h, w) or (m, h, w, c)."""
@@ -227,13 +229,17 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Tensor, NDArray]:
         """Checked input as (n, c, h, w), prepared, and which images show something."""
+        X = X.detach() if isinstance(X, Tensor) else X
         if _ndim(X) <= 2:
             rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32])
-            if self.image_shape is None:
-                self._plain, self._channels = True, False
+            if fitting:
+                self._plain, self._channels = self.image_shape is None, False
+            if self._plain:
                 return torch.tensor(rows)[:, None, None], np.ones(len(rows), bool)
-            X = _pictures(rows, self.image_shape)
-        batch = as_batch(X, dtype=torch.float32)
+            X = _pictures(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
+        elif not fitting and self._plain:
+            raise ValueError(f"vectors of {self.means_.shape[1]} numbers were fitted, got images; fit images instead")
+        batch = as_batch(X, dtype=torch.float32).detach()
         if fitting:
             self._plain, self._channels = False, _ndim(X) == 4
             self.n_features_in_ = math.prod(batch.shape[1:])
@@ -246,9 +252,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         flat = work.flatten(1)
         return work, (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
 
-    def _check_count(self, n: int, seen: int) -> None:
+    def _check_seen(self, n: int, seen: int) -> None:
         if seen == 0:
             raise ValueError(f"none of the {n} images shows anything: they are all constant")
+
+    def _check_count(self, n: int, seen: int) -> None:
+        self._check_seen(n, seen)
         wanted = self.n_clusters
         if wanted is None:
             return

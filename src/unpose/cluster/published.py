@@ -63,6 +63,8 @@ def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArra
     Parameters
     ----------
     points : (n, ...) vectors or images; everything after the first axis is one point.
+    beta : of the kernel ``exp(-beta d^2)``: the larger, the fewer neighbours count.
+    n_iter : how often.
 
     Returns
     -------
@@ -84,6 +86,7 @@ def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArra
     trace = [state]
     for _ in range(n_iter):
         flat = state.reshape(len(state), -1)
+        flat = flat - flat.mean(0)  # what all have in common would drown the differences below
         energy = (flat**2).sum(1)
         distances = np.maximum(energy[:, None] + energy - 2 * flat @ flat.T, 0)
         weights = _column_normalised(np.exp(-beta * distances))
@@ -124,7 +127,7 @@ def invariant_weights(
     change and the better of both directions counts. Cost: n (n - 1) / 2 descents, twice that with area.
     """
     beta = _checked_beta(beta)
-    batch = as_batch(images).to(device)
+    batch = as_batch(images).detach().to(device)
     lie, bounds = _prepared(batch, group, max_shift, max_scale)
     if solver == "search":
         distances, found_poses = orbit_distances(
@@ -180,7 +183,10 @@ def invariant_mean(
 
     Parameters
     ----------
+    images : (n, h, w) or (n, h, w, c)
     weights : (n,) weights of the images, one column of W; equal by default.
+    group, max_shift, max_scale : as for :func:`invariant_weights`.
+    n_iter, step : how many descents' steps, and their learning rate.
     sigmas : smoothing levels; every step takes the one that lowers the objective (2.3) most (section 5).
     snapshots : iterations after which to keep the mean.
 
@@ -192,7 +198,7 @@ def invariant_mean(
     >>> bool(result.objective[-1] < 0.05 * result.objective[0])
     True
     """
-    batch = as_batch(images).to(device)
+    batch = as_batch(images).detach().to(device)
     channels = np.ndim(images[0]) == 3  # type: ignore[index]
     lie, bounds = _prepared(batch, group, max_shift, max_scale)
     _check_count("n_iter", n_iter)
@@ -246,7 +252,7 @@ def invariant_attention(
     Labels are read off the last W: i and j are joined where ``gamma_ij`` is at least one half, that is where each gives
     the other at least half the weight it gives itself; clusters are what hangs together.
     """
-    batch = as_batch(images).to(device)
+    batch = as_batch(images).detach().to(device)
     channels = np.ndim(images[0]) == 3  # type: ignore[index]
     lie, bounds = _prepared(batch, group, max_shift, max_scale)
     _check_count("n_iter", n_iter)

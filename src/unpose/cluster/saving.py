@@ -103,6 +103,6 @@ def _plain(value: Any) -> Any:
     """A parameter as JSON holds it; a random state that is not a number has no name to be saved under."""
     if isinstance(value, np.integer | np.floating):
         return value.item()
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list | np.ndarray):
         return [_plain(part) for part in value]
     return value if isinstance(value, int | float | str | None) else None

@@ -35,8 +35,10 @@ def posed(
     Parameters
     ----------
     images : (n, h, w) or (n, h, w, c)
+    group : whose elements are drawn
     copies : how many of each image; copies of one image stand together.
     shape : (height, width) of the copies, for a canvas with room to move; the images' own by default.
+    random_state : seed, or torch's own generator, which moves on
     bounds : ``max_angle`` (radians), ``max_shift`` (pixels), ``max_scale`` and so on, as for the group's ``random``.
 
     Examples

@@ -4,6 +4,7 @@ Everything beyond the elements is read off the product table, so it holds for an
 """
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,12 +49,14 @@ class FiniteGroup:
     @cached_property
     def elements(self) -> Tensor:
         """The elements as poses, (order, 3, 3) in float64; quarter turns and mirrors are exact."""
-        return torch.tensor(self.matrices, dtype=torch.float64)
+        # On the CPU whatever device is the default: networks may be outlined on one that holds no numbers.
+        return torch.tensor(self.matrices, dtype=torch.float64, device="cpu")
 
     @cached_property
     def product(self) -> Tensor:
         """Product table, (order, order) of indices."""
-        return self._index_of(self.elements[:, None] @ self.elements[None, :])
+        # Row by row: all gaps at once would be order^3 of them.
+        return torch.stack([self._index_of(element @ self.elements) for element in self.elements])
 
     @cached_property
     def inverse(self) -> Tensor:
@@ -78,15 +81,16 @@ class FiniteGroup:
         ``regular_representation[a] @ e_b = e_{ab}``: element ``a`` permutes the group axis of a feature map this way.
         In a set that is not closed, what leaves it goes to zero.
         """
-        columns = torch.arange(self.order)
-        matrices = torch.zeros(self.order, self.order, self.order, dtype=torch.float64)
+        columns = torch.arange(self.order, device="cpu")
+        matrices = self.elements.new_zeros(self.order, self.order, self.order)
         for a in range(self.order):
             stays = self.product[a] != OUTSIDE
             matrices[a, self.product[a][stays], columns[stays]] = 1.0
         return matrices
 
     def _index_of(self, poses: Tensor) -> Tensor:
-        gaps = (poses[..., None, :, :] - self.elements).abs().amax((-1, -2))  # (..., order)
+        """Which elements these poses are: (n, 3, 3) -> (n,)"""
+        gaps = torch.cdist(poses.flatten(1), self.elements.flatten(1), p=math.inf)  # (n, order)
         nearest, index = gaps.min(-1)
         # Elements lie at least 2 sin(pi / N) apart, so half of the smallest gap tells them apart at any order.
         return torch.where(nearest < 1e-9, index, OUTSIDE)
@@ -110,9 +114,11 @@ def dilations(count: int, ratio: float = 2.0) -> FiniteGroup:
         raise ValueError(f"dilations needs at least one scale, got {count}")
     if not ratio > 1 or not math.isfinite(ratio):
         raise ValueError(f"the ratio of neighbouring scales must be a finite number above 1, got {ratio}")
-    scales = [ratio**step for step in range(count)]
+    if (count - 1) * math.log(ratio) > math.log(sys.float_info.max):
+        raise ValueError(f"the largest of {count} scales with a ratio of {ratio} is beyond all numbers")
+    scales = [float(ratio) ** step for step in range(count)]
     return FiniteGroup(
-        f"dilations({count}, {ratio:g})",
+        f"dilations({count}, {repr(float(ratio)).removesuffix('.0')})",  # all digits: the name is the way back
         tuple(((s, 0.0, 0.0), (0.0, s, 0.0), (0.0, 0.0, 1.0)) for s in scales),
     )
 

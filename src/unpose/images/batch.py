@@ -56,11 +56,14 @@ def _from_arrays(images: ArrayLike | Sequence[NDArray]) -> Tensor:
         for i, shape in enumerate(shapes):
             if shape != shapes[0]:
                 raise ValueError(f"images must have one size: image 0 is {shapes[0]}, image {i} is {shape}")
+        images = [image.detach().cpu().numpy() if isinstance(image, Tensor) else image for image in images]
     array = np.asarray(images)
     if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
         raise ValueError(f"images must be numbers, got an array of type {array.dtype}")
     if np.iscomplexobj(array):
         raise ValueError("images must be real numbers, got complex ones")
+    if array.dtype == np.longdouble and array.dtype != np.float64:
+        array = array.astype(np.float64)  # torch has nothing wider
     if array.dtype == np.float16 or array.dtype.byteorder not in ("=", "|"):
         array = array.astype(array.dtype.newbyteorder("=") if array.dtype != np.float16 else np.float32)
     array = np.ascontiguousarray(array)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from unpose.groups import inverse
+from unpose.images.transforms import is_followed
 
 _Tap = tuple[Tensor, Tensor, Tensor]
 """Index, weight, slope of the weight."""
@@ -118,6 +119,7 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
         raise ValueError(f"images must be (n, c, h, w), (n, h, w) or (h, w), got shape {tuple(images.shape)}")
     if dst_from_src.ndim not in (2, 3) or dst_from_src.shape[-2:] != (3, 3):
         raise ValueError(f"poses must be (3, 3) or (n, 3, 3), got shape {tuple(dst_from_src.shape)}")
+    _check_floating(images)
     if images.ndim < 4:
         single = images.ndim == 2 and dst_from_src.ndim == 2
         batch = images[None] if images.ndim == 2 else images  # (n, h, w)
@@ -125,8 +127,11 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
         return warped[0] if single else warped
     shape = (images.shape[-2], images.shape[-1]) if shape is None else shape
     poses = dst_from_src if dst_from_src.ndim == 3 else dst_from_src[None]
+    if images.dtype in (torch.float16, torch.bfloat16):  # which cannot tell pixels apart by their coordinates
+        return warp(images.float(), poses, shape).to(images.dtype)
     points = source_points(poses.to(images.dtype), shape)
-    if images.device.type == "cpu" and len(poses) == 1 < len(images) and not _needs_gradient(images, points):
+    is_plain = _needs_gradient(images, points) or is_followed()
+    if images.device.type == "cpu" and len(poses) == 1 < len(images) and not is_plain:
         return _sample_shared(images, points)
     return sample(images, points)
 
@@ -138,8 +143,8 @@ def source_points(dst_from_src: Tensor, shape: tuple[int, int]) -> Tensor:
     src_from_dst = src_from_dst / src_from_dst[:, 2:, 2:]
     points = grid @ src_from_dst[:, :2, :2].mT + src_from_dst[:, None, :2, 2]  # (n, h * w, 2)
     tilt = src_from_dst[:, 2, :2]
-    # On a GPU to look would be to wait; a depth of one divides to the same bits.
-    if tilt.requires_grad or tilt.device.type != "cpu" or tilt.any():
+    # On a GPU to look would be to wait, a tracer has nothing to look at; a depth of one divides to the same bits.
+    if is_followed() or tilt.requires_grad or tilt.device.type != "cpu" or tilt.any():
         depth = grid @ tilt[:, :, None] + 1  # (n, h * w, 1)
         ahead = depth > 1e-3
         points = torch.where(ahead, points / torch.where(ahead, depth, torch.ones_like(depth)), _FAR)
@@ -165,12 +170,18 @@ def mirror(images: Tensor) -> Tensor:
     return images.flip(-1)
 
 
+def _check_floating(images: Tensor) -> None:
+    if not images.is_floating_point():
+        raise ValueError(f"images must be floating point, got {images.dtype}; divide integers by their full scale")
+
+
 def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """Check the shapes; where no gradient is asked for there is a compiled loop for the CPU and one for CUDA."""
     if images.ndim != 4 or points.shape[-1] != 2 or points.ndim < 2:
         raise ValueError(
             f"images must be (n, c, h, w) and points (n, ..., 2), got {tuple(images.shape)} and {tuple(points.shape)}"
         )
+    _check_floating(images)
     if not (len(images) == len(points) or 1 in (len(images), len(points))):
         raise ValueError(f"{len(images)} images and {len(points)} sets of points do not go together")
     if images.dtype != points.dtype or images.device != points.device:
@@ -179,6 +190,8 @@ def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Ten
             f"and {points.dtype} on {points.device}"
         )
     if images.dtype not in (torch.float32, torch.float64) or _needs_gradient(images, points):
+        return None
+    if not len(images) or not len(points) or is_followed():
         return None
     return _compiled_for(images.device.type)
 
@@ -199,7 +212,7 @@ def _prepare(images: Tensor, points: Tensor) -> tuple[Tensor, list[_Tap], list[_
     x, y = points.flatten(1, -2).unbind(-1)  # (n, k) each
     columns = _taps(x + (width - 1) / 2, width)
     rows = [(index * width, weight, slope) for index, weight, slope in _taps(y + (height - 1) / 2, height)]
-    n = max(len(images), len(points))
+    n = len(points) if len(images) == 1 else len(images)  # either may be none at all
     return images.flatten(-2).expand(n, -1, -1), rows, columns
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from unpose.nn.checks import check_dropout
 from unpose.nn.choice import chosen
 from unpose.nn.fused import (
     attend_fused,
@@ -73,6 +74,7 @@ def group_attention(
     >>> group_attention(maps, maps, maps, torch.randn(1, 4, 4, 3, 3, 6)).shape
     torch.Size([2, 3, 4, 5, 7, 6])
     """
+    check_dropout(dropout)
     if position.ndim == 7:
         if bias is not None and (bias.ndim != 5 or bias.shape[1] != position.shape[1]):
             raise ValueError(f"bias must be (heads or 1, outputs, keys, window_y, window_x), got {tuple(bias.shape)}")
@@ -80,13 +82,13 @@ def group_attention(
             (position[:, h], None if bias is None else bias[:, h, None].expand(-1, position.shape[2], -1, -1, -1))
             for h in range(position.shape[1])
         ]
-        if not _is_fused(query, key, value, *parts[0], dropout):
+        if not _is_fused(query, key, value, *parts[0]):
             _check(query, key, value, *parts[0])
             return attend_double(query, key, value, position, bias, dropout)
         sums = (group_attention(query, key, value, own, bias=extra, dropout=dropout).sum(2) for own, extra in parts)
         return torch.stack(list(sums), dim=2)
     _check(query, key, value, position, bias)
-    method = attend_fused if _is_fused(query, key, value, position, bias, dropout) else attend
+    method = attend_fused if _is_fused(query, key, value, position, bias) else attend
     return method(query, key, value, position, bias, dropout)
 
 
@@ -120,6 +122,7 @@ def mapped_attention(
     >>> mapped_attention(torch.randn(1, 5, 4, 6, 7), torch.randn(18, 5), torch.zeros(18), 3, table).shape
     torch.Size([1, 3, 4, 6, 7, 2])
     """
+    check_dropout(dropout)
     channels, (keys, height, width) = len(weight) // (3 * heads), maps.shape[2:]
     is_taken = position.ndim == 6 and bias is None and takes_maps(maps, weight, offset)
     if is_taken and (element is None or takes_parts(maps, channels)):
@@ -157,14 +160,15 @@ def projected_attention(
     >>> projected_attention(torch.randn(2, 3, 1, 6, 4, 5, 7), torch.randn(1, 4, 4, 3, 3, 6)).shape
     torch.Size([2, 1, 4, 5, 7, 6])
     """
+    check_dropout(dropout)
     maps = unprojected(projected)
     if element is not None:
         _, _, heads, channels, keys, height, width = projected.shape
         _check_table((keys, keys), heads, channels, (height, width), position, element)
-        if bias is None and takes_parts(projected, channels) and _is_fused(*maps, position, element, dropout):
+        if bias is None and takes_parts(projected, channels) and _is_fused(*maps, position, element):
             return attend_projected(projected, position, element, None, dropout)
         position = joint_table(position, element)
-    if position.ndim == 6 and _is_fused(*maps, position, bias, dropout):
+    if position.ndim == 6 and _is_fused(*maps, position, bias):
         _check(*maps, position, bias)
         return attend_projected(projected, position, None, bias, dropout)
     return group_attention(*maps, position, bias=bias, dropout=dropout)
@@ -177,10 +181,10 @@ def joint_table(position: Tensor, element: Tensor) -> Tensor:
     return torch.cat([position.expand(-1, -1, keys, -1, -1, -1), vectors], dim=-1)
 
 
-def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float) -> bool:
+def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> bool:
     if chosen() == "plain":
         return False
-    reason = obstacle(query, key, value, position, bias, dropout)
+    reason = obstacle(query, key, value, position, bias)
     if chosen() == "auto":
         return reason is None and query.dtype != torch.float64
     if reason is not None:

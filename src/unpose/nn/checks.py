@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from unpose.groups import FiniteGroup
@@ -30,9 +31,23 @@ def check_maps(maps: Tensor, channels: int, group: FiniteGroup | None) -> None:
         )
 
 
+def check_counts(**counts: int) -> None:
+    """Raise a ``ValueError`` that names the first count below one."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count}")
+
+
+def check_dropout(probability: float) -> None:
+    """Raise a ``ValueError`` unless attention weights can be dropped with this probability: not all of them."""
+    if not 0 <= probability < 1:
+        raise ValueError(f"the dropout of attention weights must be at least 0 and below 1, got {probability}")
+
+
 def as_size(image_size: int | Sequence[int]) -> tuple[int, int]:
     """A side or (height, width) as (height, width)."""
-    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(int(side) for side in image_size)
+    both = image_size if isinstance(image_size, Sequence | np.ndarray) else (image_size, image_size)
+    sides = tuple(int(side) for side in both)
     if len(sides) != 2 or min(sides) < 1:
         raise ValueError(f"image_size must be a side or (height, width) in pixels, got {image_size}")
     return sides[0], sides[1]

@@ -8,7 +8,7 @@ from torch.nn.functional import conv2d
 
 from unpose.groups import FiniteGroup
 from unpose.nn.attention import check_window
-from unpose.nn.checks import check_maps
+from unpose.nn.checks import check_counts, check_maps
 from unpose.nn.encodings import harmonic_basis
 from unpose.nn.positions import inverse_elements, parse_finite, relative_elements, relative_positions
 
@@ -44,6 +44,7 @@ class GroupConv2d(nn.Module):
     in_channels, out_channels : of the maps
     kernel_size : odd side of the square kernel
     lifting : whether the input is a map on the plane
+    bias : whether a number is added to each output channel
 
     Notes
     -----
@@ -73,6 +74,7 @@ class GroupConv2d(nn.Module):
         group = parse_finite(group)
         if not group.is_group:
             raise ValueError(f"group convolution needs a group that is closed, got {group}")
+        check_counts(in_channels=in_channels, out_channels=out_channels)
         check_window((kernel_size, kernel_size))
         relations, kinds = relative_elements(group)
         if lifting:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unpose.images.transforms import is_transformed
 from unpose.nn.autocast import product_type
 from unpose.nn.fused_norm import takes
 from unpose.nn.fused_pointwise import pointwise_gradients
@@ -67,9 +68,7 @@ def takes_parts(tensor: Tensor, channels: int) -> bool:
     return not tensor.is_cuda or channels <= _NARROW
 
 
-def obstacle(
-    query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float
-) -> str | None:
+def obstacle(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> str | None:
     """Why the compiled loops cannot take these tensors, in words that end a sentence; None where they can."""
     given = [tensor for tensor in (query, key, value, position, bias) if tensor is not None]
     device = query.device.type
@@ -83,12 +82,12 @@ def obstacle(
         return f"all tensors must have one type among {', '.join(map(str, _TYPES[device]))}, not {names}"
     if any(tensor.device != query.device for tensor in given):
         return "all tensors must be on one device"
-    if not 0 <= dropout < 1:
-        return f"dropout must be in [0, 1), not {dropout}"
     if query.numel() == 0 or value.numel() == 0:
         return "there is nothing to attend to"
     if torch.onnx.is_in_onnx_export():
         return "ONNX has no such operator"
+    if is_transformed():
+        return "transforms of torch.func do not know its derivatives"
     return None
 
 
@@ -292,20 +291,26 @@ def _save_mapped(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor
     ctx.offset_type = offset.dtype
 
 
-def _backward(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, gradient: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gradient is None:  # what comes after had none to give
+        return (None,) * 7
     *tensors, seed = ctx.saved_tensors
     *found, to_bias = _attention_backward(gradient, *tensors, seed, ctx.dropout)
     return *found, to_bias if tensors[4] is not None else None, None, None
 
 
-def _backward_projected(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward_projected(ctx: Any, gradient: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 6
     *tensors, seed = ctx.saved_tensors
     to_projected, to_position, *others = _projected_backward(gradient, *tensors, seed, ctx.dropout)
     given = (found if table is not None else None for found, table in zip(others, tensors[2:4], strict=True))
     return to_projected, to_position, *given, None, None
 
 
-def _backward_mapped(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+def _backward_mapped(ctx: Any, gradient: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gradient is None:
+        return (None,) * 9
     maps, weight, *tensors, seed = ctx.saved_tensors
     to_projected, to_position, to_element, _ = _projected_backward(gradient, *tensors, seed, ctx.dropout)
     to_mapped = to_projected.flatten(1, 3)  # (b, 3 n d, keys, h, w)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, silu
 
+from unpose.images.transforms import is_transformed
 from unpose.nn.autocast import product_type
 from unpose.nn.choice import chosen
 
@@ -52,6 +53,7 @@ def takes(maps: Tensor, *weights: Tensor | None) -> bool:
         and all(tensor.dtype in _TYPES and tensor.device == maps.device for tensor in given)
         and maps.numel() > 0
         and not torch.onnx.is_in_onnx_export()
+        and not is_transformed()
     )
 
 

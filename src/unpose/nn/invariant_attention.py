@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
+from unpose.nn.checks import check_counts
 from unpose.nn.network import parse_point_group
 from unpose.nn.orbit_kernel import Attended, orbit_attention, turning_operators, turning_window, window_candidates
 
@@ -64,12 +65,8 @@ class InvariantAttentionBlock(nn.Module):
     ) -> None:
         super().__init__()
         out_channels = channels if out_channels is None else out_channels
-        for name, count in (
-            ("channels", channels), ("patch_size", patch_size), ("out_channels", out_channels), ("heads", heads),
-            ("neighbours", 1 if neighbours is None else neighbours),
-        ):  # fmt: skip
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}")
+        check_counts(channels=channels, patch_size=patch_size, out_channels=out_channels, heads=heads)
+        check_counts(neighbours=1 if neighbours is None else neighbours)
         if window is not None and (window < 1 or window % 2 == 0):
             raise ValueError(f"window must be odd, so that a patch is in its middle, got {window}")
         for name, width in (("bandwidth", bandwidth), ("smoothing", smoothing)):

@@ -3,6 +3,7 @@
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from unpose.groups import FiniteGroup
@@ -38,4 +39,7 @@ def count_parameters(network: nn.Module) -> int:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(part) for name, part in asdict(value).items()}
-    return [_plain(part) for part in value] if isinstance(value, tuple | list) else value
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    # NumPy's numbers, such as a count of classes, have no place in JSON.
+    return value.item() if isinstance(value, np.generic) else value

@@ -71,6 +71,7 @@ def position_table(
     inverses : (order, 2, 2), from :func:`inverse_elements`
     relations : (order, ..., keys) of indices
         Which relative element the encoding is asked for: ``[h, k]`` holds that of ``h^-1 k``.
+    window : (height, width), odd
 
     Returns
     -------

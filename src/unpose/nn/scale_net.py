@@ -68,7 +68,7 @@ class ScaleLayer(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
         check_window((kernel_size, kernel_size))
-        functions = smooth_functions(kernel_size).float()
+        functions = smooth_functions(kernel_size).to(torch.get_default_dtype())
         fan = in_channels * len(functions)
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels, len(functions)) * math.sqrt(2 / fan))
         self.register_buffer("functions", functions, persistent=False)
@@ -79,7 +79,7 @@ class ScaleLayer(nn.Module):
         found = [conv2d(each, kernel, padding=kernel.shape[-1] // 2) for each in maps]
         # Statistics over all scales together: a scale is not told from its neighbours.
         flat = silu(self.norm(torch.cat([each.flatten(2) for each in found], dim=2)))  # (b, out, pixels of all scales)
-        parts = flat.split([each[0, 0].numel() for each in found], dim=2)
+        parts = flat.split([math.prod(each.shape[2:]) for each in found], dim=2)
         return [part.unflatten(2, each.shape[2:]) for part, each in zip(parts, found, strict=True)]
 
 
@@ -111,7 +111,7 @@ class ScaleNet(Network):
             raise ValueError(f"a network for scales needs dilations(COUNT, RATIO), got {group}")
         # The finest scale, and a third of all after it, can be an image's favourite.
         octaves = (scales / scales[: group.order // 3 + 1, None]).log2().abs()  # (favourites, scales)
-        self.register_buffer("held_back", (_HELD_BACK * octaves).float(), persistent=False)
+        self.register_buffer("held_back", (_HELD_BACK * octaves).to(torch.get_default_dtype()), persistent=False)
         self.in_channels, self.scales = in_channels, scales.tolist()
         self.layers = nn.ModuleList(
             ScaleLayer(inside, outside, kernel_size) for inside, outside in pairwise((in_channels, *widths))

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from unpose.groups import FiniteGroup
 from unpose.nn.attention import check_window, mapped_attention
 from unpose.nn.autocast import product_type
-from unpose.nn.checks import check_maps
+from unpose.nn.checks import check_counts, check_dropout, check_maps
 from unpose.nn.encodings import SeparableEncoding, make_encoding
 from unpose.nn.fused_encoding import has_table, separable_table
 from unpose.nn.fused_pointwise import pointwise
@@ -44,14 +44,15 @@ class _SelfAttention(nn.Module):
         value_dropout: float,
     ) -> None:
         super().__init__()
-        for name, count in (("in_channels", in_channels), ("out_channels", out_channels), ("heads", heads)):
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, got {count}")
+        check_counts(in_channels=in_channels, out_channels=out_channels, heads=heads, head_channels=head_channels)
+        if reach is not None and not reach > 0:
+            raise ValueError(f"reach must be a distance above 0 pixels, got {reach}")
         if window is not None:
             check_window((window, window))
         elif reach is None:
             raise ValueError("global attention (window=None) needs reach, the distance in pixels its encoding spans")
         self.group, self.in_channels, self.heads, self.window = group, in_channels, heads, window
+        check_dropout(attention_dropout)
         self.attention_dropout = attention_dropout
         self._dilates = not is_unimodular(group)
         self._table = None if window is None else (widest_window(group, window),) * 2
@@ -117,7 +118,8 @@ class LiftingSelfAttention(_SelfAttention):
 
     Notes
     -----
-    Parameters do not depend on the image size: images of any size, odd, even or not square, go through one layer.
+    Parameters do not depend on the image size: images of any size, odd, even or not square, go through one layer, as
+    long as the window is at most 2 side - 1.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
 from unpose.nn.attention import check_window
-from unpose.nn.checks import as_size, halved
+from unpose.nn.checks import as_size, check_counts, halved
 from unpose.nn.convolution import GroupConv2d
 from unpose.nn.layers import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
 from unpose.nn.network import Network, parse_point_group
@@ -152,6 +152,7 @@ def swivel_net(
             f"widths must name the stem and at least one stage, depths one number for each stage; got {tuple(widths)} "
             f"and {tuple(depths)}"
         )
+    check_counts(heads=heads)
     return SwivelNet(
         parse_point_group(group),
         in_channels,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from unpose.images.transforms import is_followed
 from unpose.nn.window_sums import Place, Terms, gradients, mix, near, scores
 
 _WORKING_BYTES = {"cpu": 2**23, "cuda": 2**31}
@@ -57,8 +58,8 @@ def _attend(terms: Terms, dropout: float, is_summed: bool) -> Tensor:
         precision = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
             return _attend(terms.map(lambda tensor: tensor.to(precision)), dropout, is_summed)
-    if torch.compiler.is_compiling():
-        # A compiler plans memory by itself, and the batch may be a symbol: one piece.
+    if is_followed():
+        # A compiler plans memory by itself, and the batch may be a symbol; a transform needs operations: one piece.
         place = _all_rows(terms)
         weights = scores(terms, near(key, place), place).softmax(-1)
         return mix(torch.nn.functional.dropout(weights, dropout), near(value, place), place, is_summed)

@@ -274,8 +274,8 @@ def _reduced_parts(partial: np.ndarray) -> Tensor:
 
 
 def _reduced_heads(gradient: Tensor, heads: int) -> Tensor:
-    if heads == len(gradient):
-        return gradient.contiguous()
+    if heads == len(gradient):  # an own copy: the table's and the bias's come as parts of one array
+        return gradient.clone(memory_format=torch.contiguous_format)
     total = gradient[:1].clone(memory_format=torch.contiguous_format)
     for head in gradient[1:]:
         total += head

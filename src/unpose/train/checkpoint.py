@@ -15,14 +15,14 @@ from unpose.groups import parse
 from unpose.images.files import _whole_file
 from unpose.images.frames import printable
 from unpose.nn import Network, rebuild
-from unpose.nn.positions import parse_finite
 
 FORMAT = 1
 """Version of the layout below; raised when an older reader would misread the file."""
 _LARGEST_HEADER = 2**22
 _LARGEST_NUMBER = 4096
+_LARGEST_NAMED = {"kernel_size": 31, "n_classes": 2**16, "image_size": 2**16}
+"""Bounds of single entries; windows and widths make tables, classes and sides of images do not."""
 _LONGEST_LIST = 64
-_LARGEST_KERNEL = 31
 _LARGEST_ORDER = 360
 
 
@@ -40,8 +40,10 @@ def save_network(
         )
     if parse(network.group.name) != network.group:
         raise ValueError(f"the group {network.group.name!r} has no name that unpose.groups.parse knows: no way back")
-    about = {"format": FORMAT, "description": network.description, "classes": list(classes), "notes": notes or {}}
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    _check_plausible(network.description, len(weights))  # what could not be read again is not written
+    _class_names(list(classes), network.description["n_classes"])
+    about = {"format": FORMAT, "description": network.description, "classes": list(classes), "notes": notes or {}}
     content = safetensors.torch.save(weights, metadata={"unpose": json.dumps(about)})
     target = Path(path)
     with _whole_file(target) as temporary:
@@ -80,14 +82,22 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
     try:
         about = _about(read_header(source.read_bytes()))
         count = about["description"]["n_classes"]
-        if not isinstance(count, int) or not 1 <= count <= _LARGEST_NUMBER:
+        if not isinstance(count, int) or not 1 <= count <= _LARGEST_NAMED["n_classes"]:
             raise ValueError(f"n_classes = {count} is out of bounds")
-        names = about.get("classes") or [str(number) for number in range(count)]
-        if len(names) != count or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"it names {len(names)} classes for {count} outputs")
+        names = _class_names(about.get("classes"), count)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
     return tuple(printable(name) for name in names)
+
+
+def _class_names(names: list[str] | None, count: int) -> list[str]:
+    """The names where they fit this many outputs; without any, their numbers."""
+    names = names or [str(number) for number in range(count)]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"names of classes must be texts, got {names}")
+    if len(names) != count:
+        raise ValueError(f"there are {len(names)} names of classes for {count} outputs")
+    return names
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -163,9 +173,7 @@ def _check_plausible(description: dict[str, Any], tensors: int) -> None:
             if len(value) > _LONGEST_LIST:
                 raise ValueError(f"{name} has {len(value)} entries, at most {_LONGEST_LIST} are read")
             todo += [(name, part) for part in value]
-        elif isinstance(value, int | float) and not abs(value) <= (
-            _LARGEST_KERNEL if name == "kernel_size" else _LARGEST_NUMBER
-        ):
+        elif isinstance(value, int | float) and not abs(value) <= _LARGEST_NAMED.get(name, _LARGEST_NUMBER):
             raise ValueError(f"{name} = {value} is out of bounds")
     depths = {"group_cnn": "stages", "swivel_net": "depths"}.get(str(description.get("network")))
     if depths and sum(description.get(depths, [])) > tensors:
@@ -174,10 +182,8 @@ def _check_plausible(description: dict[str, Any], tensors: int) -> None:
 
 def outlined(description: dict[str, Any]) -> Network:
     """The network that a description stands for, with shapes and without weights."""
-    group = parse_finite(description["group"])
-    _ = group.product  # its tables are made on first use, and need numbers
     with torch.device("meta"):
-        return rebuild(description | {"group": group})
+        return rebuild(description)
 
 
 def _check_shapes(wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:

@@ -23,11 +23,11 @@ def logits_of(
 ) -> Tensor:
     """The outputs of a network for images, turned by an angle in radians first: (n, h, w[, c]) -> (n, classes).
 
-    Runs in evaluation mode on the network's own device and leaves the mode as it was. ``mixed`` computes products in
-    bfloat16.
+    Runs in evaluation mode on the network's own device and leaves the mode of each part as it was. ``mixed`` computes
+    products in bfloat16.
     """
     weights = next(network.parameters())
-    training = network.training
+    modes = [(module, module.training) for module in network.modules()]  # a part may be frozen in training
     network.eval()
     try:
         found = []
@@ -40,7 +40,8 @@ def logits_of(
             found.append(outputs.float())
         return torch.cat(found).cpu()  # the only place that waits for a GPU
     finally:
-        network.train(training)
+        for module, training in modes:
+            module.training = training
 
 
 def accuracy(network: nn.Module, split: Split, *, angle: float = 0.0, batch_size: int = _BATCH) -> float:
