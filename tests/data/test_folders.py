@@ -2,7 +2,9 @@
 
 import os
 import runpy
+import struct
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +185,19 @@ def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, pict
     assert "900,000 images" in reasons(found)["deep.h5"]
     assert "GiB to be read" in reasons(found)["wide.h5"]
     assert time.perf_counter() - start < 5
+
+
+def test_a_picture_too_large_for_the_budget_says_what_to_do(tmp_path, picture):
+    for name in ("1.png", "2.png", "large.png"):
+        picture(tmp_path / name)
+    large = bytearray((tmp_path / "large.png").read_bytes())
+    large[16:24] = struct.pack(">II", 14_000, 13_000)
+    large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
+    (tmp_path / "large.png").write_bytes(large)
+    assert reasons(read_images(tmp_path)) == {
+        "large.png": "at 13000 x 14000 pixels needs 3.4 GiB to be read, more than half of the memory budget of 4.0 GiB"
+        "; raise memory, or crop it or scale it down"
+    }
 
 
 @pytest.mark.parametrize(

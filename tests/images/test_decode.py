@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 import zipfile
 import zlib
 
@@ -212,13 +213,44 @@ def test_empty_tiny_and_nonsense(tmp_path, rng):
     assert "array" in refused(write(tmp_path / "a.png", GREY), key="x")
 
 
-def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path):
-    # One bit a pixel: the files are small, the pictures are just beyond the limit and far beyond it.
-    for width in (PIXEL_LIMIT // 9000 + 1, 60_000):
-        Image.new("1", (width, 9000)).save(tmp_path / "bomb.png")
-        assert (tmp_path / "bomb.png").stat().st_size < 200_000
-        reason = refused(tmp_path / "bomb.png")
-        assert "limit" in reason or "decompression bomb" in reason
+def declared(path, height, width):
+    """A grey PNG that says how large it is, and has no pixels."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", b""), (b"IEND", b"")]
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(struct.pack(">I", len(c)) + k + c + struct.pack(">I", zlib.crc32(k + c)) for k, c in chunks)
+    )
+    return path
+
+
+@pytest.mark.parametrize("shape", [(14_000, 14_000), (PIXEL_LIMIT // 9000, 9000)])
+def test_a_large_picture_is_no_bomb(tmp_path, shape):
+    with guarded():
+        assert header(declared(tmp_path / "a.png", *shape), 64).sizes == [shape]
+
+
+@pytest.mark.parametrize("shape", [(PIXEL_LIMIT // 9000 + 1, 9000), (60_000, 70_000), (2**31 - 1, 2**31 - 1)])
+def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path, shape):
+    reason = refused(declared(tmp_path / "bomb.png", *shape))
+    assert f"{shape[0] * shape[1]:,} pixels" in reason
+    assert f"the limit of {PIXEL_LIMIT:,}" in reason
+    assert "crop it or scale it down" in reason
+    assert "damaged" not in reason
+
+
+@pytest.mark.parametrize("limit", [Image.MAX_IMAGE_PIXELS, 12_345, None])
+def test_the_limit_of_pillow_itself_is_as_before_when_the_last_has_read(monkeypatch, limit):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    filters = list(warnings.filters)
+    first, second = guarded(), guarded()
+    for enter in (first, second):
+        enter.__enter__()
+        assert 2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
+    first.__exit__(None, None, None)  # as threads do: the first to come need not be the last to go
+    assert 2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
+    second.__exit__(None, None, None)
+    assert limit == Image.MAX_IMAGE_PIXELS
+    assert warnings.filters == filters
 
 
 def test_decoders_that_run_programs_or_read_documents_are_never_started(tmp_path):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -82,7 +83,8 @@ def read_images(
     -------
     ImageSet
         ``uint8`` and ``uint16`` pixels in [0, 1], others as stored. Transparent pixels lie on black, or on white where
-        the visible part is itself nearly black. An animation is its first frame. Labels are the first folders below
+        the visible part is itself nearly black. An animation is its first frame. Three channels that a TIFF declares
+        are one image in colour; a TIFF with another number of them is rejected. Labels are the first folders below
         ``path`` when every image lies in one of at least two.
 
     Raises
@@ -144,7 +146,9 @@ def _readable(
         if isinstance(told, Unreadable):
             rejected.append((found.name, str(told)))
         elif told.cost > budget // 2:
-            rejected.append((found.name, f"needs {_spoken(told.cost)} to be read, {_share(budget)}"))
+            height, width = max(told.sizes, key=prod, default=(0, 0))
+            reason = f"at {height} x {width} pixels needs {_spoken(told.cost)} to be read, {_share(budget)}"
+            rejected.append((found.name, f"{reason}; raise memory, or crop it or scale it down"))
         else:
             readable.append((found, told))
     return readable

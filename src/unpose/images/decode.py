@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from threading import Lock
 
 from PIL import Image
 
 from unpose.images import pictures, stacks, zarr_arrays
-from unpose.images.frames import Frame, Header, Unreadable, unreadable
+from unpose.images.frames import PIXEL_LIMIT, Frame, Header, Unreadable, unreadable
 
 _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
 
@@ -67,14 +68,46 @@ def frames(path: Path, side: int, wanted: set[int] | None = None, key: str | Non
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Within it Pillow's warning of a decompression bomb is an error and decoders' other warnings are silent.
+    """Within it decoders' warnings are silent, and a picture may be as large as our own limit says.
 
-    Warnings belong to the process, so this is entered once, around all threads that read.
+    Warnings and Pillow's limit belong to the process, so this is entered once, around all threads that read. Where
+    several do so at a time, the first sets them and the last puts them back.
     """
+    with _GUARD:
+        yield
+
+
+class _Guard:
+    def __init__(self) -> None:
+        self._lock, self._within = Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._within == 0:
+                self._settings = _settings()
+                self._settings.__enter__()
+            self._within += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if self._within == 0:
+                self._settings.__exit__(None, None, None)
+
+
+_GUARD = _Guard()
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
+        before = Image.MAX_IMAGE_PIXELS
+        Image.MAX_IMAGE_PIXELS = PIXEL_LIMIT // 2  # beyond it Pillow warns, beyond twice it refuses
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
 
 
 def open_window(path: Path, key: str | None) -> AbstractContextManager[stacks.Window] | None:

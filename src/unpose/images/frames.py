@@ -4,13 +4,15 @@ A frame is a ``float32`` array ``(h, w)`` or ``(h, w, 3)``: ``uint8`` and ``uint
 other numbers as they are (true is one).
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-PIXEL_LIMIT = 89_478_485
-"""Pixels of one frame, Pillow's own limit against decompression bombs: no file makes us decode more."""
+PIXEL_LIMIT = 2**28
+"""Pixels of one frame, against decompression bombs: no file makes us decode more. 16384 on each side."""
 
 FRAME_LIMIT = 10_000_000
 """Frames of one file: a few bytes can declare more than can be counted."""
@@ -59,7 +61,11 @@ def check_size(height: int, width: int) -> None:
     if height < 2 or width < 2:
         raise Unreadable(f"is {height} x {width} pixels; at least 2 x 2 are needed")
     if height * width > PIXEL_LIMIT:
-        raise Unreadable(f"declares {height} x {width} pixels, more than the limit of {PIXEL_LIMIT:,}")
+        raise _too_large(f"{height} x {width}", PIXEL_LIMIT)
+
+
+def _too_large(pixels: str, limit: int) -> Unreadable:
+    return Unreadable(f"has {pixels} pixels, more than the limit of {limit:,}; crop it or scale it down")
 
 
 def over_ground(image: NDArray) -> NDArray:
@@ -86,6 +92,9 @@ def unreadable(error: Exception) -> Unreadable:
         return Unreadable("needs more memory than there is")
     if isinstance(error, OSError) and error.strerror:
         return Unreadable(f"cannot be read: {error.strerror}")
+    # Pillow tells how many pixels there are, and how many there may be, in words only.
+    if isinstance(error, Image.DecompressionBombError) and len(told := re.findall(r"\d+", str(error))) == 2:
+        return _too_large(f"{int(told[0]):,}", int(told[1]))
     said = " ".join(printable(str(error)).split())[:160]
     return Unreadable(f"is damaged or not what it seems: {said or type(error).__name__}")
 

@@ -1,6 +1,7 @@
 """Picture files by Pillow: PNG, JPEG, TIFF, WebP, BMP, GIF and PPM, and nothing else that Pillow could start.
 
-An animation (GIF, WebP, PNG) is one image, its first frame; every page of a TIFF is one. EXIF orientation is applied.
+An animation (GIF, WebP, PNG) is one image, its first frame; every page of a TIFF is one, or one of the three colours of
+one (:mod:`unpose.images.channels`). EXIF orientation is applied.
 16 bits and floats are kept; where Pillow would not, :mod:`unpose.images.deep_colour` and
 :mod:`unpose.images.deep_tiff` read in its place.
 """
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
 
-from unpose.images import deep_colour, deep_tiff
+from unpose.images import channels, deep_colour, deep_tiff
 from unpose.images.frames import (
     Frame,
     Header,
@@ -44,6 +45,11 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # or damaged files s
 def probe(path: Path, side: int, key: str | None) -> Header:
     """Sizes of the frames and what reading will cost, from the file's headers alone."""
     _refuse_key(key)
+    told = _probe_pages(path, side)
+    return channels.joined_header(told) if _are_colours(path) else told
+
+
+def _probe_pages(path: Path, side: int) -> Header:
     sizes, colour, reasons, notes, plain = [], False, [], set(), False
     with path.open("rb") as handle:
         try:
@@ -77,6 +83,19 @@ def probe(path: Path, side: int, key: str | None) -> Header:
 
 def read(path: Path, side: int, wanted: set[int] | None) -> Iterator[Frame]:
     """The frames of a picture file; those much larger than ``side`` are made smaller on the way."""
+    if _are_colours(path):
+        return channels.joined(_read_pages(path, side, None), wanted)
+    return _read_pages(path, side, wanted)
+
+
+def _are_colours(path: Path) -> bool:
+    if not deep_tiff.is_tiff(path):
+        return False
+    with path.open("rb") as handle:
+        return channels.are_colours(handle)
+
+
+def _read_pages(path: Path, side: int, wanted: set[int] | None) -> Iterator[Frame]:
     with path.open("rb") as handle:
         try:
             image = Image.open(handle, formats=FORMATS)
