@@ -12,11 +12,14 @@ import time
 
 import numpy as np
 import pytest
+import safetensors
+import safetensors.torch
 from click.testing import CliRunner
 from PIL import Image
 
 from unpose.cli import learn_demo, main
 from unpose.data import Dataset, load
+from unpose.nn import group_cnn
 from unpose.train import load_network, read_recipe, recipe_names, save_network
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -30,18 +33,23 @@ def words(text):
     return " ".join(text.replace("│", " ").split())
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """Bars and squares, fifteen of each, and one file that is no picture."""
-    rng = np.random.default_rng(3)
-    folder = tmp_path_factory.mktemp("data") / "photos"
+def draw(folder, count, seed, name=""):
+    """Bars and squares, so many of each, on noise."""
+    rng = np.random.default_rng(seed)
     for label, shape in (("bar", (2, 9)), ("square", (5, 5))):
-        (folder / label).mkdir(parents=True)
-        for number in range(15):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
             pixels = rng.integers(0, 40, (13, 13), dtype=np.uint8)
             y, x = rng.integers(0, 14 - shape[0]), rng.integers(0, 14 - shape[1])
             pixels[y : y + shape[0], x : x + shape[1]] = 255
-            Image.fromarray(pixels).save(folder / label / f"{number}.png")
+            Image.fromarray(pixels).save(folder / label / f"{name}{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Bars and squares, fifteen of each, and one file that is no picture."""
+    folder = draw(tmp_path_factory.mktemp("data") / "photos", 15, seed=3)
     (folder / "bar" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
     return folder
 
@@ -98,6 +106,130 @@ def test_evaluate_knows_classes_by_their_names(run, photos, tmp_path):
         for path in (run[0] / "model.safetensors", model)
     )
     assert right == pytest.approx(1 - wrong)
+
+
+# Images that were learnt from -----------------------------------------------------------------------------------------
+
+
+def measured(*arguments):
+    """What ``evaluate`` says about the data and to the reader."""
+    done = unpose("evaluate", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    numbers = json.loads(done.stdout)
+    assert numbers["notes"] == [line[6:] for line in done.stderr.splitlines() if line.startswith("note: ")]
+    return numbers["data"], numbers["notes"], numbers["upright"]
+
+
+def test_evaluate_on_the_training_folder_is_the_test_of_the_training(run, photos):
+    data, notes, upright = measured(run[0] / "model.safetensors", photos)
+    assert (data["images"], data["learnt"], data["left_out"]) == (4, 0, 26)
+    assert notes == ["26 of 30 images were learnt from or validated on and are left out of the test"]
+    assert upright["model.safetensors"] == json.loads((run[0] / "result.json").read_text())["test_accuracy"]
+
+
+def test_evaluate_tests_on_no_image_that_was_learnt_from_when_the_folder_has_grown(run, photos, tmp_path):
+    grown = shutil.copytree(photos, tmp_path / "photos")
+    draw(grown, 3, seed=5, name="a new one ")
+    data, notes, _ = measured(run[0] / "model.safetensors", grown)
+    assert (data["split"], data["images"], data["learnt"], data["left_out"]) == ("test", 10, 0, 26)
+    assert "26 of 36 images were learnt from or validated on and are left out" in notes[0]
+    told = unpose("evaluate", run[0] / "model.safetensors", grown)
+    assert f"photos, test: 10 images; folder {grown}\n" in told.stdout  # not divided anew
+    assert "note: 26 of 36 images" in told.stderr
+
+
+def test_evaluate_takes_all_images_of_a_folder_that_was_never_seen(run, tmp_path):
+    data, notes, _ = measured(run[0] / "model.safetensors", draw(tmp_path / "new", 7, seed=11))
+    assert (data["images"], data["learnt"], data["left_out"]) == (14, 0, 0)
+    assert notes == ["none of 14 images was learnt from or validated on; all are the test"]
+
+
+def test_evaluate_leaves_learnt_images_out_of_a_test_part_that_the_folder_gives(run, photos, tmp_path):
+    for part, seed in (("train", 13), ("test", 17)):
+        draw(tmp_path / "divided" / part, 5, seed=seed)
+    data, notes, _ = measured(run[0] / "model.safetensors", tmp_path / "divided")
+    assert (data["images"], data["left_out"], notes) == (10, 0, [])  # as divided there, not all of it
+    for label in ("bar", "square"):
+        for path in (photos / label).glob("[0-9]*.png"):
+            shutil.copy(path, tmp_path / "divided" / "test" / label / f"old {path.name}")
+    data, notes, _ = measured(run[0] / "model.safetensors", tmp_path / "divided")
+    assert (data["images"], data["learnt"], data["left_out"]) == (14, 0, 26)
+    assert "26 of 40 images were learnt from" in notes[0]
+
+
+@pytest.mark.parametrize(("split", "images", "learnt"), [("all", 30, 26), ("train", 22, 22), ("validation", 4, 4)])
+def test_evaluate_says_how_many_of_other_parts_were_learnt_from(split, images, learnt, run, photos):
+    data, notes, _ = measured(run[0] / "model.safetensors", photos, "--split", split)
+    assert (data["images"], data["learnt"], data["left_out"]) == (images, learnt, 0)
+    assert notes == [f"{learnt} of {images} images were learnt from or validated on: this is no test"]
+
+
+def test_evaluate_refuses_a_test_of_nothing_but_learnt_images(run, photos, tmp_path):
+    learnt = load(photos).train
+    np.savez(tmp_path / "old.npz", x=learnt.images, y=learnt.labels, class_names=["bar", "square"])
+    done = unpose("evaluate", run[0] / "model.safetensors", tmp_path / "old.npz")
+    assert done.exit_code == 2, done.output
+    assert "all 22 images of old were learnt from or validated on" in words(done.stderr)
+    assert measured(run[0] / "model.safetensors", tmp_path / "old.npz", "--split", "all")[0]["learnt"] == 22
+
+
+def test_evaluate_says_where_it_cannot_be_checked(run, photos, tmp_path):
+    bare = tmp_path / "bare.safetensors"
+    save_network(bare, load_network(run[0] / "model.safetensors"), classes=["bar", "square"])
+    for split, images in (("test", 4), ("all", 30)):
+        data, notes, _ = measured(bare, photos, "--split", split)
+        assert (data["images"], data["learnt"], data["left_out"]) == (images, None, 0)
+        assert notes == [
+            "whether bare.safetensors learnt from these images cannot be checked: its file does not list them"
+        ]
+    # A twin that says less: what the first learnt from is left out all the same.
+    grown = draw(shutil.copytree(photos, tmp_path / "grown"), 9, seed=5, name="new ")
+    data, notes, _ = measured(run[0] / "model.safetensors", grown, "--twin", bare)
+    assert data["learnt"] is None
+    assert data["images"] + data["left_out"] == 8  # as drawn anew
+    assert data["left_out"] > 0
+    assert len(notes) == 2
+
+
+def test_evaluate_leaves_the_test_part_of_a_public_set_as_it_is(tmp_path):
+    save_network(tmp_path / "bare.safetensors", group_cnn("c1", 1, 10, 20, width=2, stages=(1,)))
+    data, notes, _ = measured(tmp_path / "bare.safetensors", "digits")
+    assert (data["images"], data["learnt"], data["left_out"]) == (len(load("digits").test), None, 0)
+    assert notes == []
+
+
+def test_a_list_of_learnt_images_that_is_none_is_refused(run, photos, tmp_path):
+    network = load_network(run[0] / "model.safetensors")
+    save_network(tmp_path / "liar.safetensors", network, classes=["bar", "square"], notes={"learnt": "all of them"})
+    done = unpose("evaluate", tmp_path / "liar.safetensors", photos)
+    assert done.exit_code == 2, done.output
+    assert "list of learnt images" in words(done.stderr)
+
+
+def test_evaluate_knows_images_again_on_another_canvas_and_among_other_colours(tmp_path):
+    rng = np.random.default_rng(19)
+    for label in ("one", "other"):
+        (tmp_path / "mixed" / label).mkdir(parents=True)
+        for number in range(10):
+            pixels = rng.integers(0, 256, (200, 300, 3), dtype=np.uint8)
+            if number % 2:  # grey but for a little, which is read as grey
+                pixels = (pixels[..., :1] // 2 + rng.integers(60, 63, (200, 300, 3), dtype=np.uint8)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "mixed" / label / f"{number}.png")
+    out = tmp_path / "run"
+    done = unpose("train", tmp_path / "mixed", "--group", "c1", "--epochs", 1, "-o", out)
+    assert done.exit_code == 0, done.output
+    assert load_network(out / "model.safetensors").description["image_size"] == [85, 128]
+    assert measured(out / "model.safetensors", tmp_path / "mixed")[0]["left_out"] == 16
+    grey = shutil.copytree(tmp_path / "mixed", tmp_path / "grey", ignore=shutil.ignore_patterns("[02468].png"))
+    count = measured(out / "model.safetensors", grey, "--split", "all")[0]["learnt"]
+    assert count > 4
+    tall = rng.integers(0, 256, (190, 70, 3), dtype=np.uint8)
+    Image.fromarray(tall).save(tmp_path / "mixed" / "one" / "tall.png")
+    data, _, _ = measured(out / "model.safetensors", tmp_path / "mixed")
+    assert (data["images"], data["left_out"]) == (5, 16)
+
+
+# Answers, and what goes wrong ----------------------------------------------------------------------------------------
 
 
 def test_predict_gives_probabilities_as_csv_and_json(run, photos, tmp_path):
@@ -232,10 +364,12 @@ def test_models_that_are_none_or_do_not_fit(run, photos, tmp_path):
     done = unpose("evaluate", run[0] / "model.safetensors", "digits")
     assert done.exit_code == 2
     assert "tells apart bar, square; digits has 0, 1" in words(done.stderr)
-    network = load_network(run[0] / "model.safetensors")
-    liar = save_network(tmp_path / "liar.safetensors", network, classes=["one", "two", "three"])
+    with safetensors.safe_open(run[0] / "model.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["unpose"]) | {"classes": ["one", "two", "three"]}
+    liar, weights = tmp_path / "liar.safetensors", safetensors.torch.load_file(run[0] / "model.safetensors")
+    safetensors.torch.save_file(weights, liar, metadata={"unpose": json.dumps(about)})
     done = unpose("predict", "--model", liar, photos)
-    assert "names 3 classes for 2 outputs" in words(done.stderr)
+    assert "3 names of classes for 2 outputs" in words(done.stderr)
 
 
 def test_demo_learn_ends_with_the_picture(tmp_path, monkeypatch):

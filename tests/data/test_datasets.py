@@ -17,7 +17,7 @@ from unpose.data import Dataset, InputError, MissingData, Split, load
 from unpose.data import download as downloads
 from unpose.data.download import Remote, download
 from unpose.data.public import rotated
-from unpose.data.splits import held_out
+from unpose.data.splits import held_out, marks, packed, unpacked
 
 PARTS = ("train", "validation", "test")
 REAL = os.environ.get("UNPOSE_DATA", "")
@@ -125,6 +125,44 @@ def test_held_out_parts_share_nothing_and_every_class_is_in_each(rng):
     again = held_out(labels, (0.15, 0.15))
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
     assert not np.array_equal(parts[1], held_out(labels, (0.15, 0.15), random_state=1)[1])
+
+
+def test_an_image_is_known_again_by_its_mark_and_no_other_is_taken_for_it(rng):
+    images = rng.random((700, 7, 11, 3), dtype=np.float32)
+    found = marks(images)
+    assert len(set(found)) == len(found) == 700
+    assert {len(mark) for mark in found} == {6}
+    assert marks(images[500:501]) == found[500:501]  # whatever stands beside it
+    noise = np.float32(6e-8) * rng.choice(np.float32([-1, 1]), images.shape)
+    again = marks(images + noise)  # the last bit of every pixel, as another machine may compute it
+    assert np.mean([one == other for one, other in zip(found, again, strict=True)]) > 0.98
+    assert not set(found) & set(marks(images[:, ::-1]))
+    assert not set(found) & set(marks(images[..., ::-1]))
+    assert not set(found) & set(marks(images / 2))
+    square = images[..., :7, 0]
+    assert not set(marks(square)) & set(marks(square.transpose(0, 2, 1)))
+    assert marks(np.full((1, 5, 7), np.inf))  # others refuse it
+
+
+def test_a_dot_is_known_by_its_place_and_an_empty_image_is_one_too():
+    dots = np.zeros((35, 5, 7), np.uint8)
+    dots[np.arange(35), np.arange(35) // 7, np.arange(35) % 7] = 255
+    assert len(set(marks(dots))) == 35
+    assert len(set(marks(np.zeros((3, 5, 7), np.uint8)))) == 1
+
+
+def test_marks_as_text_and_back(rng):
+    found = set(marks(rng.random((53, 5, 7))))
+    assert unpacked(packed(found), "a file") == found
+    assert unpacked(packed(set()), "a file") == set()
+    assert len(packed(found)) == 8 * 53
+    assert packed(found) == packed(set(sorted(found, reverse=True)))
+
+
+@pytest.mark.parametrize("text", [17, None, ["AAAAAAAA"], "AAAA", "AAAAAAA!", "AAAAAAA\u00e9"])
+def test_what_is_no_list_of_marks_is_refused(text):
+    with pytest.raises(ValueError, match="a file: its list of learnt images"):
+        unpacked(text, "a file")
 
 
 def test_rotated_draws_different_images_at_uniform_angles():
@@ -254,6 +292,7 @@ def test_a_folder_of_class_folders(tmp_path, rng):
     assert found.classes == ("cat", "dog")
     assert [len(getattr(found, part)) for part in PARTS] == [20, 5, 5]
     assert any("dog/torn.png" in note for note in found.notes)
+    assert found.is_drawn
     assert load(str(tmp_path)).name == tmp_path.name
 
 
@@ -266,6 +305,7 @@ def test_a_folder_that_is_divided_already(tmp_path, rng):
     assert [len(getattr(found, part)) for part in PARTS] == [12, 4, 6]
     assert found.channels == 3
     assert "as divided there" in found.source
+    assert not found.is_drawn
 
 
 @pytest.mark.parametrize(
@@ -295,8 +335,10 @@ def test_an_archive_of_ones_own(tmp_path, small, rng):
     found = load(path)
     assert found.classes[3] == "kind 3"
     assert [len(getattr(found, part)) for part in PARTS] == [40, 10, 10]
+    assert found.is_drawn
     np.savez(path, **small, x_valid=small["x_test"], y_valid=small["y_test"])
     assert np.array_equal(load(path).validation.images, small["x_test"])
+    assert not load(path).is_drawn
     np.savez(path, pixels=small["x_train"])
     with pytest.raises(InputError, match="holds pixels; needed: x and y"):
         load(path)

@@ -9,6 +9,7 @@ import safetensors.torch
 import torch
 
 from unpose.data import Dataset, InputError, Split
+from unpose.data.splits import marks, unpacked
 from unpose.images import as_batch
 from unpose.nn import GSAConfig, count_parameters, group_cnn, gsa_net, rebuild, refined, swivel_net
 from unpose.train import (
@@ -20,6 +21,8 @@ from unpose.train import (
     build_network,
     load_network,
     read_classes,
+    read_notes,
+    save_network,
     train,
     twin_description,
 )
@@ -55,6 +58,12 @@ def stop_at(step, what):
             raise what
 
     return watch
+
+
+def marked(count, seed):
+    """Noise of the problem's shape, with labels of its three classes."""
+    images = np.random.default_rng(seed).random((count, 9, 11), dtype=np.float32)
+    return Split(images, np.arange(count) % 3)
 
 
 def tensors(folder):
@@ -181,6 +190,34 @@ def test_what_a_run_leaves(problem, small_recipe, tmp_path):
     assert len(rows) == 4
     assert float(rows[2].split(",")[2]) == outcome.history[1]["train_loss"]
     assert read_classes(tmp_path / "deep" / "run" / "model.safetensors") == ("bar", "corner", "dot")
+
+
+def learnt(folder):
+    return unpacked(read_notes(folder / "model.safetensors")["learnt"], "its file")
+
+
+def test_the_file_says_which_images_had_a_part_in_it(problem, small_recipe, tmp_path):
+    train(problem, small_recipe(epochs=1), tmp_path)
+    assert learnt(tmp_path) == {*marks(problem.train.images), *marks(problem.validation.images)}
+    assert not learnt(tmp_path) & set(marks(problem.test.images))
+
+
+def test_what_a_beginning_learnt_from_is_learnt_from_too(problem, small_recipe, tmp_path):
+    train(problem, small_recipe(epochs=1), tmp_path / "first")
+    others = Dataset("others", "made for tests", problem.classes, *(marked(20, seed) for seed in (7, 8, 9)))
+    second = small_recipe(epochs=1, network={"begin": str(tmp_path / "first" / "model.safetensors")})
+    train(others, second, tmp_path / "second")
+    own = {*marks(others.train.images), *marks(others.validation.images)}
+    assert learnt(tmp_path / "second") == own | learnt(tmp_path / "first")
+    bare = save_network(tmp_path / "bare.safetensors", load_network(tmp_path / "first" / "model.safetensors"))
+    train(others, small_recipe(epochs=1, network={"begin": str(bare)}), tmp_path / "third")
+    assert learnt(tmp_path / "third") == own
+
+
+def test_so_many_images_that_the_file_would_grow_are_not_listed(problem, small_recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop_module, "_MOST_MARKS", 72)
+    train(problem, small_recipe(epochs=1), tmp_path)
+    assert "learnt" not in read_notes(tmp_path / "model.safetensors")
 
 
 # When things go wrong ------------------------------------------------------------------------------------------------
@@ -428,3 +465,12 @@ def test_a_twin_knows_translations_only_and_has_as_many_parameters(network):
 def test_building_twice_gives_the_same_weights(problem, small_recipe):
     one, other = (build_network(small_recipe(), problem).state_dict() for _ in range(2))
     assert_same_bits(one, other)
+
+
+def test_measuring_leaves_a_frozen_part_frozen(problem):
+    network = group_cnn("c4", 1, 3, (9, 11), parameters=2000).train()
+    frozen = next(module for module in network.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm))
+    frozen.eval()
+    accuracy(network, problem.test)
+    assert network.training
+    assert not frozen.training

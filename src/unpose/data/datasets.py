@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unpose.data.folders import Colour, InputError, Progress, read_images
 from unpose.data.public import READERS, MissingData, Place
-from unpose.data.splits import Dataset, Split, held_out, integers, with_validation
+from unpose.data.splits import DRAWN, Dataset, Split, held_out, integers, with_validation
 from unpose.images.arrays import first_of, is_folder, member_names, read_member
 from unpose.images.frames import Unreadable, printable
 
@@ -108,7 +108,7 @@ def _from_folder(path: Path, size: int | None, color: Colour, progress: Progress
             few = min(range(len(classes)), key=lambda number: int((labels == number).sum()))
             raise InputError(f"{shown}: {error} (class {few} is {classes[few]!r})") from error
         train, validation, test = (everything.take(part) for part in chosen)
-        source = f"folder {shown}, divided 70:15:15 within each class, seed 0"
+        source = f"folder {shown}, {DRAWN}"
         return Dataset(path.resolve().name, source, classes, train, validation, test, notes)
     which = np.array([_SPLIT_FOLDERS[way[0].lower()] for way in ways])
     missing = {"train", "test"} - set(which.tolist())
@@ -130,7 +130,7 @@ def _from_npz(path: Path) -> Dataset:
         whole = Split(read_member(path, "x"), integers(read_member(path, "y")))
         classes = classes or _numbered(whole.labels)
         train, validation, test = (whole.take(part) for part in held_out(whole.labels, _FOLDER_SHARES))
-        source = f"{path}, divided 70:15:15 within each class, seed 0"
+        source = f"{path}, {DRAWN}"
         return Dataset(path.stem, source, classes, train, validation, test)
     wanted = ["x_train", "y_train", "x_test", "y_test"]
     if not set(wanted) <= keys:

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
+from unpose.data.splits import marks, packed, unpacked
 from unpose.images.files import write_text
 from unpose.images.ground import light_of
 from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters, refined
 from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, steps_in_epoch, training_batch
-from unpose.train.checkpoint import load_network, save_network
+from unpose.train.checkpoint import load_network, read_notes, save_network
 from unpose.train.measure import validate
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
 from unpose.train.pretrained import pretrained_file
@@ -33,6 +34,8 @@ from unpose.train.step import learn
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
 _CHECKPOINT_SECONDS = 300.0
+_MOST_MARKS = 50_000
+"""Images that a network's file lists at most: 400 kB, a tenth of the header that is read."""
 _OFFSET = 2.0
 """Deviation of the constants in queries that begin with one."""
 _LOOK_EVERY = 20
@@ -101,16 +104,19 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
 
 def _begun(begin: str, like: Network) -> Network:
     """The network in this file or with this name, for the group of another that is otherwise the same."""
-    try:
-        file = Path(begin) if Path(begin).is_file() else pretrained_file(begin)
-    except ValueError as error:
-        raise ValueError(f"network.begin: no file is called {begin!r}, nor is a model: {error}") from error
-    found = load_network(file)
+    found = load_network(_beginning(begin))
     names = found.description.keys() | like.description.keys()
     differing = [name for name in sorted(names) if found.description.get(name) != like.description.get(name)]
     if set(differing) - {"group"}:
         raise ValueError(f"network.begin: {begin} differs from the recipe's network in {', '.join(differing)}")
     return refined(found, like.group) if differing else found
+
+
+def _beginning(begin: str) -> Path:
+    try:
+        return Path(begin) if Path(begin).is_file() else pretrained_file(begin)
+    except ValueError as error:
+        raise ValueError(f"network.begin: no file is called {begin!r}, nor is a model: {error}") from error
 
 
 def train(
@@ -134,7 +140,8 @@ def train(
         is used once, at the end
     folder : where the run is kept; nothing is written without one
         ``config.toml``, ``state.safetensors`` (to go on), ``model.safetensors`` (the network that is kept), ``log.csv``
-        and, at the end, ``result.json``
+        and, at the end, ``result.json``; the network's file lists marks of the training and validation images, up to
+        50,000, so that they are known again
     processes : from :func:`unpose.train.joined_processes` under ``torchrun``; this one alone by default
     resume : go on from the folder's state, where there is one; the result is the same, bit for bit on one device and
         with the same number of threads, as that of a run that was never stopped
@@ -174,9 +181,11 @@ def train(
         step: Step = partial(learn, state, recipe, processes, min(batch, len(dataset.train)))
         step = Replayed(step, state.changing, device) if recorded else step
         shelf = make_shelf(dataset.train, device)
+        learnt = _learnt(dataset, recipe) if folder is not None and processes.is_first else {}
         run = _Run(
-            recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, shelf, step
-        )
+            recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, shelf, step,
+            learnt,
+        )  # fmt: skip
         while len(state.history) < recipe.epochs:
             run.epoch(state, watch, note)
     best = state.best_network()
@@ -204,6 +213,7 @@ class _Run:
     checkpoint_steps: int | None
     shelf: Shelf
     learn: Step
+    learnt: dict[str, str]  # the note that lists the images learnt from
     saved_at: float = 0.0  # seconds of the clock, when the state was last written
 
     def epoch(self, state: State, watch: Watch | None, note: Note | None) -> None:
@@ -282,6 +292,7 @@ class _Run:
             # What `predict` compares its images with; a thousand tell.
             light = asdict(light_of(self.dataset.train.images[:1000]))
             notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, "light": light} | state.history[-1]
+            notes |= self.learnt
             save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
         write_text(self.folder / LOG_FILE, _csv(state.history))
@@ -340,6 +351,16 @@ def _fingerprint(dataset: Dataset) -> str:
     for number in range(0, len(dataset.train), max(1, len(dataset.train) // 1000)):
         digest.update(dataset.train.images[number].tobytes())
     return digest.hexdigest()
+
+
+def _learnt(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
+    """A note with the marks of all images that have a part in the network; none where they are too many."""
+    if len(dataset.train) + len(dataset.validation) > _MOST_MARKS:
+        return {}
+    known = {*marks(dataset.train.images), *marks(dataset.validation.images)}
+    if (begin := recipe.network.begin) is not None:
+        known |= unpacked(read_notes(_beginning(begin)).get("learnt", ""), f"network.begin: {begin}")
+    return {"learnt": packed(known)} if len(known) <= _MOST_MARKS else {}
 
 
 @contextmanager
