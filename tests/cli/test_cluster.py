@@ -164,13 +164,12 @@ def test_an_existing_folder_is_never_overwritten_unasked(run, shapes, tmp_path):
         done = unpose("cluster", shapes, "-o", out, *arguments)
         assert done.exit_code == 2
         assert "--force" in done.output
-    assert unpose("cluster", shapes, "-o", out, "--resume").exit_code == 0  # finished: says so
+    assert unpose("cluster", shapes, "-o", out, "--clusters", "3", "--resume").exit_code == 0  # finished: says so
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     (tmp_path / "mine.txt").write_text("dear")
     done = unpose("cluster", shapes, "-o", tmp_path)
     assert done.exit_code == 2
     assert "not empty" in done.output
-    assert unpose("align", shapes / "hook", "-o", tmp_path, "--force").exit_code == 0
     assert (tmp_path / "mine.txt").read_text() == "dear"
 
 

@@ -3,12 +3,17 @@
 Nothing heavy is imported here or at the top of a command's file, so that ``unpose --help`` answers at once.
 """
 
+import errno
+import tempfile
+import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
 import unpose
+from unpose.cli.errors import Refused, failed
 
 _COMMANDS = {
     "demo": "See it work, on data that comes along.",
@@ -43,10 +48,29 @@ class _Lazy(click.Group):
         except KeyboardInterrupt:
             click.echo("\nStopped.", err=True)
             raise click.exceptions.Exit(130) from None  # what shells expect, and not click's 1
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever read our output has enough; click ends quietly
+            raise click.ClickException(str(error)) from error
+        except Exception as error:
+            raise failed(error, _kept(traceback.format_exc())) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
+
+
+def _kept(text: str) -> Path:
+    """A file of its own for what is too long to be said."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="unpose-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as file:
+        file.write(text)
+    return Path(file.name)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

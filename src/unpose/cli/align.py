@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import unpose
+from unpose.cli.errors import Refused
 from unpose.cli.settings import Settings, as_toml, given, run_options
+from unpose.cli.tables import counted
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unpose.data import ImageSet
 
 _SHOWN = 48
@@ -37,22 +41,44 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
       mean.png, error.png   the mean, and the standard error of its pixels (the brightest is the largest)
       aligned.npy           all images upright: (n, h, w) or (n, h, w, 3), float32
       montage.png           some of them, as found and aligned
-      poses.csv             one row for each image: angle, shift, scale, mirrored, distance from the mean
+      poses.csv             one row for each image: angle, shift, scale, mirrored, and its distance from the mean:
+                            the RMS difference of their pixels
       rejected.csv, config.toml, log.txt
 
     \b
     Exit status: 0 done, 1 failed, 2 the call or the input is wrong, 130 stopped by Ctrl-C.
     """
-    from unpose.cli.cluster import command_again, read_input
+    summary = _run_align(images, out, Settings(**chosen), force=force, resume=resume)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+        return
+    together = counted(summary["images"], "image")
+    click.echo(f"{together} brought together; RMS difference from their mean {summary['distance']:.3g}.")
+    if summary["constant"]:
+        click.echo(f"{counted(summary['constant'], 'image')} constant, with nothing to align, but in the mean.")
+    if summary["rejected"]:
+        click.echo(f"{counted(summary['rejected'], 'image')} could not be read; {out / 'rejected.csv'} says why.")
+    for note in summary["notes"]:
+        click.echo(f"{note}.")
+    click.echo(f"The mean is {out / 'mean.png'}; before and after are in {out / 'montage.png'}.")
+
+
+def _run_align(images: Path, out: Path, settings: Settings, *, force: bool, resume: bool) -> dict[str, Any]:
+    """Read, bring together, write the run folder; the summary of it."""
+    from unpose.cli.cluster import command_again, finished_before, read_input
     from unpose.cli.progress import progress
     from unpose.cli.run_folder import check_run, open_run, spoken_errors
 
-    settings = Settings(**chosen)
+    if resume and not force and (made := finished_before("align", images, out, settings)):
+        return _summary(out, made.about)
     check_run(out, images, force=force, resume=resume)
     with spoken_errors(out, command_again("align", images, out, settings)):
         from unpose.cluster import align_stack
 
         found, settings = read_input(images, settings)
+        constant = _constant(found.images, settings.light)
+        if constant == len(found):
+            raise Refused(f"none of the {constant} images shows anything: they are all constant")
         with open_run(out, "align", settings, found, force=force) as folder, progress(log=folder.log) as report:
             folder.log(f"{len(found)} images read from {images}; {found.canvas}; {len(found.rejected)} rejected")
             stack = align_stack(
@@ -60,27 +86,38 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
                 max_shift=given(settings.max_shift), max_scale=settings.max_scale, device=settings.device,
                 n_jobs=given(settings.jobs), memory=settings.memory, progress=report, pieces=folder,
             )  # fmt: skip
-            summary = _write(out, images, found, stack.poses, stack.standard_error, settings)
+            told = _write(out, images, found, stack.poses, stack.standard_error, settings, constant)
             folder.log("finished")
             folder.finish()
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    click.echo(
-        f"{summary['images']:,} images brought together; RMS difference from their mean {summary['distance']:.3g}."
-    )
-    if summary["rejected"]:
-        click.echo(f"{summary['rejected']:,} files could not be read; {out / 'rejected.csv'} says why.")
-    click.echo(f"The mean is {out / 'mean.png'}; before and after are in {out / 'montage.png'}.")
+    return _summary(out, told)
 
 
-def _write(out: Path, source: Path, found: "ImageSet", poses: Any, error: Any, settings: Settings) -> dict[str, Any]:
-    """Everything a run of `align` holds, each file whole."""
+def _constant(images: "NDArray", light: str) -> int:
+    """How many images are constant once light is taken away."""
+    import torch
+
+    from unpose.cluster.light import prepared, show_something
+    from unpose.images import as_batch
+
+    return int((~show_something(prepared(as_batch(images, dtype=torch.float32), light))).sum())
+
+
+def _summary(out: Path, told: dict[str, Any]) -> dict[str, Any]:
+    """The answer, for scripts, from what the run's config.toml tells."""
+    keys = ("images", "constant", "rejected", "distance", "notes")
+    return {"run": str(out)} | {key: told[key] for key in keys} | {"mean": str(out / "mean.png")}
+
+
+def _write(
+    out: Path, source: Path, found: "ImageSet", poses: Any, error: Any, settings: Settings, constant: int
+) -> dict[str, Any]:
+    """Everything a run of `align` holds, each file whole; what its config.toml tells about it."""
     import io
 
     import numpy as np
 
     from unpose.cli.finished_run import printable_path
+    from unpose.cli.run_folder import fingerprint
     from unpose.cli.tables import as_csv, pose_parts
     from unpose.cluster.pictures import averages, upright
     from unpose.images.files import write_chunks, write_image, write_text
@@ -108,9 +145,10 @@ def _write(out: Path, source: Path, found: "ImageSet", poses: Any, error: Any, s
     write_text(out / "poses.csv", as_csv(list(rows[0]), rows))
     reasons = [{"path": name, "reason": reason} for name, reason in found.rejected]
     write_text(out / "rejected.csv", as_csv(("path", "reason"), reasons))
-    told = {"version": unpose.__version__, "input": printable_path(source), "canvas": found.canvas}
-    write_text(out / "config.toml", as_toml(settings, told, leave_out=("clusters",)))
-    return {
-        "run": str(out), "images": len(found), "rejected": len(found.rejected),
-        "distance": float(np.sqrt((distances**2).mean())), "mean": str(out / "mean.png"),
+    told = {
+        "version": unpose.__version__, "input": printable_path(source), "canvas": found.canvas,
+        "fingerprint": fingerprint(found), "images": len(found), "constant": constant, "rejected": len(found.rejected),
+        "distance": float(np.sqrt((distances**2).mean())), "notes": found.notes,
     }  # fmt: skip
+    write_text(out / "config.toml", as_toml(settings, told, leave_out=("clusters",)))
+    return told

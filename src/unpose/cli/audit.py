@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.learning import ModelFile
+from unpose.cli.learning import ModelFile, write_picture
+from unpose.cli.output import check_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,9 +36,10 @@ _SWEEP = 24
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON instead of the table.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (PNG) here.")
+@click.option("--force", is_flag=True, help="Replace the picture that is there.")
 def command(
     checkpoint: Path, group: str | None, images: Path | None, count: int, seed: int, tolerance: float, as_json: bool,
-    out: Path | None,
+    out: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Measure how invariant a trained network is.
 
@@ -67,6 +69,8 @@ def command(
     from unpose.audit import audit_modules, equivariance_error
     from unpose.groups import parse
 
+    if out is not None:
+        check_picture(out, force)
     network = _load(checkpoint)
     claimed, channels, frame = _claims(network.description)
     try:
@@ -82,7 +86,7 @@ def command(
     except ValueError as error:
         raise click.UsageError(f"{checkpoint} cannot be audited under {tried}: {error}") from error
     if out is not None:
-        _write(out, _picture(network, inputs, measured, checkpoint.name, seed))
+        write_picture(out, _picture(network, inputs, measured, checkpoint.name, seed))
     if as_json:
         click.echo(json.dumps(_numbers(measured, modules, checkpoint, tolerance), indent=2))
     else:
@@ -170,16 +174,6 @@ def _picture(network: "Network", inputs: "Tensor", measured: "EquivarianceError"
         size=(460, 280),
     )  # fmt: skip
     return figures.beside([around, by_element], title=f"Audit of {name}")
-
-
-def _write(path: Path, picture: "Image") -> None:
-    from unpose.images.files import write_image
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_image(path, picture)
-    except OSError as error:
-        raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint="--out") from error
 
 
 def _numbers(

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.settings import Refused, Settings, given, run_options
+from unpose.cli.errors import Refused
+from unpose.cli.settings import Settings, given, run_options
+from unpose.cli.tables import counted
 
 if TYPE_CHECKING:
     from unpose.cli.run_folder import RunFolder
+    from unpose.cli.settings import Made
     from unpose.data import ImageSet
 
 
@@ -42,7 +45,8 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     \b
     The run folder holds:
       report.html       the page: open it in a browser
-      labels.csv        one row for each image: group, confidence, angle, shift, scale, mirrored
+      labels.csv        one row for each image: group, confidence, angle, shift, scale, mirrored, and its distance
+                        from the average: the RMS difference of their pixels
       means/            the average of each group, and a map of its error
       rejected.csv      what could not be read, and why
       clusters.json, model.json + model.safetensors, config.toml, log.txt
@@ -55,9 +59,11 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
         click.echo(json.dumps(summary, indent=2))
         return
     sure = f"{summary['confidence']:.0%} sure on average"
-    click.echo(f"{summary['images']:,} images, {summary['clusters']:,} groups, {sure}.")
+    click.echo(f"{counted(summary['images'], 'image')}, {counted(summary['clusters'], 'group')}, {sure}.")
+    if summary["no_cluster"]:
+        click.echo(f"{counted(summary['no_cluster'], 'image')} in no group: constant, with nothing to compare.")
     if summary["rejected"]:
-        click.echo(f"{summary['rejected']:,} files could not be read; {out / 'rejected.csv'} says why.")
+        click.echo(f"{counted(summary['rejected'], 'image')} could not be read; {out / 'rejected.csv'} says why.")
     for note in summary["notes"]:
         click.echo(f"{note}.")
     for measure, value in summary["agreement"].items():
@@ -69,10 +75,9 @@ def run_cluster(source: Path, out: Path, settings: Settings, *, force: bool, res
     """Read, find the groups, write the run folder; the summary of it."""
     from unpose.cli.finished_run import read_run, summary, write_page, write_run
     from unpose.cli.progress import progress
-    from unpose.cli.run_folder import check_run, is_finished, open_run, spoken_errors
+    from unpose.cli.run_folder import check_run, open_run, spoken_errors
 
-    if resume and not force and is_finished(out):
-        click.echo(f"{out} is finished already.", err=True)
+    if resume and not force and finished_before("cluster", source, out, settings):
         return summary(read_run(out))
     check_run(out, source, force=force, resume=resume)
     # How much of the machine was used, and where results went, are no part of them.
@@ -86,7 +91,7 @@ def run_cluster(source: Path, out: Path, settings: Settings, *, force: bool, res
             began = time.monotonic()
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
             model = _fit(images, settings, folder, report)
-            folder.log(f"{model.n_clusters_} groups found after {time.monotonic() - began:.1f} s")
+            folder.log(f"{counted(model.n_clusters_, 'group')} found after {time.monotonic() - began:.1f} s")
             report("write", 0, 2)
             run = write_run(out, source, images, model, settings, same)
             report("write", 1, 2)
@@ -97,6 +102,18 @@ def run_cluster(source: Path, out: Path, settings: Settings, *, force: bool, res
     return summary(run)
 
 
+def finished_before(kind: str, source: Path, out: Path, settings: Settings) -> "Made | None":
+    """This very run, where the folder holds it finished, which is said; another finished run is refused."""
+    from unpose.cli.run_folder import check_same, finished
+
+    if (made := finished(out)) is None:
+        return None
+    images, settings = read_input(source, settings)
+    check_same(out, made, kind, settings, images)
+    click.echo(f"{out} is finished already.", err=True)
+    return made
+
+
 def read_input(source: Path, settings: Settings) -> "tuple[ImageSet, Settings]":
     """The images, and the settings with what could be known only from them and from the machine."""
     from unpose.cli.progress import progress
@@ -105,7 +122,13 @@ def read_input(source: Path, settings: Settings) -> "tuple[ImageSet, Settings]":
     from unpose.groups import parse_continuous
 
     settings = on_device(settings)
-    group = repr(parse_continuous(settings.group))
+    try:
+        group = repr(parse_continuous(settings.group))
+    except ValueError as error:
+        raise Refused(
+            "--group must be one of the continuous groups translation, se2, similarity, affine and perspective, or one "
+            f"of them with +mirror, got {settings.group!r}"
+        ) from error
     with progress() as report:
         images = read_images(
             source, size=given(settings.size), memory=settings.memory, jobs=given(settings.jobs), progress=report

@@ -1,5 +1,6 @@
 """``unpose demo``: handwritten digits at random pose, grouped without being told what a digit is."""
 
+import io
 import json
 import time
 from pathlib import Path
@@ -7,39 +8,72 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unpose.cli.errors import Refused
+from unpose.cli.settings import Settings
+from unpose.cli.tables import counted
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PER_CLASS = 30
 _SIDE, _MARGIN = 28, 8
+_OWNER = "unpose demo"
+_HEAD = 256
+"""Bytes of a PNG among which its owner is."""
 
 
 def cluster_demo(out: Path, seed: int, force: bool, as_json: bool) -> None:
     """Write digits turned every way as a folder of PNGs, cluster the folder, say where the page is."""
     from unpose.cli.cluster import run_cluster
     from unpose.cli.run_folder import check_run
-    from unpose.cli.settings import Settings
-    from unpose.images.files import write_image
 
     began = time.perf_counter()
     folder, run = out / "digits", out / "run"
     check_run(run, folder, force=force, resume=False)
+    _check_own(folder)
     images, digits = turned_digits(seed)
     for number, (image, digit) in enumerate(zip(images, digits, strict=True)):
-        (folder / str(digit)).mkdir(parents=True, exist_ok=True)
-        write_image(folder / str(digit) / f"{number:03d}.png", image)
+        _write(folder / str(digit) / f"{number:03d}.png", image)
     click.echo(f"{len(images)} handwritten digits, each turned and shifted at random, are in {folder}.", err=True)
     told = run_cluster(folder, run, Settings(seed=seed), force=force, resume=False)
     if as_json:
         click.echo(json.dumps(told, indent=2))
         return
     click.echo(
-        f"{told['clusters']} groups found in {told['images']} images, without labels, in "
+        f"{counted(told['clusters'], 'group')} found in {told['images']} images, without labels, in "
         f"{time.perf_counter() - began:.0f} s; agreement with the true digits {told['agreement']['accuracy']:.1%} "
         f"(one group for each), {told['agreement']['purity']:.1%} (each group its most frequent digit). "
         "A 6 upside down is much like a 9."
     )
     click.echo(f"The page is {told['report']}: open it in a browser.")
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder with images that no demonstration wrote: they would be replaced, or taken for digits."""
+    for path in folder.rglob("[!.]*"):
+        if not _is_own(path):
+            raise Refused(f"{folder} holds {path.name!r}, which no demonstration wrote; give another folder with -o")
+
+
+def _is_own(path: Path) -> bool:
+    if path.is_symlink() or not path.is_file():  # a link would lead our digits to somebody's folder
+        return path.is_dir() and not path.is_symlink()
+    with path.open("rb") as stream:
+        return _OWNER.encode() in stream.read(_HEAD)
+
+
+def _write(path: Path, image: "NDArray") -> None:
+    """A PNG that says whose it is."""
+    import numpy as np
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    from unpose.images.files import write_chunks
+
+    about, stream = PngInfo(), io.BytesIO()
+    about.add_text("Software", _OWNER)
+    Image.fromarray((image * 255 + 0.5).astype(np.uint8)).save(stream, format="PNG", pnginfo=about)
+    write_chunks(path, [stream.getvalue()])
 
 
 def turned_digits(seed: int) -> "tuple[NDArray, NDArray]":

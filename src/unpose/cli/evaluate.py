@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unpose.cli.learning import SWEEP, ModelFile, load_data, load_model, sweep_angles, sweep_picture, write_picture
+from unpose.cli.output import check_picture
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,9 +34,10 @@ _PARTS = ("train", "validation", "test")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (PNG) here.")
+@click.option("--force", is_flag=True, help="Replace the picture that is there.")
 def command(
     checkpoint: Path, data: str, twin: Path | None, split: str, root: Path | None, device: str, as_json: bool,
-    out: Path | None,
+    out: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Measure a network on images as they are and turned by every 15 degrees.
 
@@ -57,6 +59,8 @@ def command(
     from unpose.data import NAMES
     from unpose.train import accuracy_by_angle
 
+    if out is not None:
+        check_picture(out, force)
     files, models = {checkpoint.name: checkpoint}, {checkpoint.name: load_model(checkpoint, device, "CHECKPOINT")}
     if twin is not None:
         label = twin.name if twin.name != checkpoint.name else f"{twin.parent.name}/{twin.name}"

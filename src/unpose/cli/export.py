@@ -1,15 +1,19 @@
 """``unpose export``: the results of a run in the form the next tool wants."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.settings import Refused
+from unpose.cli.errors import Refused
+from unpose.cli.output import check_output, is_stream, write_output
+from unpose.cli.tables import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 120
 _FORMS = ("csv", "folders", "npz", "star")
+_EXPORTED = re.compile(r"(cluster-\d{3,}|no-cluster)(/\d{6,}-[^/]+)?", re.DOTALL)
+"""Paths that an export to folders makes."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,7 +43,8 @@ def command(
     """Hand the results of a run on.
 
     \b
-      csv       the table: path, frame, cluster, confidence, angle, shift, scale, mirrored, distance
+      csv       the table: path, frame, cluster, confidence, angle, shift, scale, mirrored, distance (the RMS
+                difference of pixels from the mean)
       folders   one folder for each cluster with copies of its images, or with --aligned the images upright
       npz       NumPy arrays: aligned, labels, confidences, poses, means, names
       star      RELION's columns: image name, class (from 1), psi, origin in pixels of the files
@@ -56,26 +63,26 @@ def command(
     The images themselves are only read, never changed. npz and --aligned need them where they were, and unchanged.
     """
     from unpose.cli.finished_run import read_run, table
-    from unpose.images.files import write_chunks, write_text
 
     found = read_run(run)
-    if out.exists() and not force:
-        raise Refused(f"{out} is there already; give another name, or --force to replace it")
-    try:
-        if form == "csv":
-            write_text(out, table(found))
-        elif form == "star":
-            if found.source_scale is None:
-                click.echo("The images had several sizes: origins are in pixels of the canvas.", err=True)
-            write_text(out, _star(found, pixel_size))
-        elif form == "npz":
-            write_chunks(out, [_npz(found, images)])
-        else:
+    check_output(out, force)
+    if form == "csv":
+        write_output(out, table(found).encode())
+    elif form == "star":
+        if found.source_scale is None:
+            click.echo("The images had several sizes: origins are in pixels of the canvas.", err=True)
+        write_output(out, _star(found, pixel_size).encode())
+    elif form == "npz":
+        write_output(out, _npz(found, images))
+    else:
+        _check_export(out)
+        try:
             _folders(found, out, images, aligned)
-    except OSError as error:
-        raise click.ClickException(f"{out} cannot be written: {error.strerror or error}") from error
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from error
     told = {"run": str(run), "to": form, "out": str(out), "images": len(found.names)}
-    click.echo(json.dumps(told, indent=2) if as_json else f"{told['images']:,} images, in {out}.")
+    shown = json.dumps(told, indent=2) if as_json else f"{counted(len(found.names), 'image')}, in {out}."
+    click.echo(shown, err=is_stream(out))
 
 
 @dataclass(frozen=True)
@@ -131,24 +138,24 @@ def _folders(run: "FinishedRun", out: Path, moved: Path | None, aligned: bool) -
     paths = [_moved_path(Path(path), run, moved) for path in run.about["paths"]]
     several = {path for path, count in Counter(paths).items() if count > 1}  # stacks: no file is one image
     pixels = _read_again(run, moved) if aligned or several else None
-    unfinished = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    for i, (name, path) in enumerate(zip(run.names, paths, strict=True)):
-        folder = unfinished / cluster_name(int(run.model.labels_[i]))
-        folder.mkdir(parents=True, exist_ok=True)
-        if pixels is not None and (aligned or path in several):
-            image = pixels.images[i : i + 1]
-            shown = upright(image, run.model.poses_[i : i + 1]) if aligned else image
-            low, high = pixels.window
-            write_image(folder / f"{i:06d}-{safe_name(Path(name).stem)}.png", (shown[0] - low) / (high - low))
-        elif not path.is_file():
-            shutil.rmtree(unfinished)
-            raise Refused(f"{name} is not where it was; --images says where the images are now")
-        else:
-            shutil.copyfile(path, folder / f"{i:06d}-{safe_name(Path(name).name)}")
-    if out.is_dir():
-        _remove_export(out)
-    unfinished.replace(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as beside:
+        made = Path(beside) / "made"
+        for i, (name, path) in enumerate(zip(run.names, paths, strict=True)):
+            folder = made / cluster_name(int(run.model.labels_[i]))
+            folder.mkdir(parents=True, exist_ok=True)
+            if pixels is not None and (aligned or path in several):
+                image = pixels.images[i : i + 1]
+                shown = upright(image, run.model.poses_[i : i + 1]) if aligned else image
+                low, high = pixels.window
+                write_image(folder / f"{i:06d}-{safe_name(Path(name).stem)}.png", (shown[0] - low) / (high - low))
+            elif not path.is_file():
+                raise Refused(f"{name} is not where it was; --images says where the images are now")
+            else:
+                shutil.copyfile(path, folder / f"{i:06d}-{safe_name(Path(name).name)}")
+        if out.is_dir():
+            shutil.rmtree(out)
+        made.replace(out)
 
 
 def _moved_path(path: Path, run: "FinishedRun", moved: Path | None) -> Path:
@@ -157,12 +164,13 @@ def _moved_path(path: Path, run: "FinishedRun", moved: Path | None) -> Path:
     return moved / path.relative_to(run.source) if path != run.source else moved
 
 
-def _remove_export(out: Path) -> None:
-    """Remove an earlier export, and nothing that is not one."""
-    foreign = [each.name for each in out.iterdir() if not each.name.startswith(("cluster-", "no-cluster"))]
-    if foreign:
-        raise Refused(f"{out} holds {safe_name(foreign[0])}, which no export wrote; give another folder")
-    shutil.rmtree(out)
+def _check_export(out: Path) -> None:
+    """Refuse to replace what is not an earlier export, before anything is copied."""
+    if out.is_file():
+        raise Refused(f"{out} is a file; give a folder")
+    for each in out.rglob("*") if out.is_dir() else ():
+        if not _EXPORTED.fullmatch(each.relative_to(out).as_posix()):
+            raise Refused(f"{out} holds {safe_name(each.name)}, which no export wrote; give another folder")
 
 
 def safe_name(name: str) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpose
-from unpose.cli.run_folder import MEANS, fingerprint, is_finished
-from unpose.cli.settings import Refused, Settings, as_toml
+from unpose.cli.errors import Refused
+from unpose.cli.run_folder import MEANS, PIECES, fingerprint, finished
+from unpose.cli.settings import Settings, as_toml
 from unpose.cli.tables import as_csv, pose_parts
 
 if TYPE_CHECKING:
@@ -70,9 +71,15 @@ def read_run(path: Path) -> FinishedRun:
     from unpose.cluster import InvariantClustering
     from unpose.images.files import read_file
 
-    if not is_finished(path):
-        unfinished = path.is_dir() and any(path.glob(".pieces/begun.json"))
-        raise Refused(f"{path} holds {'an unfinished run; finish it first' if unfinished else 'no run'}")
+    if (made := finished(path)) is None:
+        unfinished = (path / PIECES / "begun.json").exists()
+        wrong = "an unfinished run; finish it first" if unfinished else "no run of `unpose cluster`"
+        raise Refused(f"{path} holds {wrong}")
+    if made.kind != "cluster":
+        raise Refused(
+            f"{path} holds a run of `unpose {made.kind}`, which has no groups: aligned.npy, mean.png and poses.csv in "
+            "it are the results; this command needs a run of `unpose cluster`"
+        )
     try:
         model = InvariantClustering.load(path)
         about = json.loads(read_file(path / "images.json", _LARGEST))
@@ -160,7 +167,10 @@ def write_run(
     for number in range(count):
         write_image(path / MEANS / f"{cluster_name(number)}.png", (means[number] - low) / (high - low))
         write_image(path / MEANS / f"{cluster_name(number)}-error.png", pictures["errors"][number] / brightest)
-    told = {"version": unpose.__version__, "input": printable_path(source), "canvas": images.canvas}
+    told = {
+        "version": unpose.__version__, "input": printable_path(source), "canvas": images.canvas,
+        "fingerprint": about["fingerprint"],
+    }  # fmt: skip
     write_text(path / "config.toml", as_toml(settings, told))
     return run
 
@@ -177,7 +187,10 @@ def printable_path(path: Path) -> str:
 
 
 def rows(run: FinishedRun) -> list[dict[str, Any]]:
-    """One row for each image: where it came from, its group and its pose."""
+    """One row for each image: where it came from, its group, its pose, the RMS difference of its pixels from the mean.
+
+    `unpose predict` has another distance, by which it decides: over the orbit, without light.
+    """
     model, about = run.model, run.about
     found = []
     for i, name in enumerate(about["names"]):

@@ -1,11 +1,14 @@
 """What the commands about networks share: data and models by name with errors for a person, devices, the sweep."""
 
+import io
 import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+from unpose.cli.output import write_output
 
 if TYPE_CHECKING:
     import torch
@@ -93,8 +96,12 @@ def pick_device(name: str) -> "torch.device":
     """``auto`` is a GPU where there is one; under ``torchrun`` each process takes its own."""
     import torch
 
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpus else "cpu"
+    there = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))]
+    if name not in there:
+        raise click.BadParameter(f"{name!r} cannot be used here; there is {', '.join(there)}", param_hint="--device")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -117,12 +124,8 @@ def sweep_picture(lines: "dict[str, NDArray]", title: str) -> "Image":
     )
 
 
-def write_picture(path: Path, picture: "Image", hint: str = "--out") -> None:
-    """A picture to a file, its folder made where it is not there."""
-    from unpose.images.files import write_image
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_image(path, picture)
-    except OSError as error:
-        raise click.BadParameter(f"cannot write {path}: {error.strerror}", param_hint=hint) from error
+def write_picture(path: Path, picture: "Image") -> None:
+    """A picture to a file as PNG, its folder made where it is not there."""
+    stream = io.BytesIO()
+    picture.save(stream, format="PNG", optimize=True)
+    write_output(path, stream.getvalue())

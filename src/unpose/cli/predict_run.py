@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from unpose.cli.settings import Refused
+from unpose.cli.errors import Refused
 from unpose.cli.tables import as_csv, deliver, pose_parts
 
 _COLUMNS = (
@@ -24,12 +24,13 @@ def predict_run(run: Path, images: Path, out: Path | None, as_json: bool, device
     from unpose.images.canvas import onto_canvas
 
     found = read_run(run)
+    picked = str(pick_device(device))
     try:
         with progress() as report:
             new = read_images(images, size=max(found.shape), color=found.color, fewest=1, progress=report)
             # The rule for the canvas looks at all images: new ones of another shape are brought to the run's own.
             canvas = np.stack([onto_canvas(image, found.shape) for image in new.images])
-            model = found.model.set_params(device=str(pick_device(device)), progress=report)
+            model = found.model.set_params(device=picked, progress=report)
             distances, poses = model.place(canvas)
     except ValueError as error:
         raise Refused(str(error)) from error

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from unpose.cli.output import is_stream, write_output
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -21,12 +23,16 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
       unpose report run -o ~/for-my-colleagues.html
     """
     from unpose.cli.finished_run import read_run, results, summary, write_page
-    from unpose.images.files import write_text
     from unpose.report.page import render
 
     found = read_run(run)
-    try:
-        page = write_page(found) if out is None else write_text(out, render(results(found)))
-    except OSError as error:
-        raise click.ClickException(f"{out or run} cannot be written: {error.strerror}") from error
-    click.echo(json.dumps(summary(found) | {"report": str(page)}, indent=2) if as_json else f"The page is {page}.")
+    if out is None:
+        try:
+            page = write_page(found)
+        except OSError as error:
+            raise click.ClickException(f"{run} cannot be written: {error.strerror}") from error
+    else:
+        page = out
+        write_output(out, render(results(found)).encode())
+    told = json.dumps(summary(found) | {"report": str(page)}, indent=2) if as_json else f"The page is {page}."
+    click.echo(told, err=out is not None and is_stream(out))

@@ -1,8 +1,8 @@
 """The folder of a run: one writer at a time, finished pieces for going on, every file whole or not at all.
 
 While a run is under way the folder holds ``.pieces``: what was begun (``begun.json``), the lock, and every finished
-piece of work. It disappears in one step when everything else is written; a folder with a ``config.toml`` and without
-``begun.json`` holds a finished run.
+piece of work. It disappears in one step when everything else is written; a folder without ``begun.json`` and with a
+``config.toml`` that a run wrote holds a finished run.
 """
 
 import hashlib
@@ -21,7 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 import unpose
-from unpose.cli.settings import Refused, Settings
+from unpose.cli.errors import Refused, failed
+from unpose.cli.settings import Made, Settings, read_toml
 
 if TYPE_CHECKING:
     from unpose.align.pieces import Arrays
@@ -97,21 +98,38 @@ def check_run(path: Path, source: Path, *, force: bool, resume: bool) -> None:
         raise Refused(f"{path} is a file; a run needs a folder of its own")
     if resume and not (path / PIECES / "begun.json").exists():
         raise Refused(f"{path} holds no run to go on with; leave out --resume to begin one")
-    if not force and path.is_dir():
-        _check_free(path)
+    if path.is_dir():
+        _check_free(path, force)
 
 
-def is_finished(path: Path) -> bool:
-    """Whether a folder holds a run that is complete."""
-    return (path / "config.toml").is_file() and not (path / PIECES / "begun.json").exists()
+def finished(path: Path) -> Made | None:
+    """The complete run that a folder holds, as its config.toml tells it."""
+    return None if (path / PIECES / "begun.json").exists() else read_toml(path / "config.toml")
+
+
+def check_same(path: Path, made: Made, kind: str, settings: Settings, images: "ImageSet") -> None:
+    """Refuse a finished run that is not the one asked for."""
+    before = {
+        "kind": made.kind, "version": made.about["version"], "input": made.about.get("fingerprint"),
+        "settings": made.settings.decisive(),
+    }  # fmt: skip
+    if difference := _difference(before, _identity(kind, settings, images)):
+        raise Refused(
+            f"{path} holds a finished run that was made {difference}. Give another folder, or --force to replace it"
+        )
+
+
+def _identity(kind: str, settings: Settings, images: "ImageSet") -> dict[str, Any]:
+    """What decides the results of a run."""
+    return {
+        "kind": kind, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
+    }  # fmt: skip
 
 
 @contextmanager
 def open_run(path: Path, kind: str, settings: Settings, images: "ImageSet", *, force: bool) -> Iterator[RunFolder]:
     """Begin a run in a folder, or go on with the one that was begun there; one process at a time."""
-    now = {
-        "kind": kind, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
-    }  # fmt: skip
+    now = _identity(kind, settings, images)
     try:
         (path / PIECES).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -134,27 +152,28 @@ def _check_places(path: Path, source: Path) -> None:
         )
 
 
-def _check_free(path: Path) -> None:
-    """A folder without a run must be empty, and a finished run stays as it is."""
+def _check_free(path: Path, force: bool) -> None:
+    """A finished run stays as it is unless forced; a folder without a run must be empty: its files are not ours."""
     if (path / PIECES / "begun.json").exists():
         return
-    if (path / "config.toml").exists():
-        raise Refused(f"{path} holds a finished run; give another folder, or --force to replace it")
-    if any(entry.name != PIECES for entry in path.iterdir()):
-        raise Refused(f"{path} is not empty and holds no run; give another folder, or --force to write into it")
+    if finished(path) is not None:
+        if not force:
+            raise Refused(f"{path} holds a finished run; give another folder, or --force to replace it")
+    elif any(entry.name != PIECES for entry in path.iterdir()):
+        why = ", and --force replaces nothing else" if force else ""
+        raise Refused(f"{path} is not empty and holds no run{why}; give another folder")
 
 
 def _begin(path: Path, now: dict[str, Any], force: bool) -> bool:
     """Whether the run begins here, and does not go on; what a killed process left half done goes."""
     from unpose.images.files import write_text
 
+    _check_free(path, force)  # another process may have finished between the first look and the lock
     for stale in (*path.glob(".*.tmp"), *path.glob(f"{MEANS}/.*.tmp"), *path.glob(f"{PIECES}/.*.tmp")):
         shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
     mark = path / PIECES / "begun.json"
     fresh = force or not mark.exists()
     if fresh:
-        if not force:
-            _check_free(path)  # another process may have finished between the first look and the lock
         for piece in (path / PIECES).glob("*.safetensors"):
             piece.unlink()
         write_text(mark, json.dumps(now, indent=1) + "\n")
@@ -168,13 +187,15 @@ def _begin(path: Path, now: dict[str, Any], force: bool) -> bool:
         (path / name).unlink(missing_ok=True)
     for picture in (path / MEANS).glob("cluster-*.png"):
         picture.unlink()
+    if (path / MEANS).is_dir() and not any((path / MEANS).iterdir()):
+        (path / MEANS).rmdir()  # a run that ends in an error leaves the folder as empty as it found it
     return fresh
 
 
 def _abandon(path: Path) -> None:
     """Leave no trace of a run that could not begin."""
+    (path / "log.txt").unlink(missing_ok=True)  # first: beside nothing of a run it would be taken for somebody's file
     shutil.rmtree(path / PIECES)
-    (path / "log.txt").unlink(missing_ok=True)
     if not any(path.iterdir()):
         path.rmdir()
 
@@ -240,16 +261,20 @@ def spoken_errors(path: Path, again: str) -> Iterator[None]:
 
     What happened to a run that has begun in the folder is in its log, too.
     """
+    mark = path / PIECES / "begun.json"
 
     def log(line: str) -> None:
-        if (path / PIECES / "begun.json").exists():
+        if mark.exists():
             _log(path, line)
 
     try:
         yield
     except KeyboardInterrupt:
         log("stopped by Ctrl-C")
-        click.echo(f"\nStopped; finished work is kept. Go on with: {again}", err=True)
+        if any((path / PIECES).glob("*.safetensors")):
+            click.echo(f"\nStopped; finished work is kept. Go on with: {again}", err=True)
+        else:
+            click.echo(f"\nStopped before any work was finished. Begin again with: {again}", err=True)
         raise click.exceptions.Exit(130) from None
     except click.exceptions.Exit:
         raise
@@ -263,6 +288,7 @@ def spoken_errors(path: Path, again: str) -> Iterator[None]:
         log(str(error))
         raise click.ClickException(str(error)) from error
     except Exception as error:
+        if not mark.exists():
+            raise  # there is no log; the traceback goes where those of other commands go
         log(traceback.format_exc())
-        told = str(error).partition("\n")[0] or type(error).__name__
-        raise click.ClickException(f"failed: {told}; {path / 'log.txt'} says more") from error
+        raise failed(error, path / "log.txt") from error

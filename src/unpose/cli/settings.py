@@ -35,10 +35,13 @@ class Settings:
         return {name: value for name, value in asdict(self).items() if name not in ("jobs", "memory")}
 
 
-class Refused(click.ClickException):
-    """A wrong call or input, in one line; exit status 2."""
+@dataclass(frozen=True)
+class Made:
+    """What the config.toml of a run says."""
 
-    exit_code = 2
+    kind: str  # the command that made it
+    settings: Settings
+    about: dict[str, Any]
 
 
 class _NumberOrAuto(click.ParamType):
@@ -46,7 +49,12 @@ class _NumberOrAuto(click.ParamType):
         self._kind, self.name = kind, name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else self._kind.convert(value, param, ctx)
+        if value == "auto":
+            return value
+        try:
+            return self._kind.convert(value, param, ctx)
+        except click.BadParameter as error:
+            self.fail(f"{error.message.rstrip('.')}; a number or auto is needed", param, ctx)
 
 
 class _Bytes(click.ParamType):
@@ -59,8 +67,8 @@ class _Bytes(click.ParamType):
             size = in_bytes(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        if size < 10**6:
-            self.fail(f"must be at least 1MB, got {value!r}", param, ctx)
+        if size < 2**20:
+            self.fail(f"must be at least 1MiB, got {value!r}", param, ctx)
         return size
 
 
@@ -150,6 +158,19 @@ def as_toml(settings: Settings, about: dict[str, Any], leave_out: tuple[str, ...
               if name not in leave_out]  # fmt: skip
     lines += ["", f"[{_ABOUT}]", *(f"{name} = {_value(value)}" for name, value in about.items())]
     return "\n".join(lines) + "\n"
+
+
+def read_toml(path: Path) -> Made | None:
+    """What :func:`as_toml` wrote into a file; None for a file that it did not write."""
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        about = said.pop(_ABOUT)
+        settings = Settings(**{name.replace("-", "_"): value for name, value in said.items()})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(about, dict) or not {"version", "input", "canvas"} <= about.keys():
+        return None
+    return Made("cluster" if "clusters" in said else "align", settings, about)
 
 
 def _value(value: Any) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.output import is_stream, write_output
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -51,18 +53,17 @@ def pose_parts(pose: "NDArray") -> dict[str, Any]:
     }  # fmt: skip
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things in words: 1 image, 2 images."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def deliver(text: str, out: Path | None, count: int, rejected: Sequence[tuple[str, str]]) -> None:
     """A table to stdout or to a file, and what could not be read to stderr."""
-    from unpose.images.files import write_text  # numpy and Pillow come with it
-
     if out is None:
         click.echo(text, nl=False)
     else:
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, text)
-        except OSError as error:
-            raise click.BadParameter(f"cannot write {out}: {error.strerror}", param_hint="--out") from error
-        click.echo(f"{count:,} images, in {out}.")
+        write_output(out, text.encode())
+        click.echo(f"{counted(count, 'image')}, in {out}.", err=is_stream(out))
     for name, reason in rejected:
         click.echo(f"not read: {name} {reason}", err=True)

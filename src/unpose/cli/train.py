@@ -116,6 +116,8 @@ def _run(
     from unpose.train import Diverged, Stopped, build_network, train
 
     quiet = not processes.is_first
+    if not (quiet or resume):
+        _check_free(folder, force)
     if quiet:
         processes.wait()  # one process fetches and reads first, the others find the files
     dataset = load_data(recipe.data.name, root, recipe.data.size, quiet=quiet)
@@ -144,6 +146,24 @@ def _run(
         raise click.ClickException(str(error)) from error
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def _check_free(folder: Path, force: bool) -> None:
+    """Refuse, before any data is read, to replace what is in a folder unless it is a run and that is asked for."""
+    from unpose.train import RecipeError, read_recipe
+
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    try:
+        read_recipe(folder / "config.toml")
+    except (RecipeError, OSError) as error:
+        why = ", and --force replaces nothing else" if force else ""
+        raise click.UsageError(f"{folder} is not empty and holds no run{why}; give another folder") from error
+    if not force:
+        raise click.UsageError(
+            f"{folder} holds a run and nothing is overwritten; give another folder, "
+            f"--resume {shlex.quote(str(folder))} to go on with it, or --force to replace it"
+        )
 
 
 @contextmanager

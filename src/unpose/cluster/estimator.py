@@ -21,7 +21,7 @@ from unpose.align.pieces import Chapter, Pieces
 from unpose.cluster import saving
 from unpose.cluster.averaging import average, moved
 from unpose.cluster.graph import NEIGHBOURS
-from unpose.cluster.light import CONTRAST, prepared
+from unpose.cluster.light import CONTRAST, prepared, show_something
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MOST, Round, attend, look
 from unpose.groups import parse_continuous
@@ -249,8 +249,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
         work = prepared(batch, self.light)
-        flat = work.flatten(1)
-        return work, (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
+        return work, show_something(work)
 
     def _check_seen(self, n: int, seen: int) -> None:
         if seen == 0:

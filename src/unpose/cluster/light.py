@@ -1,6 +1,7 @@
 """What the light does to a picture and a shape does not: a background that rises to one side, brightness, contrast."""
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.images import pixel_grid
@@ -31,6 +32,12 @@ def prepared(images: Tensor, light: str) -> Tensor:
         return torch.zeros_like(flat)
     factor = torch.where(seen, strength[seen].median() / strength.clamp(min=1e-30), 0.0)
     return flat * factor[:, None, None, None]
+
+
+def show_something(work: Tensor) -> NDArray:
+    """Which of the :func:`prepared` images are not constant, but for rounding: (n, c, h, w) -> (n,) bool."""
+    flat = work.flatten(1)
+    return (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
 
 
 def without_background(images: Tensor) -> Tensor:
