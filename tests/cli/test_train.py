@@ -20,7 +20,7 @@ from PIL import Image
 from unpose.cli import learn_demo, main
 from unpose.data import Dataset, load
 from unpose.nn import group_cnn
-from unpose.train import load_network, read_recipe, recipe_names, save_network
+from unpose.train import load_network, named_recipe, read_recipe, recipe_names, save_network
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -289,7 +289,8 @@ def test_stopped_by_the_keyboard_it_says_how_to_go_on(photos, tmp_path):
 
 
 def test_recipes_are_listed_printed_and_read_back(tmp_path, run, photos):
-    assert unpose("train", "--recipe", "list").stdout.split() == recipe_names()
+    listed = unpose("train", "--recipe", "list").stdout.splitlines()
+    assert [line.split(maxsplit=1) for line in listed] == [[name, named_recipe(name).title] for name in recipe_names()]
     printed = unpose("train", "--recipe", "rotmnist-r4", "--group", "c8", "--seed", 3, "--print")
     (tmp_path / "mine.toml").write_text(printed.stdout)
     recipe = read_recipe(tmp_path / "mine.toml")

@@ -124,7 +124,8 @@ class Job:
         if need > budget:
             raise ValueError(
                 f"about {need / 1e9:.1f} GB are needed for {len(one)} images of {one.shape[2]} x {one.shape[3]}, more "
-                f"than the budget of {budget / 1e9:.1f} GB; give fewer or smaller images, or a larger budget"
+                f"than the budget of {budget / 1e9:.1f} GB; give fewer or smaller images, less room for shifts and "
+                "scales (max_shift, max_scale), or a larger budget (memory)"
             )
 
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, **chosen: Any) -> None:
     """Find the kinds of things in a pile of images, however each is turned, shifted, scaled or mirrored.
 
-    IMAGES is a folder (with all below it), a TIFF stack, .npy, .npz, MRC, STAR, HDF5 or Zarr. What cannot be read is
-    left out and listed. Folders below IMAGES are taken for classes and used for nothing but to report agreement.
+    IMAGES is a folder (with all below it), a TIFF stack (three channels are one image in colour; of others split off
+    one), .npy, .npz, MRC, STAR, HDF5 or Zarr. What cannot be read is left out and listed. Folders below IMAGES are
+    taken for classes and used for nothing but to report agreement.
 
     \b
     Examples:

@@ -45,7 +45,8 @@ def command(
     \b
       csv       the table: path, frame, cluster, confidence, angle, shift, scale, mirrored, distance (the RMS
                 difference of pixels from the mean)
-      folders   one folder for each cluster with copies of its images, or with --aligned the images upright
+      folders   one folder for each cluster with copies of its images, or with --aligned the images upright; these,
+                and images out of stacks, are PNGs of 8 bits, as the page shows them: npz keeps all values
       npz       NumPy arrays: aligned, labels, confidences, poses, means, names
       star      RELION's columns: image name, class (from 1), psi, origin in pixels of the files
 

@@ -62,11 +62,12 @@ def command(
     end. The run's folder holds config.toml, log.csv, curves.png, model.safetensors (the network), state.safetensors (to
     go on from) and result.json.
     """
-    from unpose.train import RecipeError, joined_processes, recipe_names, recipe_toml, was_restarted
+    from unpose.train import RecipeError, joined_processes, named_recipe, recipe_names, recipe_toml, was_restarted
 
     if name == "list":
-        for known in recipe_names():
-            click.echo(known)
+        names = recipe_names()
+        for known in names:
+            click.echo(f"{known:{max(map(len, names))}}  {named_recipe(known).title}")
         return
     try:
         recipe, stem = _recipe(images, name, config, resume)
