@@ -42,12 +42,12 @@ def sample(images: Tensor, points: Tensor) -> Tensor:
     Parameters
     ----------
     images : (n, c, h, w)
-    points : (n, ..., 2)
+    points : (n, k, ..., 2)
         One image serves many sets of points and one set of points serves many images: n may be 1 in either.
 
     Returns
     -------
-    (n, c, ...) tensor, differentiable twice in images and points.
+    (n, c, k, ...) tensor, differentiable twice in images and points.
 
     Notes
     -----
@@ -177,9 +177,10 @@ def _check_floating(images: Tensor) -> None:
 
 def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """Check the shapes; where no gradient is asked for there is a compiled loop for the CPU and one for CUDA."""
-    if images.ndim != 4 or points.shape[-1] != 2 or points.ndim < 2:
+    if images.ndim != 4 or points.shape[-1] != 2 or points.ndim < 3:
         raise ValueError(
-            f"images must be (n, c, h, w) and points (n, ..., 2), got {tuple(images.shape)} and {tuple(points.shape)}"
+            "images must be (n, c, h, w) and points (n, k, ..., 2), got "
+            f"{tuple(images.shape)} and {tuple(points.shape)}"
         )
     _check_floating(images)
     if not (len(images) == len(points) or 1 in (len(images), len(points))):

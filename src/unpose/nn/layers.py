@@ -58,7 +58,7 @@ class _Pool(nn.Module):
 
 
 class SpatialPool(_Pool):
-    """Halve height and width by the ``"max"`` or ``"mean"`` of neighbours: (..., h, w) -> (..., ceil(h/2), ceil(w/2)).
+    """Halve height and width by the ``"max"`` or ``"mean"`` of neighbours: (b, c, ..., h, w) -> ceil(h/2), ceil(w/2).
 
     An even side is cut into pairs. An odd side would lose its last row to pairs, and a turned image another one; there
     three neighbours around every second pixel are taken, and those outside of the image do not count. Either way the
