@@ -467,3 +467,22 @@ def test_five_thousand_images_open_and_scroll(browser, tmp_path):
     browser.click(browser.within(3, ".open"))
     assert len(browser.all(".member")) == (labels == 3).sum()
     assert time.monotonic() - start < 25
+
+
+def test_the_name_of_a_small_group_keeps_to_its_marks(browser, page_of, found):
+    layout = np.array(found.layout)
+    layout[found.labels == 2] = (2.0, 0.5)
+    layout[np.flatnonzero(found.labels == 2)[0]] = (0.0, 1.2)  # one of five lies apart
+    browser.open(page_of(layout=layout))
+    browser.js(
+        "window.said = {}; const write = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, x, y) "
+        "{ window.said[text] = [x, y]; write.call(this, text, x, y); }"
+    )
+    browser.one("#map-canvas").send_keys("+", "-")  # drawn again, as it was
+    said = browser.js("return window.said")
+    assert set(said) == {"Group 0", "Group 1", "Group 2"}
+    # Marks to the right of all others, half way up: the name is above or below them, and not by the one apart.
+    assert said["Group 2"][0] > max(said["Group 0"][0], said["Group 1"][0])
+    height = browser.js("return document.getElementById('map-canvas').clientHeight")
+    assert abs(said["Group 2"][1] - height / 2) < 60

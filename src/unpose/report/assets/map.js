@@ -1,5 +1,16 @@
 // The map: every image a mark on a canvas, which stays quick with tens of thousands.
 const NAMED = 60; // more names than this would hide the map
+const FEW = 26, BESIDE = 40; // of fewer marks than these a name keeps to those within so many pixels
+
+// Of a few marks one may lie far from the rest: those beside the mark that is nearest to all others.
+function together(xs, ys) {
+  const apart = (i, j) => Math.hypot(xs[i] - xs[j], ys[i] - ys[j]);
+  const all = xs.map((_, i) => i);
+  const sums = all.map((i) => all.reduce((sum, j) => sum + apart(i, j), 0));
+  const centre = sums.indexOf(Math.min(...sums));
+  const near = all.filter((i) => apart(i, centre) < BESIDE);
+  return [near.map((i) => xs[i]), near.map((i) => ys[i])];
+}
 
 function startMap() {
   const canvas = find("map-canvas"), hover = find("hover"), ring = find("ring");
@@ -62,16 +73,17 @@ function startMap() {
     context.strokeStyle = halo;
     context.fillStyle = ink;
     const width = canvas.clientWidth, height = canvas.clientHeight, taken = [];
-    const ranked = (list, share) => list.sort((a, b) => a - b)[Math.floor(share * (list.length - 1))];
+    const ranked = (list, share) => [...list].sort((a, b) => a - b)[Math.floor(share * (list.length - 1))];
     // The larger groups first; a name that finds no room of its own is left to the legend.
-    for (const [group, [xs, ys]] of [...middles].sort(([a], [b]) => ORDERS.size(a, b))) {
+    for (const [group, marks] of [...middles].sort(([a], [b]) => ORDERS.size(a, b))) {
+      const [xs, ys, least, most] = marks[0].length < FEW ? [...together(...marks), 0, 1] : [...marks, 0.04, 0.96];
       const name = visible(nameOf(group)), middle = ranked(xs, 0.5);
       const short = name.length > 24 ? `${name.slice(0, 23)}…` : name;
       const half = context.measureText(short).width / 2 + 3;
       const x = Math.max(half, Math.min(width - half, middle));
       const free = (y) => middle > 0 && middle < width && y > 10 && y < height - 10
         && !taken.some((box) => Math.abs(box.x - x) < box.half + half && Math.abs(box.y - y) < 17);
-      const y = [ranked(ys, 0.04) - 16, ranked(ys, 0.96) + 16, ranked(ys, 0.5)].find(free); // above, below, upon
+      const y = [ranked(ys, least) - 16, ranked(ys, most) + 16, ranked(ys, 0.5)].find(free); // above, below, upon
       if (y === undefined) continue;
       taken.push({ x, y, half });
       context.strokeText(short, x, y);
