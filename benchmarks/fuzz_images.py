@@ -63,6 +63,8 @@ def good_files(folder):
     picture("float.tif", grey.astype(np.float32))
     pages = [Image.fromarray(page) for page in stack]
     pages[0].save(folder / "pages.tif", save_all=True, append_images=pages[1:])
+    told = "ImageJ=1.53t\nimages=3\nchannels=3\nhyperstack=true\n"
+    pages[0].save(folder / "channels.tif", save_all=True, append_images=pages[1:3], description=told)
     picture("lossy.webp", colour)
     picture("lossless.webp", np.dstack([colour, grey]), lossless=True)
     pages[0].save(folder / "film.webp", save_all=True, append_images=pages[1:])
