@@ -342,3 +342,11 @@ def test_mutated_files_are_read_or_listed(tmp_path):
     assert not any(row["lost"] or row["crashed"] for row in counts.values())
     assert sum(row["read"] for row in counts.values()) > 40
     assert sum(row["listed"] for row in counts.values()) > 100
+
+
+def test_a_stack_of_no_images_is_listed(tmp_path):
+    np.save(tmp_path / "none.npy", np.zeros((0, 9, 9), np.float32))
+    np.save(tmp_path / "some.npy", np.random.default_rng(0).random((3, 9, 9)))
+    found = read_images(tmp_path)
+    assert len(found) == 3
+    assert reasons(found) == {"none.npy": "is a stack of no images"}

@@ -145,8 +145,10 @@ def _readable(
     for found, told in zip(files, headers, strict=True):
         if isinstance(told, Unreadable):
             rejected.append((found.name, str(told)))
+        elif not told.sizes:
+            rejected.append((found.name, "is a stack of no images"))
         elif told.cost > budget // 2:
-            height, width = max(told.sizes, key=prod, default=(0, 0))
+            height, width = max(told.sizes, key=prod)
             reason = f"at {height} x {width} pixels needs {_spoken(told.cost)} to be read, {_share(budget)}"
             rejected.append((found.name, f"{reason}; raise memory, or crop it or scale it down"))
         else:
