@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import unpose
-from unpose.cli.errors import Refused
+from unpose.cli.cluster import command_again, finished_before, read_input, say_how_it_was_read
 from unpose.cli.settings import Settings, as_toml, given, run_options
 from unpose.cli.tables import counted
 
@@ -56,16 +56,12 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     click.echo(f"{together} brought together; RMS difference from their mean {summary['distance']:.3g}.")
     if summary["constant"]:
         click.echo(f"{counted(summary['constant'], 'image')} constant, with nothing to align, but in the mean.")
-    if summary["rejected"]:
-        click.echo(f"{counted(summary['rejected'], 'image')} could not be read; {out / 'rejected.csv'} says why.")
-    for note in summary["notes"]:
-        click.echo(f"{note}.")
+    say_how_it_was_read(summary, out)
     click.echo(f"The mean is {out / 'mean.png'}; before and after are in {out / 'montage.png'}.")
 
 
 def _run_align(images: Path, out: Path, settings: Settings, *, force: bool, resume: bool) -> dict[str, Any]:
     """Read, bring together, write the run folder; the summary of it."""
-    from unpose.cli.cluster import command_again, finished_before, read_input
     from unpose.cli.progress import progress
     from unpose.cli.run_folder import check_run, open_run, spoken_errors
 
@@ -77,8 +73,6 @@ def _run_align(images: Path, out: Path, settings: Settings, *, force: bool, resu
 
         found, settings = read_input(images, settings)
         constant = _constant(found.images, settings.light)
-        if constant == len(found):
-            raise Refused(f"none of the {constant} images shows anything: they are all constant")
         with open_run(out, "align", settings, found, force=force) as folder, progress(log=folder.log) as report:
             folder.log(f"{len(found)} images read from {images}; {found.canvas}; {len(found.rejected)} rejected")
             stack = align_stack(
@@ -93,13 +87,15 @@ def _run_align(images: Path, out: Path, settings: Settings, *, force: bool, resu
 
 
 def _constant(images: "NDArray", light: str) -> int:
-    """How many images are constant once light is taken away."""
+    """How many images are constant once light is taken away; not all of them may be."""
     import torch
 
-    from unpose.cluster.light import prepared, show_something
+    from unpose.cluster.light import check_shown, prepared, show_something
     from unpose.images import as_batch
 
-    return int((~show_something(prepared(as_batch(images, dtype=torch.float32), light))).sum())
+    shown = show_something(prepared(as_batch(images, dtype=torch.float32), light))
+    check_shown(shown)
+    return int((~shown).sum())
 
 
 def _summary(out: Path, told: dict[str, Any]) -> dict[str, Any]:

@@ -63,10 +63,7 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     click.echo(f"{counted(summary['images'], 'image')}, {counted(summary['clusters'], 'group')}, {sure}.")
     if summary["no_cluster"]:
         click.echo(f"{counted(summary['no_cluster'], 'image')} in no group: constant, with nothing to compare.")
-    if summary["rejected"]:
-        click.echo(f"{counted(summary['rejected'], 'image')} could not be read; {out / 'rejected.csv'} says why.")
-    for note in summary["notes"]:
-        click.echo(f"{note}.")
+    say_how_it_was_read(summary, out)
     for measure, value in summary["agreement"].items():
         click.echo(f"Agreement with the class folders, {measure}: {value:.3f}")
     click.echo(f"The page is {summary['report']}.")
@@ -101,6 +98,14 @@ def run_cluster(source: Path, out: Path, settings: Settings, *, force: bool, res
             folder.log(f"finished after {time.monotonic() - began:.1f} s")
             folder.finish()
     return summary(run)
+
+
+def say_how_it_was_read(summary: dict[str, Any], out: Path) -> None:
+    """What a run left out of its input, and what else there is to know about it."""
+    if summary["rejected"]:
+        click.echo(f"{counted(summary['rejected'], 'image')} could not be read; {out / 'rejected.csv'} says why.")
+    for note in summary["notes"]:
+        click.echo(f"{note}.")
 
 
 def finished_before(kind: str, source: Path, out: Path, settings: Settings) -> "Made | None":

@@ -1,6 +1,5 @@
 """``unpose demo``: handwritten digits at random pose, grouped without being told what a digit is."""
 
-import io
 import json
 import time
 from pathlib import Path
@@ -26,6 +25,7 @@ def cluster_demo(out: Path, seed: int, force: bool, as_json: bool) -> None:
     """Write digits turned every way as a folder of PNGs, cluster the folder, say where the page is."""
     from unpose.cli.cluster import run_cluster
     from unpose.cli.run_folder import check_run
+    from unpose.images.files import write_image
 
     began = time.perf_counter()
     folder, run = out / "digits", out / "run"
@@ -33,7 +33,7 @@ def cluster_demo(out: Path, seed: int, force: bool, as_json: bool) -> None:
     _check_own(folder)
     images, digits = turned_digits(seed)
     for number, (image, digit) in enumerate(zip(images, digits, strict=True)):
-        _write(folder / str(digit) / f"{number:03d}.png", image)
+        write_image(folder / str(digit) / f"{number:03d}.png", image, software=_OWNER)
     click.echo(f"{len(images)} handwritten digits, each turned and shifted at random, are in {folder}.", err=True)
     told = run_cluster(folder, run, Settings(seed=seed), force=force, resume=False)
     if as_json:
@@ -60,20 +60,6 @@ def _is_own(path: Path) -> bool:
         return path.is_dir() and not path.is_symlink()
     with path.open("rb") as stream:
         return _OWNER.encode() in stream.read(_HEAD)
-
-
-def _write(path: Path, image: "NDArray") -> None:
-    """A PNG that says whose it is."""
-    import numpy as np
-    from PIL import Image
-    from PIL.PngImagePlugin import PngInfo
-
-    from unpose.images.files import write_chunks
-
-    about, stream = PngInfo(), io.BytesIO()
-    about.add_text("Software", _OWNER)
-    Image.fromarray((image * 255 + 0.5).astype(np.uint8)).save(stream, format="PNG", pnginfo=about)
-    write_chunks(path, [stream.getvalue()])
 
 
 def turned_digits(seed: int) -> "tuple[NDArray, NDArray]":

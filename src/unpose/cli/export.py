@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.errors import Refused
-from unpose.cli.output import check_output, is_stream, write_output
+from unpose.cli.output import check_output, is_stream, write_output, writing
 from unpose.cli.tables import counted
 
 if TYPE_CHECKING:
@@ -77,10 +77,8 @@ def command(
         write_output(out, _npz(found, images))
     else:
         _check_export(out)
-        try:
+        with writing(out):
             _folders(found, out, images, aligned)
-        except OSError as error:
-            raise click.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from error
     told = {"run": str(run), "to": form, "out": str(out), "images": len(found.names)}
     shown = json.dumps(told, indent=2) if as_json else f"{counted(len(found.names), 'image')}, in {out}."
     click.echo(shown, err=is_stream(out))

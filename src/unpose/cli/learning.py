@@ -1,6 +1,5 @@
 """What the commands about networks share: data and models by name with errors for a person, devices, the sweep."""
 
-import io
 import math
 import os
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from unpose.cli.output import write_output
+from unpose.cli.output import writing
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +125,7 @@ def sweep_picture(lines: "dict[str, NDArray]", title: str) -> "Image":
 
 def write_picture(path: Path, picture: "Image") -> None:
     """A picture to a file as PNG, its folder made where it is not there."""
-    stream = io.BytesIO()
-    picture.save(stream, format="PNG", optimize=True)
-    write_output(path, stream.getvalue())
+    from unpose.images.files import write_image
+
+    with writing(path):
+        write_image(path, picture)

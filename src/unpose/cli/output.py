@@ -1,6 +1,8 @@
 """Where a command writes what it was asked for: nothing is replaced unasked, and folders on the way are made."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -30,7 +32,14 @@ def write_output(out: Path, content: bytes) -> None:
     """A file, whole or not at all."""
     from unpose.images.files import write_chunks  # numpy and Pillow come with it
 
-    try:
+    with writing(out):
         write_chunks(out, [content])
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Within it what keeps this from being written is said of the option that names it."""
+    try:
+        yield
     except OSError as error:
         raise click.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from error

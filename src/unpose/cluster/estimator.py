@@ -21,7 +21,7 @@ from unpose.align.pieces import Chapter, Pieces
 from unpose.cluster import saving
 from unpose.cluster.averaging import average, moved
 from unpose.cluster.graph import NEIGHBOURS
-from unpose.cluster.light import CONTRAST, prepared, show_something
+from unpose.cluster.light import CONTRAST, check_shown, prepared, show_something
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MOST, Round, attend, look
 from unpose.groups import parse_continuous
@@ -136,6 +136,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         n = len(batch)
         rows = np.flatnonzero(seen)
+        check_shown(seen)
         self._check_count(n, len(rows))
         if self._plain:
             neighbours, history = _plain_neighbours(batch), list[Round]()
@@ -196,7 +197,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """Minus the mean squared orbit distance to the nearest mean: higher is better."""
         nearest_mean = self.transform(X).min(1)
         seen = np.isfinite(nearest_mean)
-        self._check_seen(len(seen), seen.sum())
+        check_shown(seen)
         return -float((nearest_mean[seen] ** 2).mean())
 
     def aligned(self, X: ArrayLike, cluster: int) -> NDArray:
@@ -251,12 +252,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         work = prepared(batch, self.light)
         return work, show_something(work)
 
-    def _check_seen(self, n: int, seen: int) -> None:
-        if seen == 0:
-            raise ValueError(f"none of the {n} images shows anything: they are all constant")
-
     def _check_count(self, n: int, seen: int) -> None:
-        self._check_seen(n, seen)
         wanted = self.n_clusters
         if wanted is None:
             return

@@ -40,6 +40,12 @@ def show_something(work: Tensor) -> NDArray:
     return (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
 
 
+def check_shown(shown: NDArray) -> None:
+    """Raise a ``ValueError`` where :func:`show_something` says that no image does."""
+    if not shown.any():
+        raise ValueError(f"none of the {len(shown)} images shows anything: they are all constant")
+
+
 def without_background(images: Tensor) -> Tensor:
     """Images (n, c, h, w) less the plane that their border follows.
 

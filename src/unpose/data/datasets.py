@@ -109,7 +109,7 @@ def _from_folder(path: Path, size: int | None, color: Colour, progress: Progress
             raise InputError(f"{shown}: {error} (class {few} is {classes[few]!r})") from error
         train, validation, test = (everything.take(part) for part in chosen)
         source = f"folder {shown}, {DRAWN}"
-        return Dataset(path.resolve().name, source, classes, train, validation, test, notes)
+        return Dataset(path.resolve().name, source, classes, train, validation, test, notes, is_drawn=True)
     which = np.array([_SPLIT_FOLDERS[way[0].lower()] for way in ways])
     missing = {"train", "test"} - set(which.tolist())
     if missing:
@@ -131,7 +131,7 @@ def _from_npz(path: Path) -> Dataset:
         classes = classes or _numbered(whole.labels)
         train, validation, test = (whole.take(part) for part in held_out(whole.labels, _FOLDER_SHARES))
         source = f"{path}, {DRAWN}"
-        return Dataset(path.stem, source, classes, train, validation, test)
+        return Dataset(path.stem, source, classes, train, validation, test, is_drawn=True)
     wanted = ["x_train", "y_train", "x_test", "y_test"]
     if not set(wanted) <= keys:
         raise InputError(

@@ -50,6 +50,7 @@ class Dataset:
     validation: Split
     test: Split
     notes: tuple[str, ...] = ()  # what a reader should know: files that could not be read
+    is_drawn: bool = False  # its parts were drawn from one whole, which other images in it would divide otherwise
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
@@ -65,11 +66,6 @@ class Dataset:
                     f"{self.name}: labels for {name} run from {part.labels.min()} to {part.labels.max()}, and there "
                     f"are {len(self.classes)} classes"
                 )
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether its parts were drawn from one whole, which other images in it would divide otherwise."""
-        return self.source.endswith(DRAWN)
 
     @property
     def image_size(self) -> tuple[int, int]:

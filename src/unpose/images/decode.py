@@ -66,15 +66,13 @@ def frames(path: Path, side: int, wanted: set[int] | None = None, key: str | Non
         raise unreadable(error) from error
 
 
-@contextmanager
-def guarded() -> Iterator[None]:
+def guarded() -> AbstractContextManager[None]:
     """Within it decoders' warnings are silent, and a picture may be as large as our own limit says.
 
     Warnings and Pillow's limit belong to the process, so this is entered once, around all threads that read. Where
     several do so at a time, the first sets them and the last puts them back.
     """
-    with _GUARD:
-        yield
+    return _GUARD
 
 
 class _Guard:

@@ -11,15 +11,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 
-def write_image(path: str | os.PathLike[str], picture: Image.Image | NDArray) -> Path:
-    """Write a picture as PNG: a Pillow image, or floats in [0, 1] of shape (h, w) or (h, w, 3)."""
+def write_image(path: str | os.PathLike[str], picture: Image.Image | NDArray, *, software: str | None = None) -> Path:
+    """Write a picture as PNG: a Pillow image, or floats in [0, 1] of shape (h, w) or (h, w, 3).
+
+    Folders on the way are made. The file can say what ``software`` wrote it, near its beginning.
+    """
     if not isinstance(picture, Image.Image):
         picture = Image.fromarray((np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8))
+    about = PngInfo()
+    if software is not None:
+        about.add_text("Software", software)
     target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
     with _whole_file(target) as temporary:
-        picture.save(temporary, format="PNG", optimize=True)
+        picture.save(temporary, format="PNG", optimize=True, pnginfo=about)
     return target
 
 
