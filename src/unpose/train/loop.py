@@ -354,12 +354,15 @@ def _fingerprint(dataset: Dataset) -> str:
 
 
 def _learnt(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
-    """A note with the marks of all images that have a part in the network; none where they are too many."""
+    """A note with the marks of all images that have a part in the network; none where they are too many or unknown."""
     if len(dataset.train) + len(dataset.validation) > _MOST_MARKS:
         return {}
     known = {*marks(dataset.train.images), *marks(dataset.validation.images)}
     if (begin := recipe.network.begin) is not None:
-        known |= unpacked(read_notes(_beginning(begin)).get("learnt", ""), f"network.begin: {begin}")
+        before = read_notes(_beginning(begin)).get("learnt")
+        if before is None:
+            return {}  # a list of some would pass for one of all
+        known |= unpacked(before, f"network.begin: {begin}")
     return {"learnt": packed(known)} if len(known) <= _MOST_MARKS else {}
 
 
