@@ -1,11 +1,12 @@
 """Make a network that comes with the package from a finished run: its weights and its card, one file.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/ship.py RUN NAME --limit "one digit to an image" [--limit ...]
-                                                                   [--device cuda]
+                                                                   [--turned 10000] [--device cuda]
 
 RUN is a folder that `unpose train --recipe ...` ended in. Weights and classes are taken from its model.safetensors,
 the rest of the card from its result.json, config.toml and log.csv and from what is measured here on the same test
-images: right answers as they are, right answers turned (as `unpose evaluate` counts them, of 10,000 images at most) and
+images: right answers as they are, right answers turned (as `unpose evaluate` counts them, of 10,000 images
+unless `--turned` says how many) and
 the audit. No number is typed. A run is refused that is not finished, whose recipe does not come with the package, whose
 network fails the audit or does not give the result's accuracy again. At the end docs/models.md is made anew from all
 files; `--pages` makes only that.
@@ -48,7 +49,7 @@ from unpose.train.recipe import recipe_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 AUDITED, TURNED = 32, 10_000
-"""Test images that the audit looks at and that a sweep turns, at most."""
+"""Test images that the audit looks at, and that a sweep turns unless it is told otherwise."""
 LARGEST = 5_000_000
 """Bytes of all files together."""
 ROUNDING = 1e-3
@@ -94,7 +95,13 @@ def swept(network, test: Split, audit: EquivarianceError) -> np.ndarray:
 
 
 def ship(
-    run: Path, name: str, limits: list[str], weights: Path = WEIGHTS, root: Path | None = None, device: str = "cpu"
+    run: Path,
+    name: str,
+    limits: list[str],
+    weights: Path = WEIGHTS,
+    root: Path | None = None,
+    device: str = "cpu",
+    most_turned: int = TURNED,
 ) -> Path:
     """Write NAME.safetensors into the folder of weights, from a finished run."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
@@ -113,7 +120,7 @@ def ship(
     data = load(recipe.data.name, root, size=recipe.data.size)
     owner = credit(recipe.data.name)
     network = load_network(run / "model.safetensors")
-    looked_at, turned = sample(data.test, AUDITED), sample(data.test, TURNED)
+    looked_at, turned = sample(data.test, AUDITED), sample(data.test, most_turned)
     audit = audited(network, looked_at)
     upright = accuracy(network.to(device), data.test)
     if abs(upright - result["test_accuracy"]) > ROUNDING:
@@ -171,13 +178,17 @@ def main():
     parser.add_argument("--limit", action="append", default=[], help="a sentence about what it cannot do; at least one")
     parser.add_argument("--root", type=Path, help="where the data set lies")
     parser.add_argument("--device", default="cpu", help="where the test images are read; the audit is on the CPU")
+    parser.add_argument("--turned", type=int, default=TURNED, help="test images for the sweep; the card says how many")
     parser.add_argument("--pages", action="store_true")
     options = parser.parse_args()
     if not options.pages:
         if options.run is None or options.name is None or not options.limit:
             parser.error("give the folder of a run, a name and at least one --limit")
         try:
-            path = ship(options.run, options.name, options.limit, root=options.root, device=options.device)
+            path = ship(
+                options.run, options.name, options.limit, root=options.root, device=options.device,
+                most_turned=options.turned,
+            )  # fmt: skip
         except (Unfit, ValueError, OSError) as error:
             sys.exit(f"{options.run} cannot be shipped: {error}")
         print(card_markdown(describe(path)))

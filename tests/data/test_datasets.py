@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import os
+import shutil
 import tarfile
 import threading
 from typing import ClassVar
@@ -17,7 +18,7 @@ from unpose.data import Dataset, InputError, MissingData, Split, load
 from unpose.data import download as downloads
 from unpose.data.download import Remote, download
 from unpose.data.public import rotated
-from unpose.data.splits import held_out, marks, packed, unpacked
+from unpose.data.splits import apart, drawn, held_out, marks, packed, unpacked
 
 PARTS = ("train", "validation", "test")
 REAL = os.environ.get("UNPOSE_DATA", "")
@@ -125,6 +126,39 @@ def test_held_out_parts_share_nothing_and_every_class_is_in_each(rng):
     again = held_out(labels, (0.15, 0.15))
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
     assert not np.array_equal(parts[1], held_out(labels, (0.15, 0.15), random_state=1)[1])
+
+
+def test_copies_of_an_image_are_drawn_together(rng):
+    images, labels = rng.random((40, 5, 7)), np.arange(40) % 2
+    copies = rng.integers(40, size=25)
+    whole = Split(np.concatenate([images, images[copies]]), np.concatenate([labels, labels[copies]]))
+    parts = drawn(whole, (0.15, 0.15), ("cat", "dog"))
+    found = [set(marks(part.images)) for part in parts]
+    assert sum(map(len, parts)) == 65
+    assert sum(map(len, found)) == 40 == len(set().union(*found))
+    single = Split(images, labels)
+    chosen = held_out(labels, (0.15, 0.15))
+    for part, numbers in zip(drawn(single, (0.15, 0.15), ()), chosen, strict=True):
+        assert np.array_equal(part.images, images[numbers])  # without copies nothing changes
+    with pytest.raises(InputError, match="class 'dog' has too few images: 1, "):
+        drawn(Split(images[[0, 2, 4, 1, 1, 1]], np.array([0, 0, 0, 1, 1, 1])), (0.15, 0.15), ("cat", "dog"))
+
+
+def test_parts_that_are_given_lose_what_an_earlier_part_has(rng):
+    images, labels = rng.random((12, 5, 7)), np.arange(12) % 2
+    train, validation, test = (Split(images[n], labels[n]) for n in ([0, 1, 2, 3], [3, 4, 5], [6, 0, 5, 7]))
+    found = apart(Dataset("made", "here", ("cat", "dog"), train, validation, test, ("read",)))
+    assert np.array_equal(found.train.images, images[:4])
+    assert np.array_equal(found.validation.images, images[4:6])
+    assert np.array_equal(found.test.images, images[6:8])
+    assert np.array_equal(found.test.labels, labels[6:8])
+    assert found.notes == (
+        "read",
+        "1 of 3 images for validation left out: they are in training too",
+        "2 of 4 images for test left out: they are in training or validation too",
+    )
+    with pytest.raises(InputError, match="every image for test is, pixel for pixel, one for training or validation"):
+        apart(Dataset("made", "here", ("cat", "dog"), train, validation, train))
 
 
 def test_an_image_is_known_again_by_its_mark_and_no_other_is_taken_for_it(rng):
@@ -306,6 +340,10 @@ def test_a_folder_that_is_divided_already(tmp_path, rng):
     assert found.channels == 3
     assert "as divided there" in found.source
     assert not found.is_drawn
+    shutil.copy(tmp_path / "train" / "cat" / "0.png", tmp_path / "test" / "cat" / "again.png")
+    again = load(tmp_path)
+    assert len(again.test) == 6
+    assert "1 of 7 images for test left out: they are in training or validation too" in again.notes
 
 
 @pytest.mark.parametrize(
@@ -314,7 +352,10 @@ def test_a_folder_that_is_divided_already(tmp_path, rng):
         (["cat/1.png", "cat/2.png", "cat/3.png"], "one class only, 'cat'"),
         (["1.png", "2.png"], "in no class folder"),
         (["cat/1.png", "dog/1.png", "loose.png"], "1 images lie in no class folder"),
-        (["cat/1.png", "cat/2.png", "cat/3.png", "dog/1.png"], "class 1 has 1 image;.*'dog'"),
+        (
+            ["cat/1.png", "cat/2.png", "cat/3.png", "dog/1.png"],
+            "class 'dog' has too few images: 1, and at least 3 different",
+        ),
         (["train/cat/1.png", "train/dog/2.png"], "no images below test"),
         (["notes.txt"], "no image files"),
     ],
@@ -336,8 +377,9 @@ def test_an_archive_of_ones_own(tmp_path, small, rng):
     assert found.classes[3] == "kind 3"
     assert [len(getattr(found, part)) for part in PARTS] == [40, 10, 10]
     assert found.is_drawn
-    np.savez(path, **small, x_valid=small["x_test"], y_valid=small["y_test"])
-    assert np.array_equal(load(path).validation.images, small["x_test"])
+    others = 255 - small["x_test"]
+    np.savez(path, **small, x_valid=others, y_valid=small["y_test"])
+    assert np.array_equal(load(path).validation.images, others)
     assert not load(path).is_drawn
     np.savez(path, pixels=small["x_train"])
     with pytest.raises(InputError, match="holds pixels; needed: x and y"):

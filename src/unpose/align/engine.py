@@ -100,8 +100,8 @@ def nearest(
     Notes
     -----
     About ``n m V (4 C + 7 K A / 8)`` multiplications for V shifts (and scales), A = 72 angles, C = 64 functions in K
-    frequencies; then ``(4 k + 160) n`` or more short refinements at half the size and ``1.5 k n`` whole ones. Memory
-    grows with the images, not with the pairs.
+    frequencies; then ``(4 k + 160) n`` or more short refinements at half the size and ``(1.5 k + 24) n`` whole ones.
+    Memory grows with the images, not with the pairs.
     """
     job = Job(images, others, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress)
     n, m = len(job.fixed), len(job.moving)

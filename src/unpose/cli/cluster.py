@@ -50,7 +50,7 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
                         from the average: the RMS difference of their pixels
       means/            the average of each group, and a map of its error
       rejected.csv      what could not be read, and why
-      clusters.json, model.json + model.safetensors, config.toml, log.txt
+      clusters.json, model.json + model.safetensors, images.json, pictures.safetensors, config.toml, log.txt
 
     \b
     Exit status: 0 done, 1 failed, 2 the call or the input is wrong, 130 stopped by Ctrl-C.

@@ -44,10 +44,10 @@ def command(
     CHECKPOINT is a file that `unpose train` made, or the name of a network that `unpose models` lists. DATA is the
     name of a data set, a folder with one folder per class, or an .npz file.
 
-    The file of a network lists the images that it learnt from or was validated on, up to 50,000. None of them is
-    tested: of a folder or an .npz file the test is all others, or all others in its test part where it has one. A note
-    says how many are left out. Where the file has no list, a note says so, and data without a test part are divided
-    70:15:15, as in training. Named data sets are tested as they are.
+    The file of a network lists the images that it learnt from or was validated on, where they are at most 50,000. None
+    of them is tested: of a folder or an .npz file the test is all others, or all others in its test part where it has
+    one. A note says how many are left out. Where the file has no list, a note says so, and data without a test part are
+    divided 70:15:15, as in training. Named data sets are tested as they are.
 
     \b
     Examples:

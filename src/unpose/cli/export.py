@@ -44,11 +44,11 @@ def command(
 
     \b
       csv       the table: path, frame, cluster, confidence, angle, shift, scale, mirrored, distance (the RMS
-                difference of pixels from the mean)
+                difference of pixels from the mean), and the class folder where there are any
       folders   one folder for each cluster with copies of its images, or with --aligned the images upright; these,
                 and images out of stacks, are PNGs of 8 bits, as the page shows them: npz keeps all values
       npz       NumPy arrays: aligned, labels, confidences, poses, means, names
-      star      RELION's columns: image name, class (from 1), psi, origin in pixels of the files
+      star      RELION's columns: image name, class (from 1), psi, origin in pixels of the files, and with mirrors flip
 
     Shifts of the table are in pixels of the canvas that config.toml names, and so are origins where images of several
     sizes were brought to it.

@@ -91,9 +91,12 @@ def _unlike(pixels: "NDArray", light: "Light") -> str | None:
     strange = unlike(pixels, light)
     if not light.is_common or strange.mean() <= _FEW:
         return None
+    here = light_of(pixels[strange])
+    ratio = here.contrast / light.contrast
+    weaker = f", {ratio:.1f} times that contrast" if 0 < ratio < 1 else ""
     return (
         f"the network learnt images that are {light}, and {strange.sum():,} of {len(strange):,} here are "
-        f"{light_of(pixels[strange])}. Expect wrong answers; --match-light brings all to what it learnt"
+        f"{here}{weaker}. Expect wrong answers; --match-light brings all to what it learnt"
     )
 
 

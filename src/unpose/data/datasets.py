@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unpose.data.folders import Colour, InputError, Progress, read_images
 from unpose.data.public import READERS, MissingData, Place
-from unpose.data.splits import DRAWN, Dataset, Split, held_out, integers, with_validation
+from unpose.data.splits import DRAWN, Dataset, Split, apart, drawn, integers, with_validation
 from unpose.images.arrays import first_of, is_folder, member_names, read_member
 from unpose.images.frames import Unreadable, printable
 
@@ -64,8 +64,13 @@ def load(
     ``rotated-mnist`` reads the original ``.amat`` files where they lie. Otherwise it is made from MNIST by the same
     protocol (10,000 + 2,000 + 50,000 different digits, each turned by a uniform angle, seed 0) and calls itself
     ``mnist-rotated-unpose``: these are other digits at other angles, and results on the two differ a little. Sets
-    without a validation part of their own give a tenth of their training images, of each class and by a fixed seed.
-    ``digits`` are scikit-learn's, enlarged twice onto 20 pixels; they need no file.
+    without a validation part of their own give a tenth of their training images, of each class and by a fixed seed;
+    those without any parts, 15 % to validate and 15 % to test. ``digits`` are scikit-learn's, enlarged twice onto 20
+    pixels, a fifth for each; they need no file.
+
+    Folders and ``.npz`` files share no image between their parts, whatever is copied in them: copies are drawn
+    together, and where the parts are given, images for validation and test that an earlier part has too are left out,
+    with a note. The sets known by name are as published.
     """
     path = Path(name)
     try:
@@ -103,11 +108,9 @@ def _from_folder(path: Path, size: int | None, color: Colour, progress: Progress
     notes = (*found.notes, *(f"not read: {name} {reason}" for name, reason in found.rejected))
     if not divided:
         try:
-            chosen = held_out(labels, _FOLDER_SHARES)
+            train, validation, test = drawn(everything, _FOLDER_SHARES, classes)
         except InputError as error:
-            few = min(range(len(classes)), key=lambda number: int((labels == number).sum()))
-            raise InputError(f"{shown}: {error} (class {few} is {classes[few]!r})") from error
-        train, validation, test = (everything.take(part) for part in chosen)
+            raise InputError(f"{shown}: {error}") from error
         source = f"folder {shown}, {DRAWN}"
         return Dataset(path.resolve().name, source, classes, train, validation, test, notes, is_drawn=True)
     which = np.array([_SPLIT_FOLDERS[way[0].lower()] for way in ways])
@@ -117,8 +120,8 @@ def _from_folder(path: Path, size: int | None, color: Colour, progress: Progress
     train, validation, test = (everything.take(which == part) for part in ("train", "validation", "test"))
     source = f"folder {shown}, as divided there"
     if len(validation):
-        return Dataset(path.resolve().name, source, classes, train, validation, test, notes)
-    return with_validation(path.resolve().name, source, classes, train, test, notes)
+        return apart(Dataset(path.resolve().name, source, classes, train, validation, test, notes))
+    return apart(with_validation(path.resolve().name, source, classes, train, test, notes))
 
 
 def _from_npz(path: Path) -> Dataset:
@@ -129,7 +132,7 @@ def _from_npz(path: Path) -> Dataset:
     if {"x", "y"} <= keys:
         whole = Split(read_member(path, "x"), integers(read_member(path, "y")))
         classes = classes or _numbered(whole.labels)
-        train, validation, test = (whole.take(part) for part in held_out(whole.labels, _FOLDER_SHARES))
+        train, validation, test = drawn(whole, _FOLDER_SHARES, classes)
         source = f"{path}, {DRAWN}"
         return Dataset(path.stem, source, classes, train, validation, test, is_drawn=True)
     wanted = ["x_train", "y_train", "x_test", "y_test"]
@@ -142,8 +145,8 @@ def _from_npz(path: Path) -> Dataset:
     classes = classes or _numbered(np.concatenate([train.labels, test.labels]))
     if {"x_valid", "y_valid"} <= keys:
         validation = Split(arrays["x_valid"], integers(arrays["y_valid"]))
-        return Dataset(path.stem, str(path), classes, train, validation, test)
-    return with_validation(path.stem, str(path), classes, train, test)
+        return apart(Dataset(path.stem, str(path), classes, train, validation, test))
+    return apart(with_validation(path.stem, str(path), classes, train, test))
 
 
 def _numbered(labels: NDArray) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,19 +78,22 @@ class Dataset:
         return 1 if self.train.images.ndim == 3 else self.train.images.shape[3]
 
 
-def held_out(labels: NDArray, shares: Sequence[float], random_state: int = 0) -> list[NDArray]:
+def held_out(
+    labels: NDArray, shares: Sequence[float], random_state: int = 0, classes: Sequence[str] = ()
+) -> list[NDArray]:
     """Numbers of the images of each part: first what is left, then each share, with the same share of every class.
 
-    Every class gets at least one image in every part; a class with fewer images than parts is an error.
+    Every class gets at least one image in every part; a class with fewer images than parts is an error, which names it.
     """
     rng = np.random.default_rng(random_state)
     parts: list[list[NDArray]] = [[] for _ in range(len(shares) + 1)]
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         if len(members) < len(parts):
+            name = repr(classes[label]) if 0 <= label < len(classes) else label
             raise InputError(
-                f"class {label} has {len(members)} image{'s' * (len(members) != 1)}; at least {len(parts)} are needed, "
-                "one for each part"
+                f"class {name} has too few images: {len(members)}, and at least {len(parts)} different ones are "
+                "needed, one for each part"
             )
         for part, share in zip(parts[1:], shares, strict=True):
             taken = max(1, round(share * len(labels[labels == label])))
@@ -98,6 +101,35 @@ def held_out(labels: NDArray, shares: Sequence[float], random_state: int = 0) ->
             members = members[taken:]
         parts[0].append(members)
     return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def drawn(whole: Split, shares: Sequence[float], classes: Sequence[str]) -> list[Split]:
+    """The parts of :func:`held_out`; a copy of an image goes where that goes."""
+    first: dict[bytes, int] = {}
+    origins = np.array([first.setdefault(mark, number) for number, mark in enumerate(marks(whole.images))])
+    originals = np.flatnonzero(origins == np.arange(len(whole)))
+    parts = held_out(whole.labels[originals], shares, classes=classes)
+    return [whole.take(np.isin(origins, originals[part])) for part in parts]
+
+
+def apart(dataset: Dataset) -> Dataset:
+    """The set without images for validation and test that a part before has too, and notes of how many those were."""
+    seen, notes, kept = set(marks(dataset.train.images)), list(dataset.notes), []
+    for name, before in (("validation", "training"), ("test", "training or validation")):
+        part: Split = getattr(dataset, name)
+        found = marks(part.images)
+        copied = np.array([mark in seen for mark in found])
+        seen.update(found)
+        if copied.all():
+            raise InputError(
+                f"{dataset.name}: every image for {name} is, pixel for pixel, one for {before}, so nothing would be "
+                "measured; give others"
+            )
+        if copied.any():
+            notes.append(f"{copied.sum():,} of {len(part):,} images for {name} left out: they are in {before} too")
+        kept.append(part.take(~copied))
+    validation, test = kept
+    return replace(dataset, validation=validation, test=test, notes=tuple(notes))
 
 
 def marks(images: NDArray) -> list[bytes]:

@@ -111,6 +111,7 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
 
     Examples
     --------
+    >>> from unpose.groups import parse
     >>> image = torch.eye(3)
     >>> torch.equal(warp(image, parse("c4").elements[1].float()), quarter_turn(image))
     True

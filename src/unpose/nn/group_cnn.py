@@ -92,6 +92,7 @@ def group_cnn(
 
     Examples
     --------
+    >>> import torch
     >>> group_cnn("p4", 1, 10, 28)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 10])
     """

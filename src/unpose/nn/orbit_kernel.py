@@ -68,6 +68,7 @@ def orbit_attention(
 
     Examples
     --------
+    >>> from unpose.groups import parse
     >>> patches = torch.rand(1, 5, 2, 7, 7)
     >>> attended = orbit_attention(patches, parse("c8"), torch.tensor([0.1, 1.0]), torch.tensor(0.5), neighbours=3)
     >>> attended.means.shape, attended.weights.shape

@@ -140,8 +140,8 @@ def train(
         is used once, at the end
     folder : where the run is kept; nothing is written without one
         ``config.toml``, ``state.safetensors`` (to go on), ``model.safetensors`` (the network that is kept), ``log.csv``
-        and, at the end, ``result.json``; the network's file lists marks of the training and validation images, up to
-        50,000, so that they are known again
+        and, at the end, ``result.json``; the network's file lists marks of the training and validation images, so that
+        they are known again, where they are at most 50,000
     processes : from :func:`unpose.train.joined_processes` under ``torchrun``; this one alone by default
     resume : go on from the folder's state, where there is one; the result is the same, bit for bit on one device and
         with the same number of threads, as that of a run that was never stopped
