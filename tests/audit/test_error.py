@@ -6,7 +6,8 @@ import torch
 from audit_networks import GroupConvolution, Lifting, Network
 from torch import nn
 
-from unpose.audit import equivariance_error, smooth_noise
+from unpose.audit import audit_modules, equivariance_error, smooth_noise
+from unpose.audit.elements import exact_elements
 from unpose.data.drawings import CLASSES
 from unpose.groups import FiniteGroup, parse, rotation
 from unpose.images import quarter_turn, smooth, warp
@@ -189,7 +190,8 @@ def test_the_control_lies_outside_the_group_and_is_noticed(group, control):
     )
     assert measured.control == control
     assert measured.control_error > 1e-2
-    assert len(measured.elements) == (len(parse(group)) if isinstance(parse(group), FiniteGroup) else 4)
+    expected = len(parse(group)) if isinstance(parse(group), FiniteGroup) else 3 + len(exact_elements(parse(group)))
+    assert len(measured.elements) == expected
 
 
 def test_continuous_groups_are_drawn_by_seed():
@@ -199,7 +201,8 @@ def test_continuous_groups_are_drawn_by_seed():
     assert draw[0].elements == draw[1].elements != draw[2].elements
     # mass is kept by turns and shifts, as far as resampling keeps it
     assert draw[0].errors.max() < 0.01
-    assert "read each error beside its floor" in str(draw[0])
+    only_shifts = equivariance_error(lambda x: x.sum((2, 3)), smooth_noise(3, 1, (19, 19)), "translation", n_elements=3)
+    assert "read each error beside its floor" in str(only_shifts)
 
 
 def test_shifts_shrink_with_the_stride_of_the_output():
@@ -311,3 +314,45 @@ def test_smooth_noise_is_seeded_and_has_no_empty_shape():
     assert smooth_noise(2, 1, (1, 1)).shape == (2, 1, 1, 1)
     with pytest.raises(ValueError, match="at least one"):
         smooth_noise(2, 0, (5, 7))
+
+
+def test_of_a_continuous_group_the_quarter_turns_decide():
+    images = smooth_noise(5, 1, (12, 12))
+    weights = torch.rand(12, 12, generator=torch.Generator().manual_seed(0))
+    measured = equivariance_error(lambda x: (x * weights).sum((2, 3)), images, "se2")
+    assert measured.elements[:4] == ("identity", "turn 90", "turn 180", "turn 270")
+    assert not measured.holds()
+    assert equivariance_error(lambda x: x.square().sum((2, 3)), images, "se2", n_elements=3).holds()
+    # a quarter turn would swap the sides, which a function of one size cannot take
+    oblong = smooth_noise(5, 1, (12, 16))
+    found = equivariance_error(lambda x: x.flatten(1) @ torch.rand(192, 3), oblong, "se2+mirror", n_elements=2)
+    assert found.elements[:4] == ("identity", "turn 180", "mirror", "mirror, turn 180")
+    assert len(found.elements) == 6
+
+
+def test_a_function_that_works_in_place_is_measured_like_any_other():
+    images = smooth_noise(5, 1, (12, 12))
+    before = images.clone()
+    network = torch.nn.Sequential(torch.nn.SiLU(inplace=True), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    assert equivariance_error(network, images, "c4", random_state=np.int64(3)).holds()
+    assert audit_modules(network, images, "c4").culprits == ()
+    assert torch.equal(images, before)
+
+
+def test_a_module_whose_error_is_caught_above_does_not_upset_the_trace():
+    class Failing(torch.nn.Module):
+        def forward(self, x):
+            raise RuntimeError("no")
+
+    class Catching(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Failing(), torch.nn.AdaptiveAvgPool2d(1)
+
+        def forward(self, x):
+            try:
+                return self.first(x)
+            except RuntimeError:
+                return self.second(x).flatten(1)
+
+    assert audit_modules(Catching(), smooth_noise(5, 1, (12, 12)), "c4").culprits == ()

@@ -75,7 +75,7 @@ def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
     assert first.stdout == again.stdout != other.stdout
     numbers = json.loads(first.stdout)
     assert numbers["group"] == "se2"
-    assert len(numbers["elements"]) == 17
+    assert len(numbers["elements"]) == 4 + 16  # quarter turns, and drawn ones
     assert numbers["worst"]["error"] == max(row["error"] for row in numbers["elements"])
     assert {"element", "exact", "error", "floor", "pixels"} == set(numbers["elements"][1])
 

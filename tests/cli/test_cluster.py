@@ -428,3 +428,12 @@ def test_the_demonstration_ends_with_a_page(tmp_path, monkeypatch):
     again = unpose("demo", "-o", tmp_path / "demo")
     assert again.exit_code == 2
     assert "--force" in again.output
+
+
+def test_letters_beyond_sixteen_bits_in_a_path(shapes, tmp_path):
+    source, out = tmp_path / "em\U0001f600 \u00e9\x7f", tmp_path / "run"
+    shutil.copytree(shapes, source)
+    assert unpose("cluster", source, "-o", out, "--clusters", 3).exit_code == 0
+    done = unpose("report", out)
+    assert done.exit_code == 0, done.output
+    assert unpose("cluster", source, "-o", out, "--clusters", 3, "--resume").exit_code == 0

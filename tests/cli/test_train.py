@@ -390,3 +390,24 @@ def test_demo_learn_ends_with_the_picture(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict", "demo"])
 def test_help_imports_nothing_heavy(name, quick_help):
     assert "Usage" in quick_help(name)
+
+
+def test_a_configuration_may_be_gone_on_with_from_elsewhere(photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(photos.parent)
+    printed = unpose("train", photos, "--epochs", 1, "--print").stdout
+    (tmp_path / "one.toml").write_text(printed.replace(str(photos), photos.name))
+    done = unpose("train", "--config", tmp_path / "one.toml", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert read_recipe(tmp_path / "out" / "config.toml").data.name == str(photos)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are no UTF-8 are Linux's")
+def test_a_folder_whose_name_no_configuration_can_hold(photos, tmp_path):
+    odd = tmp_path / os.fsdecode(b"\xff")
+    odd.symlink_to(photos)  # a link is followed to a name that can be written
+    assert unpose("train", odd, "--print").exit_code == 0
+    odd.unlink()
+    odd.mkdir()
+    done = unpose("train", odd, "-o", tmp_path / "out")
+    assert done.exit_code == 2
+    assert "is no UTF-8, which config.toml must be; rename it" in words(done.output)

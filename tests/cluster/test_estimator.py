@@ -13,6 +13,7 @@ from unpose import InvariantClustering, align_stack
 from unpose.cluster.light import prepared, without_background
 from unpose.cluster.rounds import NOISY
 from unpose.data import posed
+from unpose.groups import parse
 from unpose.images import as_batch
 
 
@@ -245,3 +246,20 @@ def test_tensors_that_track_gradients_and_all_processors(turned, fitted):
 def test_blank_images_have_no_score(fitted):
     with pytest.raises(ValueError, match="none of the 3 images shows anything"):
         fitted.score(np.zeros((3, 25, 25)))
+
+
+def test_rows_of_bytes_have_the_scale_of_images_of_bytes(turned):
+    given = np.clip(np.rint(255 * turned.images), 0, 255).astype(np.uint8)
+    rows = given.reshape(len(given), -1)
+    model = InvariantClustering(3, light="keep").fit(given)
+    assert np.array_equal(model.predict(rows), model.predict(given))
+    again = InvariantClustering(3, light="keep", image_shape=given.shape[1:]).fit(rows)
+    assert np.allclose(again.means_, model.means_, atol=1e-5)
+
+
+def test_a_group_given_as_an_object_is_saved_by_its_name(turned, tmp_path):
+    model = InvariantClustering(3, group=parse("se2")).fit(turned.images)
+    model.save(tmp_path)
+    again = InvariantClustering.load(tmp_path)
+    assert again.group == "se2"
+    assert np.array_equal(again.predict(turned.images[:4]), model.predict(turned.images[:4]))

@@ -384,9 +384,10 @@ def test_an_archive_of_ones_own(tmp_path, small, rng):
     np.savez(path, pixels=small["x_train"])
     with pytest.raises(InputError, match="holds pixels; needed: x and y"):
         load(path)
-    np.savez(path, x=small["x_train"], y=rng.random(60))
-    with pytest.raises(InputError, match="whole numbers"):
-        load(path)
+    for labels in (rng.random(60), np.array(["cat", "dog"] * 30)):
+        np.savez(path, x=small["x_train"], y=labels)
+        with pytest.raises(InputError, match="whole numbers"):
+            load(path)
 
 
 # Files that lie ------------------------------------------------------------------------------------------------------

@@ -159,4 +159,7 @@ def test_no_images_and_another_default_precision(generator):
 
 def test_it_can_be_exported(generator):
     network, images = scale_net(GROUP, 1, 3, 16).eval(), torch.rand(2, 1, 16, 16, generator=generator)
-    torch.testing.assert_close(torch.export.export(network, (images,)).module()(images), network(images))
+    sizes = ({0: torch.export.Dim("batch", min=1, max=64)},)
+    program = torch.export.export(network, (images,), dynamic_shapes=sizes).module()
+    for given in (images, images[:1], torch.cat([images, images])):
+        torch.testing.assert_close(program(given), network(given))

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from unpose.groups import FiniteGroup
-from unpose.nn import GSAConfig, group_cnn, gsa_net, swivel_net
+from unpose.nn import GSAConfig, group_cnn, gsa_net, patch_net, scale_net, swivel_net
 from unpose.train import load_network, read_classes, save_network
 from unpose.train.checkpoint import FORMAT
 
@@ -20,6 +20,20 @@ def networks():
         group_cnn("d4", 2, 3, (8, 9), width=2),
         swivel_net("c12", 1, 3, (9, 8), widths=(3, 4), depths=(1,), heads=2, window=3),
     ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_constant_tables_come_back_in_the_type_of_the_weights(dtype, tmp_path, generator):
+    torch.manual_seed(3)
+    made = [
+        scale_net("dilations(3, 1.5)", 1, 3, (12, 14), widths=(3, 4)),
+        patch_net("c4", 1, 3, (12, 12), patch_size=6, width=4, heads=2),
+    ]
+    for network in made:
+        network = network.to(dtype).eval()
+        images = torch.rand(2, 1, *network.description["image_size"], generator=generator).to(dtype)
+        again = load_network(save_network(tmp_path / "network.safetensors", network))
+        assert torch.equal(again(images), network(images))
 
 
 @pytest.fixture

@@ -192,6 +192,43 @@ def test_what_a_run_leaves(problem, small_recipe, tmp_path):
     assert read_classes(tmp_path / "deep" / "run" / "model.safetensors") == ("bar", "corner", "dot")
 
 
+def test_the_light_of_a_file_is_that_of_all_classes(problem, small_recipe, tmp_path):
+    # Class after class, as folders are read: the first thousand would be of one.
+    images = np.zeros((2400, 9, 9), np.float32)
+    images[:, 3:6, 4] = 1.0
+    labels = np.repeat([0, 1], [1440, 960])
+    images[labels == 1] = 1 - images[labels == 1]
+    rest = Split(images[::30], labels[::30])
+    train(Dataset("two", "made", ("bar", "hole"), Split(images, labels), rest, rest), small_recipe(epochs=1), tmp_path)
+    light = read_notes(tmp_path / "model.safetensors")["light"]
+    assert light["agreement"] == pytest.approx(0.6, abs=0.01)
+
+
+def test_steps_between_states_are_at_least_one(problem, small_recipe, tmp_path):
+    with pytest.raises(ValueError, match="checkpoint_steps must be at least 1, got 0"):
+        train(problem, small_recipe(epochs=1), tmp_path, checkpoint_steps=0)
+
+
+def test_corners_that_turning_brings_in_are_as_light_as_the_border(rng):
+    class Corner(torch.nn.Module):
+        """Two classes: whether the corners of an image are black."""
+
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            black = (x[..., 0, 0] < 0.1).any(1).float() * self.scale
+            return torch.stack([1 - black, black], 1)
+
+    images = np.full((6, 11, 11), 0.8, np.float32)
+    images[:, 4:7, 5] = rng.random((6, 3))
+    part = Split(images, np.zeros(6, np.int64))
+    assert np.array_equal(accuracy_by_angle(Corner(), part, [0.0, 0.5, 0.8]), [1, 1, 1])
+    colour = Split(np.stack([images, images / 2, 1 - images], -1), part.labels)
+    assert np.array_equal(accuracy_by_angle(Corner(), colour, [0.8]), [1])
+
+
 def learnt(folder):
     return unpacked(read_notes(folder / "model.safetensors")["learnt"], "its file")
 

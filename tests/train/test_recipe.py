@@ -20,7 +20,12 @@ from unpose.train import (
     recipe_names,
     recipe_toml,
 )
-from unpose.train.recipe import recipe_from
+from unpose.train.recipe import OptimizerPart, recipe_from
+
+
+def test_numbers_of_numpy_come_back_too():
+    recipe = Recipe(optimizer=OptimizerPart(learning_rate=np.logspace(-3, -2, 2)[0]))
+    assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
 
 
 @pytest.mark.parametrize("name", recipe_names())

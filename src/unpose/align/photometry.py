@@ -3,7 +3,7 @@
 | contrast | blind to | over | distance |
 |---|---|---|---|
 | ``none`` | nothing | the plane; images are zero outside their frame | ``||m - f||`` |
-| ``gain`` | a positive factor | the plane | ``sqrt(2 - 2 r)``, r the normalised correlation |
+| ``gain`` | a positive factor, from 0.05 to 20 | the plane | ``sqrt(2 - 2 r)``, r the normalised correlation |
 | ``offset`` | an added constant | the overlap of both masks | ``||m - f||`` less its mean, for the whole mask |
 | ``affine`` | both | the overlap of both masks | ``sqrt(2 - 2 r)``, r the correlation coefficient |
 

@@ -40,6 +40,10 @@ class Element:
         """Whether it only moves pixels: quarter turns, mirrors, and the swap of quadrants."""
         return self.pose is None or self.quarter_turns is not None
 
+    def keeps(self, frame: tuple[int, int]) -> bool:
+        """Whether it is exact and leaves height and width of a frame what they are."""
+        return self.is_exact and (frame[0] == frame[1] or self.quarter_turns is None or self.quarter_turns[0] % 2 == 0)
+
 
 @cache
 def _made_of_quarters() -> dict[tuple[int, bool], Tensor]:
@@ -48,10 +52,10 @@ def _made_of_quarters() -> dict[tuple[int, bool], Tensor]:
 
 
 def elements_of(group: Group, frame: tuple[int, int], count: int, generator: torch.Generator) -> list[Element]:
-    """All elements of a finite group, or the identity and ``count`` drawn ones of a continuous group.
+    """All elements of a finite group; of a continuous one those that only move pixels in the frame, and some drawn.
 
-    Drawn turns span the circle, shifts an eighth of the frame's smaller side either way, scales 1.25 either way,
-    stretches 1.2; a tilt changes the scale by at most a tenth at the frame's edge.
+    ``count`` are drawn. Their turns span the circle, shifts an eighth of the frame's smaller side either way, scales
+    1.25 either way, stretches 1.2; a tilt changes the scale by at most a tenth at the frame's edge.
     """
     if isinstance(group, FiniteGroup):
         return _all(group)
@@ -59,7 +63,8 @@ def elements_of(group: Group, frame: tuple[int, int], count: int, generator: tor
     drawn = group.random(
         count, generator=generator, max_shift=side / 8, max_scale=1.25, max_tilt=0.2 / side, dtype=torch.float64
     )
-    return [Element(_name(pose), pose) for pose in (torch.eye(3, dtype=torch.float64), *drawn.cpu())]
+    fits = [element for element in exact_elements(group) if element.keeps(frame)]
+    return [*fits, *(Element(_name(pose), pose) for pose in drawn.cpu())]
 
 
 def exact_elements(group: Group) -> list[Element]:

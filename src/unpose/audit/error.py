@@ -124,7 +124,8 @@ def equivariance_error(
     inputs : (n, c, h, w) tensor, or (n, c, order, h, w) for ``input="regular image"``
         At least two different ones, float32 or float64.
     group : str or Group
-        Of a finite group every element is measured, of a continuous one the identity and ``n_elements`` drawn ones.
+        Of a finite group every element is measured, of a continuous one ``n_elements`` drawn ones, and those quarter
+        turns and mirrors of it that leave the frame's height and width what they are.
     output, input : {"invariant", "image", "regular", "regular image"}
         How f's output and input move: not at all, as images (pixels in the last two axes), by permuting the places of
         ``group_axis`` as the product table says, or both.
@@ -166,7 +167,7 @@ def equivariance_error(
     order = len(group) if isinstance(group, FiniteGroup) else 0
     check_inputs(inputs, takes, gives, order)
     frame = (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
-    elements = elements_of(group, frame, n_elements, torch.Generator().manual_seed(random_state))
+    elements = elements_of(group, frame, n_elements, torch.Generator().manual_seed(int(random_state)))
     control = control_for(group)
     with evaluation(f):
         probe = _Probe(f, inputs, takes, gives, order, frame, [*elements, control])
@@ -261,7 +262,8 @@ class _Probe:
             ) from error
 
     def _call(self, inputs: Tensor) -> Tensor:
-        outputs = checked_numbers(self._f(inputs), len(inputs))
+        # a copy, because f may work in place
+        outputs = checked_numbers(self._f(inputs.clone()), len(inputs))
         check_shape(outputs, self._gives, self._order, "f's output")
         return outputs
 

@@ -13,7 +13,7 @@ def smooth_noise(n: int, channels: int, frame: tuple[int, int], *, sigma: float 
     """
     if min(n, channels, *frame) < 1:
         raise ValueError(f"smooth_noise needs at least one image, channel and pixel, got {(n, channels, *frame)}")
-    generator = torch.Generator().manual_seed(random_state)
+    generator = torch.Generator().manual_seed(int(random_state))
     noise = smooth(torch.randn(n, channels, *frame, generator=generator), sigma)
     noise = noise - noise.mean((-2, -1), keepdim=True)
     spread = noise.square().mean((-2, -1), keepdim=True).sqrt().clamp(min=torch.finfo(noise.dtype).tiny)

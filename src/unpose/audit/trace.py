@@ -56,13 +56,16 @@ def trace(network: nn.Module, inputs: Tensor) -> Call:
 
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         stack.pop().output = map_floats(output, Tensor.clone)
+        if output is None and stack:  # it failed, or has nothing to judge
+            del stack[-1].calls[-1]
 
     handles = []
     for module in names:
         handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        handles.append(module.register_forward_hook(after, with_kwargs=True))
+        # also after an error, which a module above may catch
+        handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
     try:
-        network(inputs)
+        network(inputs.clone())
     finally:
         for handle in handles:
             handle.remove()

@@ -56,7 +56,7 @@ def command(
       unpose audit mnist-c8                                a network that comes along
       unpose audit model.safetensors --images scans/       on your pictures
       unpose audit model.safetensors --group d4            is it invariant to mirrors as well?
-      unpose audit model.safetensors --group se2           16 random turns with shifts
+      unpose audit model.safetensors --group se2           quarter turns, and 16 random turns with shifts
       unpose audit model.safetensors -o audit.png          and a picture: the error of every turn beside its floor
       unpose audit model.safetensors --json | jq .worst    for scripts
 
@@ -102,7 +102,7 @@ def _load(path: Path) -> "Network":
     from unpose.train import load_network
 
     try:
-        return load_network(path)
+        return load_network(path).float()  # as the inputs are, whatever it was saved in
     except (ValueError, OSError) as error:
         raise click.BadParameter(str(error), param_hint="CHECKPOINT") from error
 

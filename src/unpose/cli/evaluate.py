@@ -39,7 +39,7 @@ def command(
     checkpoint: Path, data: str, twin: Path | None, split: str, root: Path | None, device: str, as_json: bool,
     out: Path | None, force: bool,
 ) -> None:  # fmt: skip
-    """Measure a network on images as they are and turned by every 15 degrees.
+    """Measure a network on images as they are and turned by every 15 degrees, the corners as light as the border.
 
     CHECKPOINT is a file that `unpose train` made, or the name of a network that `unpose models` lists. DATA is the
     name of a data set, a folder with one folder per class, or an .npz file.

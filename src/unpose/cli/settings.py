@@ -174,5 +174,6 @@ def read_toml(path: Path) -> Made | None:
 
 
 def _value(value: Any) -> str:
-    # JSON's strings, of which DEL is the one character TOML wants escaped besides, and numbers are TOML's.
-    return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
+    # JSON's strings, of which DEL is the one character TOML wants escaped besides, and numbers are TOML's. Letters stay
+    # as they are: JSON escapes those beyond 16 bits as two halves, which TOML does not know.
+    return json.dumps(value, allow_nan=False, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -91,6 +91,7 @@ def command(
 
 def _recipe(images: Path | None, name: str | None, config: Path | None, resume: Path | None) -> "tuple[Recipe, str]":
     """The recipe that is meant, and a short name for its folder."""
+    from unpose.data import NAMES
     from unpose.train import named_recipe, read_recipe
 
     given = [each for each in (images, name, config, resume) if each is not None]
@@ -100,15 +101,28 @@ def _recipe(images: Path | None, name: str | None, config: Path | None, resume: 
             f"({'none' if not given else len(given)} given); unpose train --help shows examples"
         )
     if images is not None:
-        recipe = named_recipe("folder")
-        return replace(recipe, data=replace(recipe.data, name=str(images.resolve()))), images.resolve().stem
+        return _at_place(named_recipe("folder"), images), images.resolve().stem
     if name is not None:
         return named_recipe(name), name
     if config is not None:
-        return read_recipe(config), config.stem
+        recipe = read_recipe(config)
+        here = Path(recipe.data.name)
+        return recipe if recipe.data.name in NAMES or not here.exists() else _at_place(recipe, here), config.stem
     if resume is None or not (resume / "config.toml").is_file():
         raise click.BadParameter(f"{resume} holds no run: config.toml is not there", param_hint="--resume")
     return read_recipe(resume / "config.toml"), resume.name
+
+
+def _at_place(recipe: "Recipe", images: Path) -> "Recipe":
+    """The recipe for images that are named by their whole path: a run may be gone on with from elsewhere."""
+    from unpose.images.frames import printable
+
+    whole = str(images.resolve())
+    try:
+        whole.encode()
+    except UnicodeEncodeError as error:
+        raise click.UsageError(f"{printable(whole)} is no UTF-8, which config.toml must be; rename it") from error
+    return replace(recipe, data=replace(recipe.data, name=whole))
 
 
 def _run(

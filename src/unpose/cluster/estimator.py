@@ -232,11 +232,13 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """Checked input as (n, c, h, w), prepared, and which images show something."""
         X = X.detach() if isinstance(X, Tensor) else X
         if _ndim(X) <= 2:
-            rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32])
+            # whole numbers of 8 and 16 bits are left to `as_batch`, which knows their full scale
+            rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32, np.uint8, np.uint16])
             if fitting:
                 self._plain, self._channels = self.image_shape is None, False
             if self._plain:
-                return torch.tensor(rows)[:, None, None], np.ones(len(rows), bool)
+                numbers = rows if rows.dtype.kind == "f" else rows.astype(np.float64)
+                return torch.tensor(numbers)[:, None, None], np.ones(len(rows), bool)
             X = _pictures(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
         elif not fitting and self._plain:
             raise ValueError(f"vectors of {self.means_.shape[1]} numbers were fitted, got images; fit images instead")

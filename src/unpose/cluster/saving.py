@@ -14,6 +14,7 @@ from scipy import sparse
 
 from unpose.align import Neighbours
 from unpose.cluster.rounds import Round
+from unpose.groups import LieGroup
 from unpose.images.files import read_file, write_chunks
 
 FORMAT = 1
@@ -101,6 +102,8 @@ def _rebuilt(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
 
 def _plain(value: Any) -> Any:
     """A parameter as JSON holds it; a random state that is not a number has no name to be saved under."""
+    if isinstance(value, LieGroup):
+        return value.name
     if isinstance(value, np.integer | np.floating):
         return value.item()
     if isinstance(value, tuple | list | np.ndarray):

@@ -177,6 +177,6 @@ def with_validation(
 
 
 def integers(labels: NDArray) -> NDArray:
-    if labels.ndim != 1 or not np.array_equal(labels, np.trunc(labels)):
+    if labels.ndim != 1 or labels.dtype.kind not in "iufb" or not np.array_equal(labels, np.trunc(labels)):
         raise InputError(f"labels must be a list of whole numbers, got {labels.dtype} of shape {labels.shape}")
     return labels.astype(np.int64)

@@ -34,6 +34,12 @@ class Light:
         return f"{light} on {dark} (ground {self.ground:.2f}, figure {figure:.2f} of full scale)"
 
 
+def border_level(images: NDArray) -> NDArray:
+    """The median of the outermost pixels: (..., h, w) -> (...)."""
+    sides = (images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1])
+    return np.median(np.concatenate(sides, axis=-1), axis=-1)
+
+
 def ground_and_contrast(images: ArrayLike) -> tuple[NDArray, NDArray]:
     """The brightness of each image's border, and how far the figure is from it: (n, h, w[, c]) -> (n,) and (n,).
 
@@ -41,8 +47,7 @@ def ground_and_contrast(images: ArrayLike) -> tuple[NDArray, NDArray]:
     ground, or the first of what is darker, whichever is further from it. Colours count by their mean.
     """
     grey = as_batch(images).mean(1).numpy()  # (n, h, w)
-    edge = np.concatenate([grey[:, 0], grey[:, -1], grey[:, :, 0], grey[:, :, -1]], axis=1)  # (n, 2 (h + w))
-    ground = np.median(edge, axis=1)
+    ground = border_level(grey)
     dark, light = np.percentile(grey.reshape(len(grey), -1), [_TAIL, 100 - _TAIL], axis=1) - ground
     return ground, np.where(light >= -dark, light, dark)
 

@@ -132,7 +132,7 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
         return warp(images.float(), poses, shape).to(images.dtype)
     points = source_points(poses.to(images.dtype), shape)
     is_plain = _needs_gradient(images, points) or is_followed()
-    if images.device.type == "cpu" and len(poses) == 1 < len(images) and not is_plain:
+    if images.device.type == "cpu" and poses.shape[0] == 1 < images.shape[0] and not is_plain:
         return _sample_shared(images, points)
     return sample(images, points)
 
@@ -184,7 +184,7 @@ def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Ten
             f"{tuple(images.shape)} and {tuple(points.shape)}"
         )
     _check_floating(images)
-    if not (len(images) == len(points) or 1 in (len(images), len(points))):
+    if not (images.shape[0] == points.shape[0] or 1 in (images.shape[0], points.shape[0])):
         raise ValueError(f"{len(images)} images and {len(points)} sets of points do not go together")
     if images.dtype != points.dtype or images.device != points.device:
         raise ValueError(
@@ -193,7 +193,7 @@ def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Ten
         )
     if images.dtype not in (torch.float32, torch.float64) or _needs_gradient(images, points):
         return None
-    if not len(images) or not len(points) or is_followed():
+    if not images.shape[0] or not points.shape[0] or is_followed():
         return None
     return _compiled_for(images.device.type)
 
@@ -214,7 +214,7 @@ def _prepare(images: Tensor, points: Tensor) -> tuple[Tensor, list[_Tap], list[_
     x, y = points.flatten(1, -2).unbind(-1)  # (n, k) each
     columns = _taps(x + (width - 1) / 2, width)
     rows = [(index * width, weight, slope) for index, weight, slope in _taps(y + (height - 1) / 2, height)]
-    n = len(points) if len(images) == 1 else len(images)  # either may be none at all
+    n = points.shape[0] if images.shape[0] == 1 else images.shape[0]  # either may be none at all
     return images.flatten(-2).expand(n, -1, -1), rows, columns
 
 

@@ -69,6 +69,9 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
         weights = safetensors.torch.load(content)
         network = rebuild(description)
         network.load_state_dict(weights, assign=True)
+        kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+        if len(kinds) == 1:
+            network.to(kinds.pop())  # constant tables, which no file holds, as the weights are
     except (
         ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError, safetensors.SafetensorError,
     ) as error:  # fmt: skip

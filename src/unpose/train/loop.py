@@ -158,6 +158,8 @@ def train(
     On one GPU a step is recorded once, as a CUDA graph, and played back. A network that cannot be recorded is trained
     all the same, with a warning and more slowly. Training images stay on the GPU where they take little of its memory.
     """
+    if checkpoint_steps is not None and checkpoint_steps < 1:
+        raise ValueError(f"checkpoint_steps must be at least 1, got {checkpoint_steps}")
     processes = processes or Processes()
     device, folder = torch.device(device), None if folder is None else Path(folder)
     batch = recipe.batch_size * processes.count
@@ -289,8 +291,8 @@ class _Run:
         if self.folder is None or not self.processes.is_first:
             return
         if improved:
-            # What `predict` compares its images with; a thousand tell.
-            light = asdict(light_of(self.dataset.train.images[:1000]))
+            # What `predict` compares its images with; a thousand tell, at even steps: classes may follow each other.
+            light = asdict(light_of(self.dataset.train.images[:: -(-len(self.dataset.train) // 1000)]))
             notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, "light": light} | state.history[-1]
             notes |= self.learnt
             save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from unpose.data import Split
 from unpose.groups import rotation
 from unpose.images import as_batch, warp
+from unpose.images.ground import border_level
 from unpose.train.batches import sent
 from unpose.train.processes import Processes
 
@@ -23,8 +24,8 @@ def logits_of(
 ) -> Tensor:
     """The outputs of a network for images, turned by an angle in radians first: (n, h, w[, c]) -> (n, classes).
 
-    Runs in evaluation mode on the network's own device and leaves the mode of each part as it was. ``mixed`` computes
-    products in bfloat16.
+    What turning brings in from outside the frame is as light as the image's border. Runs in evaluation mode on the
+    network's own device and leaves the mode of each part as it was. ``mixed`` computes products in bfloat16.
     """
     weights = next(network.parameters())
     modes = [(module, module.training) for module in network.modules()]  # a part may be frozen in training
@@ -34,7 +35,9 @@ def logits_of(
         for start in range(0, len(images), batch_size):
             batch = as_batch(images[start : start + batch_size], dtype=weights.dtype)
             if angle:
-                batch = warp(batch, rotation(torch.tensor(angle, dtype=torch.float64)))
+                ground = torch.from_numpy(border_level(batch.numpy()))[..., None, None]  # (b, c, 1, 1)
+                # black corners on a light ground would be another image
+                batch = warp(batch - ground, rotation(torch.tensor(angle, dtype=torch.float64))) + ground
             with torch.autocast(weights.device.type, torch.bfloat16, enabled=mixed):
                 outputs = network(sent(batch, weights.device))
             found.append(outputs.float())

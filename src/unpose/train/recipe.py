@@ -201,8 +201,10 @@ def _key(name: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int | float):
+    if isinstance(value, int):
         return repr(value)
+    if isinstance(value, float):
+        return repr(float(value))  # NumPy's are floats too, and write themselves otherwise
     if isinstance(value, str):
         escaped = "".join(
             f"\\u{ord(letter):04x}" if ord(letter) < 32 or ord(letter) == 127 else letter
