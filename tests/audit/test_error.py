@@ -203,6 +203,8 @@ def test_continuous_groups_are_drawn_by_seed():
     assert draw[0].errors.max() < 0.01
     only_shifts = equivariance_error(lambda x: x.sum((2, 3)), smooth_noise(3, 1, (19, 19)), "translation", n_elements=3)
     assert "read each error beside its floor" in str(only_shifts)
+    assert not only_shifts.decides
+    assert draw[0].decides
 
 
 def test_shifts_shrink_with_the_stride_of_the_output():

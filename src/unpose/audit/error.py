@@ -59,10 +59,16 @@ class EquivarianceError:
         """Whether f gives nearly the same output whatever it is shown: then no error of it counts for much."""
         return self.discrimination < NEARLY_CONSTANT
 
+    @property
+    def decides(self) -> bool:
+        """Whether any element but the identity only moves pixels: without one :meth:`holds` says next to nothing."""
+        return bool(self.exact[1:].any())
+
     def holds(self, tolerance: float = 1e-5) -> bool:
         """Whether every element that only moves pixels stays within the tolerance, and f is not nearly constant.
 
-        Resampled elements do not decide: they are to be read beside their floors.
+        Resampled elements do not decide: they are to be read beside their floors. Where there are no others, see
+        :attr:`decides`.
         """
         return self.worst_exact <= tolerance and not self.is_nearly_constant
 
@@ -95,7 +101,7 @@ class EquivarianceError:
         if lost.any():
             names = ", ".join(np.array(self.elements)[lost][:3]) + (", ..." if lost.sum() > 3 else "")
             found.append(f"far above the floor, and about as large as the control: {names}")
-        if not self.exact[1:].any() and len(self.elements) > 1:
+        if not self.decides and len(self.elements) > 1:
             found.append("no element only moves pixels on this grid: read each error beside its floor")
         return found
 

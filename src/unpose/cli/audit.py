@@ -62,7 +62,8 @@ def command(
 
     \b
     Exit status:
-      0  every quarter turn and mirror of the group is within the tolerance, and inputs are told apart
+      0  every quarter turn and mirror of the group is within the tolerance, and inputs are told apart; a group may
+         have none, which is said ("decides": false)
       1  they are not; a second table names the module that breaks it
       2  the call is wrong, or a file cannot be read
     """
@@ -142,7 +143,7 @@ def _verdict(measured: "EquivarianceError", tolerance: float) -> str:
         return (
             f"Cannot be judged: the outputs of different images differ by {measured.discrimination:.1g} of their norm."
         )
-    if not measured.exact[1:].any():
+    if not measured.decides:
         return "Nothing to decide: no element of the group only moves pixels."
     worst = measured.worst_exact
     if worst <= tolerance:
@@ -184,6 +185,7 @@ def _numbers(
         "checkpoint": str(checkpoint),
         "group": measured.group,
         "holds": measured.holds(tolerance),
+        "decides": measured.decides,
         "tolerance": tolerance,
         "elements": [
             {
