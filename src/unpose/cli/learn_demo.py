@@ -18,7 +18,7 @@ def command(out: Path, epochs: int, seed: int) -> None:
 
     One is a convolution network on eight rotations (c8). The other is its twin for translations only, with as many
     parameters, trained the same way on the same digits. Both have seen upright digits only. Ends with the picture
-    learn.png: right answers against the angle of the test images. One to three minutes on two cores; nothing is
+    learn.png: right answers against the angle of the test images. One or two minutes on two cores; nothing is
     downloaded.
     """
     from unpose.nn import count_parameters

@@ -31,7 +31,7 @@ def command(experiment: str, out: Path, seed: int, max_angle: float, solver: str
     \b
     figure2      Kernel attention (2.1) draws Gaussian blobs together: before, after two and after four rounds.
     experiment1  Three drawn classes at six random poses each: attention weights and means of rounds 1 and 2,
-                 beside plain kernel attention. About a minute and a half on two cores.
+                 beside plain kernel attention. About two minutes on two cores.
     experiment2  Ten handwritten threes at random poses: their invariant mean after 0, 25 and 50 iterations.
 
     \b
