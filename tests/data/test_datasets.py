@@ -384,6 +384,10 @@ def test_an_archive_of_ones_own(tmp_path, small, rng):
     np.savez(path, pixels=small["x_train"])
     with pytest.raises(InputError, match="holds pixels; needed: x and y"):
         load(path)
+    for shape in ((60,), (60, 35), (60, 5, 7, 1, 1)):
+        np.savez(path, x=rng.random(shape), y=small["y_train"])
+        with pytest.raises(InputError, match=r"images must be \(n, h, w\) or"):
+            load(path)
     for labels in (rng.random(60), np.array(["cat", "dog"] * 30)):
         np.savez(path, x=small["x_train"], y=labels)
         with pytest.raises(InputError, match="whole numbers"):

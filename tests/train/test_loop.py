@@ -227,6 +227,8 @@ def test_corners_that_turning_brings_in_are_as_light_as_the_border(rng):
     assert np.array_equal(accuracy_by_angle(Corner(), part, [0.0, 0.5, 0.8]), [1, 1, 1])
     colour = Split(np.stack([images, images / 2, 1 - images], -1), part.labels)
     assert np.array_equal(accuracy_by_angle(Corner(), colour, [0.8]), [1])
+    for kind in (torch.float16, torch.bfloat16, torch.float64):
+        assert np.array_equal(accuracy_by_angle(Corner().to(kind), part, [0.8]), [1])
 
 
 def learnt(folder):

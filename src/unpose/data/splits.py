@@ -30,6 +30,8 @@ class Split:
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
             raise InputError(f"there are {len(self.images):,} images and {len(self.labels):,} labels")
+        if self.images.ndim not in (3, 4):
+            raise InputError(f"images must be (n, h, w) or (n, h, w, c), got an array of shape {self.images.shape}")
 
     def __len__(self) -> int:
         return len(self.labels)
