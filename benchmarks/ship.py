@@ -5,11 +5,10 @@
 
 RUN is a folder that `unpose train --recipe ...` ended in. Weights and classes are taken from its model.safetensors,
 the rest of the card from its result.json, config.toml and log.csv and from what is measured here on the same test
-images: right answers as they are, right answers turned (as `unpose evaluate` counts them, of 10,000 images
-unless `--turned` says how many) and
-the audit. No number is typed. A run is refused that is not finished, whose recipe does not come with the package, whose
-network fails the audit or does not give the result's accuracy again. At the end docs/models.md is made anew from all
-files; `--pages` makes only that.
+images: right answers as they are, right answers turned (as `unpose evaluate` counts them, of 10,000 images unless
+`--turned` says how many) and the audit. No number is typed. A run is refused that is not finished, whose recipe does
+not come with the package, whose network fails the audit or does not give the result's accuracy again. At the end
+docs/models.md is made anew from all files; `--pages` makes only that.
 """
 
 import argparse
@@ -185,10 +184,8 @@ def main():
         if options.run is None or options.name is None or not options.limit:
             parser.error("give the folder of a run, a name and at least one --limit")
         try:
-            path = ship(
-                options.run, options.name, options.limit, root=options.root, device=options.device,
-                most_turned=options.turned,
-            )  # fmt: skip
+            more = {"root": options.root, "device": options.device, "most_turned": options.turned}
+            path = ship(options.run, options.name, options.limit, **more)
         except (Unfit, ValueError, OSError) as error:
             sys.exit(f"{options.run} cannot be shipped: {error}")
         print(card_markdown(describe(path)))

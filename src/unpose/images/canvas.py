@@ -55,12 +55,17 @@ def onto_canvas(frame: NDArray, shape: tuple[int, int]) -> NDArray:
         frame = scaled[..., 0] if frame.ndim == 2 else scaled
     if inner == shape:
         return frame
-    edge = np.concatenate([frame[0], frame[-1], frame[:, 0], frame[:, -1]])  # (2 (h + w), ...)
     canvas = np.empty((*shape, *frame.shape[2:]), dtype=np.float32)
-    canvas[:] = np.median(edge, axis=0)
+    canvas[:] = border_level(np.moveaxis(frame, (0, 1), (-2, -1)))
     top, left = (shape[0] - inner[0]) // 2, (shape[1] - inner[1]) // 2
     canvas[top : top + inner[0], left : left + inner[1]] = frame
     return canvas
+
+
+def border_level(images: NDArray) -> NDArray:
+    """The median of the outermost pixels: (..., h, w) -> (...)."""
+    sides = (images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1])
+    return np.median(np.concatenate(sides, axis=-1), axis=-1)
 
 
 def _resized(channel: NDArray, shape: tuple[int, ...]) -> NDArray:

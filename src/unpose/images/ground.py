@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unpose.images.batch import as_batch
+from unpose.images.canvas import border_level
 
 _TAIL = 1.0
 """Per cent of the pixels that may lie beyond the contrast: single hot pixels do not count as a figure."""
@@ -32,12 +33,6 @@ class Light:
         light, dark = ("light", "dark") if self.contrast > 0 else ("dark", "light")
         figure = self.ground + self.contrast
         return f"{light} on {dark} (ground {self.ground:.2f}, figure {figure:.2f} of full scale)"
-
-
-def border_level(images: NDArray) -> NDArray:
-    """The median of the outermost pixels: (..., h, w) -> (...)."""
-    sides = (images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1])
-    return np.median(np.concatenate(sides, axis=-1), axis=-1)
 
 
 def ground_and_contrast(images: ArrayLike) -> tuple[NDArray, NDArray]:

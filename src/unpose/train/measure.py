@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from unpose.data import Split
 from unpose.groups import rotation
 from unpose.images import as_batch, warp
-from unpose.images.ground import border_level
+from unpose.images.canvas import border_level
 from unpose.train.batches import sent
 from unpose.train.processes import Processes
 
