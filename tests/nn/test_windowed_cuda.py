@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import pad
 
 from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
@@ -62,6 +64,38 @@ LARGE = {
         shape=(5, 9, 12, 12, 12, (28, 28), (10, 10), (5, 5)), heads=1, element=4, dtype="bfloat16", dropout=0.1, seed=3
     ),
 }  # fmt: skip
+
+DRAWN = 10
+"""Cases that are drawn: none that fails is made smaller, which would take the interpreter minutes."""
+
+
+@st.composite
+def drawn_case(draw_from):
+    """Any shape, group, window, type and way through the kernels, small enough for the interpreter."""
+
+    def whole(low, high):
+        return draw_from(st.integers(low, high))
+
+    def one_of(*choices):
+        return draw_from(st.sampled_from(choices))
+
+    batch, heads, outputs, keys = (*one_of((1, 1), (1, 2), (2, 1), (3, 1)), whole(1, 3), whole(1, 3))
+    size, d, dv = (whole(1, 3), whole(2, 5)), whole(2, 5), whole(1, 5)
+    window = one_of(*range(1, 2 * size[0], 2)), one_of(*range(3, 2 * size[1], 2))
+    case = {"heads": one_of(1, heads), "lanes": one_of(16, 32), "room": one_of(2**25, 1)}
+    if one_of(False, True):
+        case["dtype"] = "float16"  # bfloat16, which the interpreter cuts off instead of rounding, has cases above
+    if one_of(False, True):
+        case |= {"dropout": 0.3, "seed": whole(0, 2**31)}
+    if keys > 1 and one_of(False, True):
+        queries = outputs = keys
+        case["element"], dv = whole(1, d - 1), d
+    else:
+        queries = one_of(1, outputs)
+        if one_of(False, True):
+            case["bias_heads"] = one_of(1, heads)
+    return {**case, "shape": (batch, heads, queries, outputs, keys, size, (d, dv), window)}
+
 
 # keys, outputs, type, dropout
 PROJECTED = {"cyclic": (2, 2, "float32", 0.25), "halves lifted": (1, 3, "bfloat16", 0.0)}
@@ -152,7 +186,7 @@ def errors(kernels, case, device="cpu"):
     wanted, wanted_sum = slow(*exact, *dropping, in_words="dtype" in case and case["shape"][0] > 1)
     given = [tensor for tensor in exact if tensor is not None]
     slopes = torch.autograd.grad(wanted, given, gradient.double())
-    return compared(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), tensors[0].dtype)
+    return compared(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), gradient)
 
 
 def shared_results(kernels, case, device="cpu"):
@@ -183,17 +217,22 @@ def shared_errors(kernels, case, device="cpu"):
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     wanted, wanted_sum = slow(*unprojected(exact[0]), joint_table(*exact[1:]), None, *dropping, in_words=in_words)
     slopes = torch.autograd.grad(wanted, exact, gradient.double())
-    return compared(SHARED_NAMES, found, (wanted, wanted_sum, *slopes), gradient.dtype)
+    return compared(SHARED_NAMES, found, (wanted, wanted_sum, *slopes), gradient)
 
 
-def compared(names, found, wanted, dtype):
-    """Relative error of each result by name; and the results."""
-    result = {}
+def compared(names, found, wanted, gradient):
+    """Relative error of each result by name; and the results.
+
+    Slopes of scores are differences of products of the result and its gradient: what nearly cancels, as with one key,
+    is measured by these.
+    """
+    result, least = {}, (gradient.double() * wanted[0].detach()).norm()
     for name, there, here in zip(names, found, wanted, strict=False):
-        if there.shape != here.shape or (name != "logsumexp" and there.dtype != dtype):
+        if there.shape != here.shape or (name != "logsumexp" and there.dtype != gradient.dtype):
             result[name] = math.inf
         else:
-            result[name] = float((there.double() - here.detach()).norm() / here.detach().norm())
+            here = here.detach()
+            result[name] = float((there.double() - here).norm() / torch.maximum(here.norm(), least))
     return result, tuple(tensor for tensor in found if tensor is not None)
 
 
@@ -213,6 +252,13 @@ def interpreted():
 @pytest.mark.parametrize("name", SMALL)
 def test_interpreted_kernels_are_the_sums_written_out(name, interpreted):
     check(interpreted[name], SMALL[name])
+
+
+@needs_interpreter
+def test_interpreted_kernels_at_any_shape(interpreted):
+    assert len(interpreted["drawn"]) == DRAWN
+    for case, found in interpreted["drawn"]:
+        check(found, case)
 
 
 @needs_interpreter
@@ -299,16 +345,24 @@ def test_other_types_are_refused(dtypes):
 
 
 def interpret():
-    """Errors of every small case, in the interpreter."""
+    """Errors of every small case and of those that are drawn, in the interpreter."""
     from unpose.nn import tables_cuda
     from unpose.nn import windowed_cuda as kernels
 
-    found = {}
-    for name, case in SMALL.items():
+    def interpreted_errors(case):
         kernels._LANES = case["lanes"]
         kernels._ROOM, kernels._PROGRAMS = (case.get("room", 2**25), 0), case.get("programs", 1)
         tables_cuda._BLOCK, tables_cuda._STEP, tables_cuda._ROWS = case.get("block", 64), 16, 16
-        found[name] = errors(kernels, case)[0]
+        return errors(kernels, case)[0]
+
+    @settings(max_examples=DRAWN, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    @given(drawn_case())
+    def at_any_shape(case):
+        drawn.append((case, interpreted_errors(case)))
+
+    drawn = []
+    at_any_shape()
+    found = {name: interpreted_errors(case) for name, case in SMALL.items()} | {"drawn": drawn}
     kernels._LANES = 16
     found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}
     found["mapped"] = mapped_errors()
@@ -360,7 +414,7 @@ def mapped_errors():
     maps = unprojected(projected.unflatten(1, (3, heads, -1)))
     wanted = slow(*maps, joint_table(*exact[3:]), None)[0]
     exact_slopes = torch.autograd.grad(wanted, exact, pull.double())
-    return compared(("out", *names), (out.detach(), *slopes), (wanted, *exact_slopes), torch.float16)[0]
+    return compared(("out", *names), (out.detach(), *slopes), (wanted, *exact_slopes), pull)[0]
 
 
 def is_in_scale(kernels, size):

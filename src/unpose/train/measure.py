@@ -35,10 +35,9 @@ def logits_of(
         for start in range(0, len(images), batch_size):
             batch = as_batch(images[start : start + batch_size], dtype=weights.dtype)
             if angle:
-                ground = torch.from_numpy(border_level(batch.float().numpy())).to(batch)[
-                    ..., None, None
-                ]  # (b, c, 1, 1)
                 # black corners on a light ground would be another image
+                level = torch.from_numpy(border_level(batch.float().numpy())).to(batch)  # (b, c)
+                ground = level[..., None, None]
                 batch = warp(batch - ground, rotation(torch.tensor(angle, dtype=torch.float64))) + ground
             with torch.autocast(weights.device.type, torch.bfloat16, enabled=mixed):
                 outputs = network(sent(batch, weights.device))
