@@ -373,7 +373,7 @@ def interpret():
 def projected(kernels, keys, outputs, dtype, dropout):
     """Whether result, denominators and gradients of one tensor are those of its parts, to the bit."""
     dtype, generator = getattr(torch, dtype), torch.Generator().manual_seed(3)
-    maps = torch.randn(2, 3, 2, 3, keys, 3, 2, generator=generator).to(dtype)
+    maps = torch.randn(2, 3, 1, 3, keys, 3, 2, generator=generator).to(dtype)  # (b, 3, n, d, k, h, w)
     position = torch.randn(1, outputs, keys, 3, 1, 3, generator=generator).to(dtype)
     tables, dropping = (position, None), (dropout, torch.tensor(7))
     apart = position, None, None
