@@ -9,7 +9,7 @@ demo: .venv/installed
 	$(BIN)/unpose demo -o demo --force
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks
