@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from unpose.data import load
-from unpose.images.files import write_image, write_text
+from unpose.files.atomic import write_image, write_text
 from unpose.nn import count_parameters
 from unpose.report import figures
 from unpose.train import (

@@ -38,7 +38,7 @@ from arrays import load
 from unpose.align import align, nearest
 from unpose.align.coarse import plan
 from unpose.align.descent import Bounds, descend
-from unpose.align.fused_cpu import best_poses
+from unpose.align.kernels.search_cpu import best_poses
 from unpose.data.posed import posed
 from unpose.groups import parse
 from unpose.images import as_batch, from_batch, warp

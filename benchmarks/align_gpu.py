@@ -20,7 +20,7 @@ import torch
 
 from arrays import load
 from unpose.align import coarse, nearest
-from unpose.align.pairs import Job
+from unpose.align.pipeline import Job
 from unpose.align.refine import refine
 from unpose.data import posed
 from unpose.groups import parse

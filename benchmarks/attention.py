@@ -36,7 +36,7 @@ from unpose.nn import (
     gsa_net,
     implementation,
 )
-from unpose.nn.attention import projected_attention
+from unpose.nn.functional.group_attention import projected_attention
 from unpose.train.replay import record
 
 SIZE = 28

@@ -23,11 +23,11 @@ import torch
 
 import unpose
 from unpose.audit import EquivarianceError, equivariance_error
-from unpose.cli.learning import sweep_angles
+from unpose.cli.shared.networks import sweep_angles
 from unpose.data import Split, credit, load
+from unpose.files.atomic import write_text
 from unpose.images import as_batch
-from unpose.images.files import write_text
-from unpose.images.ground import light_of
+from unpose.images.light import light_of
 from unpose.train import (
     Card,
     accuracy,

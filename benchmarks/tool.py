@@ -29,8 +29,8 @@ FITTED = "groups found after"
 
 
 def write_digits(folder, count):
-    from unpose.cli import cluster_demo
-    from unpose.images.files import write_image
+    from unpose.cli.commands import cluster_demo
+    from unpose.files.atomic import write_image
 
     cluster_demo._PER_CLASS = min(174, -(-count // 10))
     folder.mkdir(parents=True)
@@ -126,12 +126,6 @@ def forked(arguments):
 
 def measure_kills(options):
     # Imported once, before any fork; nothing of it has run, so there are no threads to lose.
-    import unpose.cli.cluster
-    import unpose.cli.finished_run
-    import unpose.cluster.layout
-    import unpose.cluster.pictures
-    import unpose.data
-    import unpose.report.page  # noqa: F401
 
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "digits"

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli.audit import command
+from unpose.cli.commands.audit import command
 from unpose.data.drawings import CLASSES
 from unpose.nn import group_cnn
 from unpose.train import save_network

@@ -325,7 +325,7 @@ def test_stopping_any_command_is_status_130(run, new_shapes, tmp_path, monkeypat
 
 
 def test_names_that_try_to_climb_out_stay_inside():
-    from unpose.cli.export import safe_name
+    from unpose.cli.commands.export import safe_name
 
     for name in ("../../etc/passwd", "..", ".", "", "a/b", "C:\\x", "con\x00", "x" * 400 + ".png", "~", "-rf"):
         safe = safe_name(name)
@@ -415,7 +415,7 @@ def test_dark_things_on_a_light_ground_stay_so(tmp_path, rng):
 
 
 def test_the_demonstration_ends_with_a_page(tmp_path, monkeypatch):
-    from unpose.cli import cluster_demo
+    from unpose.cli.commands import cluster_demo
 
     monkeypatch.setattr(cluster_demo, "_PER_CLASS", 6)
     done = unpose("demo", "-o", tmp_path / "demo")

@@ -165,7 +165,7 @@ def test_folders_on_the_way_are_made(run, tmp_path):
 
 
 def test_the_demonstration_leaves_digits_of_ones_own(tmp_path, monkeypatch):
-    from unpose.cli import cluster_demo
+    from unpose.cli.commands import cluster_demo
 
     monkeypatch.setattr(cluster_demo, "_PER_CLASS", 3)
     mine = tmp_path / "demo" / "digits" / "0"
@@ -330,7 +330,7 @@ def test_train_replaces_runs_and_nothing_else(tmp_path):
 
 
 def test_stopped_at_once_nothing_is_said_to_be_kept(new_shapes, tmp_path, monkeypatch):
-    from unpose.cli.run_folder import RunFolder
+    from unpose.runs.folder import RunFolder
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -341,7 +341,7 @@ def test_stopped_at_once_nothing_is_said_to_be_kept(new_shapes, tmp_path, monkey
     assert done.exit_code == 130
     assert "before any work was finished" in done.stderr
     with monkeypatch.context() as patch:
-        patch.setattr("unpose.cli.finished_run.write_run", interrupt)
+        patch.setattr("unpose.runs.finished.write_run", interrupt)
         done = unpose("cluster", new_shapes, "-o", tmp_path / "run")
     assert done.exit_code == 130
     assert "finished work is kept" in done.stderr

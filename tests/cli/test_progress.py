@@ -3,8 +3,8 @@
 import io
 import sys
 
-from unpose.cli import progress as module
-from unpose.cli.progress import progress
+from unpose.cli.shared import progress as module
+from unpose.cli.shared.progress import progress
 
 
 class Terminal(io.StringIO):

@@ -71,7 +71,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
 
 def test_every_piece_can_be_the_last_one_written(whole, shapes, tmp_path, monkeypatch):
     """Stop after each piece of work in turn, which no choice of random moments is sure to do."""
-    from unpose.cli.run_folder import RunFolder
+    from unpose.runs.folder import RunFolder
 
     out = tmp_path / "run"
     store, stopped = RunFolder.store, []
@@ -106,7 +106,7 @@ def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
 
 def begin(shapes, out, monkeypatch, *arguments):
     """A run that stopped early."""
-    from unpose.cli.run_folder import RunFolder
+    from unpose.runs.folder import RunFolder
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

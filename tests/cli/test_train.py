@@ -17,7 +17,8 @@ import safetensors.torch
 from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli import learn_demo, main
+from unpose.cli import main
+from unpose.cli.commands import learn_demo
 from unpose.data import Dataset, load
 from unpose.nn import group_cnn
 from unpose.train import load_network, named_recipe, read_recipe, recipe_names, save_network

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from unpose.groups import parse
-from unpose.nn import GroupSelfAttention, group_attention, implementation, window_sums, windowed
+from unpose.nn import GroupSelfAttention, group_attention, implementation
+from unpose.nn.ops.reference import attention as windowed
+from unpose.nn.ops.reference import window_sums
 
 
 def draw(generator, *shape):

@@ -8,8 +8,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, implementation, position_table
-from unpose.nn.attention import joint_table
-from unpose.nn.fused_encoding import _table, _table_backward, has_table, separable_table
+from unpose.nn.functional.group_attention import joint_table
+from unpose.nn.ops.encoding import _table, _table_backward, has_table, separable_table
 
 # group, channels, window; then what is special
 CASES = {
@@ -120,7 +120,8 @@ def test_which_tables_are_fused():
 
 def interpret():
     """Errors of every case in the interpreter; on the way, whether torch finds the operators to be what they say."""
-    from unpose.nn import encoding_cuda, sums_cuda
+    from unpose.nn.ops.cuda import encoding as encoding_cuda
+    from unpose.nn.ops.cuda import reduce as sums_cuda
 
     found = {}
     for name, case in CASES.items():
@@ -140,7 +141,7 @@ def interpret():
 
 def compile_kernels():
     """Launches of three encodings, compiled to machine code for compute capability 9.0; the kernels' names."""
-    from unpose.nn import encoding_cuda
+    from unpose.nn.ops.cuda import encoding as encoding_cuda
 
     names = compile_only()
     for name in ("bfloat16", "lifting", "several tiles"):

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from unpose.nn import GroupSelfAttention, estimate_memory, group_attention, implementation
-from unpose.nn.attention import projected_attention
-from unpose.nn.fused import _attention, _attention_backward, _projected, _projected_backward
-from unpose.nn.windowed import unprojected
+from unpose.nn.functional.group_attention import projected_attention
+from unpose.nn.ops.attention import _attention, _attention_backward, _projected, _projected_backward
+from unpose.nn.ops.reference.attention import unprojected
 
 
 def layer_and_maps(generator, dropout=0.0):

@@ -8,8 +8,8 @@ import torch
 from unpose.groups import parse, rotation
 from unpose.images import mirror, quarter_turn, smooth, warp
 from unpose.nn import InvariantAttentionBlock, OrbitEmbedding, count_parameters, orbit_attention, patch_net, rebuild
-from unpose.nn.orbit_kernel import turning_window, window_candidates
-from unpose.nn.patch_net import cut
+from unpose.nn.functional.orbit_attention import turning_window, window_candidates
+from unpose.nn.networks.patch import cut
 from unpose.train import load_network, save_network, twin_description
 
 SIZE = 11

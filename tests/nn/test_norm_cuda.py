@@ -7,16 +7,10 @@ from torch.nn.functional import layer_norm, silu
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
-from unpose.nn import (
-    ChannelNorm,
-    GroupSelfAttention,
-    PointwiseLinear,
-    fused_pointwise,
-    gsa_net,
-    implementation,
-)
-from unpose.nn.fused_norm import _norm, _norm_backward, channel_norm
-from unpose.nn.fused_pointwise import _pointwise, _weight_gradient, pointwise
+from unpose.nn import ChannelNorm, GroupSelfAttention, PointwiseLinear, gsa_net, implementation
+from unpose.nn.ops import pointwise as fused_pointwise
+from unpose.nn.ops.norm import _norm, _norm_backward, channel_norm
+from unpose.nn.ops.pointwise import _pointwise, _weight_gradient, pointwise
 
 NORMS = {
     "published": dict(shape=(3, 20, 4, 7, 5), swish=True),
@@ -299,7 +293,9 @@ def test_names_of_saved_weights_stay():
 
 def interpret():
     """Errors of every case in the interpreter; on the way, whether torch finds the operators to be what they say."""
-    from unpose.nn import norm_cuda, pointwise_cuda, sums_cuda
+    from unpose.nn.ops.cuda import norm as norm_cuda
+    from unpose.nn.ops.cuda import pointwise as pointwise_cuda
+    from unpose.nn.ops.cuda import reduce as sums_cuda
 
     norm_cuda._PROGRAMS, pointwise_cuda._PROGRAMS, sums_cuda._ROWS = 3, 7, 4
     checks = ("test_schema", "test_faketensor")
@@ -329,7 +325,8 @@ def are_words(loops):
 
 def compile_kernels():
     """Launches of a network's layers, compiled to machine code for compute capability 9.0; the kernels' names."""
-    from unpose.nn import norm_cuda, pointwise_cuda
+    from unpose.nn.ops.cuda import norm as norm_cuda
+    from unpose.nn.ops.cuda import pointwise as pointwise_cuda
 
     names = compile_only()
     half = torch.bfloat16

@@ -7,8 +7,8 @@ import torch
 
 from unpose.groups import parse
 from unpose.nn import GroupSelfAttention, HarmonicEncoding, LiftingSelfAttention, SeparableEncoding, group_attention
-from unpose.nn.encodings import harmonic_basis
-from unpose.nn.positions import dilated_neighbourhood, is_unimodular, relative_elements, widest_window
+from unpose.nn.functional.positions import dilated_neighbourhood, is_unimodular, relative_elements, widest_window
+from unpose.nn.layers.encodings import harmonic_basis
 
 
 def encodings():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unpose.align.basis import SteerableBasis, analysis_matrix, fit_basis, project, project_with, view_grid
-from unpose.align.threads import pool
+from unpose.compiled.threads import pool
 from unpose.groups import LieGroup, rotation, scaling
 from unpose.images import smooth, warp
 
@@ -203,24 +203,24 @@ def best_poses(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) 
     whole circle is searched, a fused kernel on CUDA, else one matrix product per tile.
     """
     if views.device.type == "cpu" and plan.full_circle and find_spec("numba") is not None:
-        from unpose.align import fused_cpu  # its compiler is slow to import
+        from unpose.align.kernels import search_cpu  # its compiler is slow to import
 
-        score, pose = fused_cpu.best_poses(views.numpy(), fixed.numpy(), basis.starts, len(plan.angles))
+        score, pose = search_cpu.best_poses(views.numpy(), fixed.numpy(), basis.starts, len(plan.angles))
         return torch.from_numpy(score), torch.from_numpy(pose)
     frequencies = torch.repeat_interleave(
         torch.arange(basis.n_frequencies), torch.from_numpy(np.diff(basis.starts))
     )  # (C,)
     if views.device.type == "cuda" and find_spec("triton") is not None:
-        from unpose.align import fused_cuda  # only where there is a GPU
+        from unpose.align.kernels import search_cuda  # only where there is a GPU
 
-        return fused_cuda.best_poses(views, fixed, frequencies.to(views.device), plan.angles.to(views.device))
+        return search_cuda.best_poses(views, fixed, frequencies.to(views.device), plan.angles.to(views.device))
     return _by_products(views, fixed, frequencies, plan.angles)
 
 
 def peaks(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan, count: int) -> Tensor:
     """The best poses of pairs that differ in angle: views (p, V, C), fixed (p, m, C) -> grid points (p, m, count)."""
     if views.device.type == "cpu" and find_spec("numba") is not None:
-        from unpose.align import peaks_cpu  # its compiler is slow to import
+        from unpose.align.kernels import peaks_cpu  # its compiler is slow to import
 
         return torch.from_numpy(
             peaks_cpu.peaks(

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import unpose
-from unpose.cli.errors import Refused, failed
+from unpose.cli.shared.errors import Refused, failed
 
 _COMMANDS = {
     "demo": "See it work, on data that comes along.",
@@ -39,7 +39,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"unpose.cli.{name}").command
+        command: click.Command = import_module(f"unpose.cli.commands.{name.replace('-', '_')}").command
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

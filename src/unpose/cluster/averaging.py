@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import align, nearest
-from unpose.align.pieces import Arrays, Pieces, finished
+from unpose.align.checkpoints import Arrays, Pieces, finished
 from unpose.cluster.graph import NEIGHBOURS, attention
 from unpose.cluster.light import CONTRAST, prepared
 from unpose.images import as_batch, from_batch, warp

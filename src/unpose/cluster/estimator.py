@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 from torch import Tensor
 
 from unpose.align import Neighbours, align, coarse, nearest
-from unpose.align.pieces import Chapter, Pieces
+from unpose.align.checkpoints import Chapter, Pieces
 from unpose.cluster import saving
 from unpose.cluster.averaging import average, moved
 from unpose.cluster.graph import NEIGHBOURS

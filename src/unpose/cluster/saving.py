@@ -14,8 +14,8 @@ from scipy import sparse
 
 from unpose.align import Neighbours
 from unpose.cluster.rounds import Round
+from unpose.files.atomic import read_file, write_chunks
 from unpose.groups import LieGroup
-from unpose.images.files import read_file, write_chunks
 
 FORMAT = 1
 """Version of the layout; raised when an older reader would misread the files."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from unpose.data.folders import Colour, InputError, Progress, read_images
 from unpose.data.public import READERS, MissingData, Place
 from unpose.data.splits import DRAWN, Dataset, Split, apart, drawn, integers, with_validation
-from unpose.images.arrays import first_of, is_folder, member_names, read_member
-from unpose.images.frames import Unreadable, printable
+from unpose.files.arrays import first_of, is_folder, member_names, read_member
+from unpose.files.frames import Unreadable, printable
 
 _FOLDER_SHARES = (0.15, 0.15)
 """Validation and test, of a folder that is not divided."""

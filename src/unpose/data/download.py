@@ -8,7 +8,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from unpose.data.folders import InputError, Progress
-from unpose.images.files import write_chunks
+from unpose.files.atomic import write_chunks
 
 _CHUNK = 2**18
 _PATIENCE = 60.0

@@ -12,11 +12,11 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.images.budget import in_bytes
+from unpose.files.byte_sizes import in_bytes
+from unpose.files.formats import frames, guarded, header
+from unpose.files.frames import LUMINANCE, Header, Unreadable, printable, unreadable
+from unpose.files.listing import Found, Listing, list_images, locate
 from unpose.images.canvas import LARGEST_DEFAULT, choose_canvas, onto_canvas
-from unpose.images.decode import frames, guarded, header
-from unpose.images.frames import LUMINANCE, Header, Unreadable, printable, unreadable
-from unpose.images.listing import Found, Listing, list_images, locate
 
 Colour = Literal["auto", "grey", "rgb"]
 Progress = Callable[[str, int, int], None]

@@ -14,9 +14,9 @@ from unpose.data.download import REMOTE, download
 from unpose.data.folders import InputError, Progress
 from unpose.data.posed import posed
 from unpose.data.splits import Dataset, Split, held_out, integers, with_validation
+from unpose.files.arrays import first_of, read_idx, read_member, read_records, read_table
 from unpose.groups import scaling
 from unpose.images import as_batch, warp
-from unpose.images.arrays import first_of, read_idx, read_member, read_records, read_table
 
 LAROCHELLE = (10_000, 2_000, 50_000)
 """Images for training, validation and test in the rotated MNIST of Larochelle et al. (2007)."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from unpose.compiled.tracing import is_followed
 from unpose.groups import inverse
-from unpose.images.transforms import is_followed
 
 _Tap = tuple[Tensor, Tensor, Tensor]
 """Index, weight, slope of the weight."""

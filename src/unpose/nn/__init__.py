@@ -1,22 +1,22 @@
 """Networks for which a turned image is the same image: group attention and group convolution."""
 
-from unpose.nn.attention import estimate_memory, group_attention
-from unpose.nn.choice import implementation
-from unpose.nn.convolution import GroupConv2d
-from unpose.nn.encodings import HarmonicEncoding, SeparableEncoding
-from unpose.nn.group_cnn import group_cnn
-from unpose.nn.gsa_net import PUBLISHED, GSAConfig, gsa_net
-from unpose.nn.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
-from unpose.nn.layers import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
-from unpose.nn.network import Network, count_parameters
-from unpose.nn.networks import NETWORKS, rebuild
-from unpose.nn.orbit_kernel import Attended, orbit_attention
-from unpose.nn.patch_net import patch_net
-from unpose.nn.positions import position_table
-from unpose.nn.refine import refined
-from unpose.nn.scale_net import scale_net, scale_pyramid
-from unpose.nn.self_attention import GroupSelfAttention, LiftingSelfAttention
-from unpose.nn.swivel_net import swivel_net
+from unpose.nn.functional.group_attention import estimate_memory, group_attention
+from unpose.nn.functional.orbit_attention import Attended, orbit_attention
+from unpose.nn.functional.positions import position_table
+from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
+from unpose.nn.layers.convolution import GroupConv2d
+from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding
+from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
+from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
+from unpose.nn.networks.base import Network, count_parameters
+from unpose.nn.networks.enlarge import refined
+from unpose.nn.networks.group_cnn import group_cnn
+from unpose.nn.networks.gsa import PUBLISHED, GSAConfig, gsa_net
+from unpose.nn.networks.patch import patch_net
+from unpose.nn.networks.registry import NETWORKS, rebuild
+from unpose.nn.networks.scale import scale_net, scale_pyramid
+from unpose.nn.networks.swivel import swivel_net
+from unpose.nn.ops.dispatch import implementation
 
 __all__ = [
     "NETWORKS",

@@ -11,9 +11,9 @@ import safetensors
 import safetensors.torch
 import torch
 
+from unpose.files.atomic import _whole_file
+from unpose.files.frames import printable
 from unpose.groups import parse
-from unpose.images.files import _whole_file
-from unpose.images.frames import printable
 from unpose.nn import Network, rebuild
 
 FORMAT = 1

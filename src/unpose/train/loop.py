@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
 from unpose.data.splits import marks, packed, unpacked
-from unpose.images.files import write_text
-from unpose.images.ground import light_of
+from unpose.files.atomic import write_text
+from unpose.images.light import light_of
 from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters, refined
 from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, steps_in_epoch, training_batch
 from unpose.train.checkpoint import load_network, read_notes, save_network

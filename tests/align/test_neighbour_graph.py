@@ -1,0 +1,97 @@
+"""Neighbours for a graph: each pair looked at once, honest for both its images, close to those of the closer look."""
+
+import numpy as np
+import pytest
+import torch
+
+from unpose.align import nearest
+from unpose.align.neighbour_graph import _by_nearness, _pairs
+from unpose.data import posed
+from unpose.images import warp
+
+
+@pytest.fixture(scope="module")
+def copies():
+    """Seven blurred scribbles, nine copies each, at random poses on 29 pixels."""
+    rng = np.random.default_rng(3)
+    yy, xx = np.mgrid[:29, :29]
+    images = np.zeros((7, 29, 29), np.float32)
+    for image in images:
+        for x, y in rng.uniform(8, 21, (5, 2)):
+            image += np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / 5)
+    return posed(images, "se2", copies=9, random_state=1, max_shift=2.0)
+
+
+def test_copies_find_each_other(copies):
+    found = nearest(copies.images, 8, quick=True)
+    assert (copies.sources[found.indices] == copies.sources[:, None]).all()
+    assert (np.diff(found.distances, axis=1) >= 0).all()
+    assert (found.indices != np.arange(len(copies.images))[:, None]).all()
+
+
+@pytest.mark.parametrize("candidates", [None, 20])
+@pytest.mark.parametrize("group", ["se2", "similarity+mirror"])
+def test_distances_are_those_of_the_poses(copies, group, candidates):
+    found = nearest(copies.images, 5, group=group, candidates=candidates, quick=True)
+    for rank in (0, 4):
+        poses = torch.from_numpy(found.poses[:, rank]).float()
+        moved = warp(torch.from_numpy(copies.images[found.indices[:, rank]]), poses).numpy()
+        area = np.abs(np.linalg.det(found.poses[:, rank, :2, :2]))
+        apart = np.linalg.norm((moved - copies.images).reshape(len(moved), -1), axis=1) / area**0.25
+        np.testing.assert_allclose(found.distances[:, rank], apart, rtol=0.03, atol=0.02)
+
+
+def test_most_are_those_of_the_closer_look(copies):
+    rng = np.random.default_rng(0)
+    images = copies.images + 0.3 * rng.random(copies.images.shape, np.float32)  # no copy is just like another
+    quick, close = (nearest(images, 10, group="affine", quick=quick).indices for quick in (True, False))
+    shared = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(quick.tolist(), close.tolist(), strict=True)])
+    assert shared > 0.85
+
+
+def test_all_others_are_neighbours_where_all_are_wanted(copies):
+    found = nearest(copies.images[:11], 10, quick=True)
+    assert (np.sort(found.indices, axis=1) == [[j for j in range(11) if j != i] for i in range(11)]).all()
+
+
+def test_the_same_bytes_for_any_number_of_workers(copies):
+    one, three = (nearest(copies.images, 4, quick=True, n_jobs=n) for n in (1, 3))
+    for name in ("indices", "distances", "poses"):
+        assert getattr(one, name).tobytes() == getattr(three, name).tobytes()
+
+
+class Shelf(dict):
+    def load(self, name):
+        return self.get(name)
+
+    store = dict.__setitem__
+
+
+def test_goes_on_from_finished_pieces(copies):
+    whole, shelf = nearest(copies.images, 4, quick=True), Shelf()
+    nearest(copies.images, 4, quick=True, pieces=shelf)
+    assert {name.split("-")[0] for name in shelf} == {"search", "compare", "refine"}
+    del shelf["refine-0"]
+    again = nearest(copies.images, 4, quick=True, pieces=shelf)
+    assert again.poses.tobytes() == whole.poses.tobytes()
+
+
+@pytest.mark.parametrize("other", [{"others": np.ones((3, 29, 29), np.float32)}, {"refine": False}])
+def test_it_is_for_images_among_themselves(copies, other):
+    with pytest.raises(ValueError, match="among the images themselves"):
+        nearest(copies.images, 2, quick=True, **other)
+
+
+def test_pairs_stand_once():
+    who = torch.tensor([[1, 2], [0, 3], [0, 1], [1, 2]])
+    fixed, moving, entry = _pairs(who)
+    names = {frozenset(pair) for pair in zip(fixed.tolist(), moving.tolist(), strict=True)}
+    assert len(names) == len(fixed)
+    assert names == {frozenset((i, j)) for i, row in enumerate(who.tolist()) for j in row}
+    assert (who.flatten()[entry] == moving).all()
+
+
+def test_ranks_count_within_each_image():
+    order, rank = _by_nearness(np.array([1, 0, 1, 0, 2]), np.array([0.5, 0.2, 0.1, 0.3, 0.0]), 3)
+    assert order.tolist() == [1, 3, 2, 0, 4]
+    assert rank.tolist() == [0, 1, 0, 1, 0]

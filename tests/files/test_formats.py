@@ -1,0 +1,526 @@
+"""One file to frames: values and orientation of every kind, and what is refused with which reason."""
+
+import io
+import struct
+import warnings
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unpose.files.formats import frames, guarded, header
+from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, Unreadable, printable
+from unpose.images.canvas import choose_canvas, onto_canvas
+
+GREY = (np.arange(13 * 7).reshape(13, 7) * 2).astype(np.uint8)  # (13, 7), no two rows or columns alike
+DEEP = (np.arange(13 * 7).reshape(13, 7) * 700).astype(np.uint16)
+COLOUR = np.stack([GREY, 255 - GREY, np.full_like(GREY, 17)], axis=-1)  # (13, 7, 3)
+
+
+def write(path, array, form=None, **options):
+    Image.fromarray(array).save(path, format=form, **options)
+    return path
+
+
+def only(path, side=4096, **options):
+    """The single frame of a file, whose header must have told its size and colour."""
+    with guarded():
+        told = header(path, side, **options)
+        ((number, frame),) = frames(path, side, **options)
+    if isinstance(frame, Unreadable):
+        raise frame
+    assert (number, told.sizes) == (0, [frame.shape[:2]])
+    assert told.colour or frame.ndim == 2
+    return frame
+
+
+def refused(path, side=4096, **options):
+    """The reason for which a file or its only frame is refused: one printable line."""
+    with guarded():
+        try:
+            header(path, side, **options)
+            reasons = [frame for _, frame in frames(path, side, **options)]
+        except Unreadable as reason:
+            reasons = [reason]
+    assert len(reasons) == 1
+    assert isinstance(reasons[0], Unreadable)
+    assert str(reasons[0]).isprintable()
+    return str(reasons[0])
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["png", "tiff", "bmp", "webp", "gif", "pgm"])
+def test_grey_of_8_bits(tmp_path, ending):
+    path = write(tmp_path / f"a.{ending}", GREY, **({"lossless": True} if ending == "webp" else {}))
+    frame = only(path)
+    assert frame.dtype == np.float32
+    grey = frame if frame.ndim == 2 else frame[..., 0]  # WebP and palettes know colour only
+    np.testing.assert_allclose(grey, GREY / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("ending", ["png", "tiff", "bmp", "webp", "ppm"])
+def test_colour_of_8_bits(tmp_path, ending):
+    path = write(tmp_path / f"a.{ending}", COLOUR, **({"lossless": True} if ending == "webp" else {}))
+    np.testing.assert_allclose(only(path), COLOUR / 255, atol=1e-6)
+
+
+def test_jpeg_within_its_loss(tmp_path):
+    path = write(tmp_path / "a.jpg", np.kron(GREY, np.ones((8, 8), np.uint8)), quality=95)
+    np.testing.assert_allclose(only(path), np.kron(GREY, np.ones((8, 8))) / 255, atol=0.03)
+
+
+@pytest.mark.parametrize("ending", ["png", "tiff"])
+def test_grey_keeps_16_bits(tmp_path, ending):
+    np.testing.assert_array_equal(only(write(tmp_path / f"a.{ending}", DEEP)), DEEP.astype(np.float32) / 65535)
+
+
+def test_portable_grey_of_16_and_12_bits_is_by_full_scale(tmp_path):
+    for most in (65535, 4095):
+        values = DEEP.astype(int) % (most + 1)
+        (tmp_path / "a.pgm").write_bytes(b"P5\n7 13\n%d\n" % most + values.astype(">u2").tobytes())
+        np.testing.assert_allclose(only(tmp_path / "a.pgm"), values / most, atol=1 / 65535)
+
+
+def test_floats_and_signed_integers_stay_as_they_are(tmp_path):
+    values = (np.linspace(-3, 1200, 91).reshape(13, 7)).astype(np.float32)
+    np.testing.assert_array_equal(only(write(tmp_path / "f.tiff", values)), values)
+    np.testing.assert_array_equal(only(write(tmp_path / "i.tiff", values.astype(np.int32))), values.astype(np.int32))
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.float16, np.float32, np.float64])
+def test_colour_tiff_keeps_its_depth_with_tifffile(tmp_path, kind):
+    tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra formats, is not installed")
+    deep = np.stack([DEEP, DEEP[::-1], DEEP[:, ::-1]], axis=-1).astype(kind)
+    scale = 65535 if kind == np.uint16 else 1
+    for planes in ("contig", "separate"):
+        stored = deep if planes == "contig" else np.moveaxis(deep, -1, 0)
+        tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", planarconfig=planes)
+        np.testing.assert_array_equal(only(tmp_path / "a.tif"), deep.astype(np.float32) / np.float32(scale))
+        assert header(tmp_path / "a.tif", 64).note == ""
+
+
+def test_one_bit_and_palette(tmp_path):
+    Image.fromarray(GREY > 60).save(tmp_path / "one.png")
+    np.testing.assert_array_equal(only(tmp_path / "one.png"), GREY > 60)
+    Image.fromarray(COLOUR).quantize(64).save(tmp_path / "palette.png")
+    np.testing.assert_allclose(only(tmp_path / "palette.png"), COLOUR / 255, atol=0.05)
+
+
+def test_cmyk(tmp_path):
+    Image.fromarray(COLOUR).convert("CMYK").save(tmp_path / "a.tiff")
+    np.testing.assert_allclose(only(tmp_path / "a.tiff"), COLOUR / 255, atol=2 / 255)
+
+
+def test_a_dark_shape_cut_out_of_nothing_lies_on_white_a_bright_one_on_black(tmp_path):
+    shape = np.zeros((13, 7), bool)
+    shape[4:9, 2:5] = True
+    for ink, ground in ((10, 1.0), (200, 0.0)):
+        rgba = np.zeros((13, 7, 4), np.uint8)
+        rgba[shape] = (ink, ink, ink, 255)
+        frame = only(write(tmp_path / "a.png", rgba))[..., 0]
+        np.testing.assert_allclose(frame, np.where(shape, ink / 255, ground), atol=1e-6)
+    half = np.full((13, 7, 4), (255, 255, 255, 128), np.uint8)
+    np.testing.assert_allclose(only(write(tmp_path / "b.png", half)), 128 / 255, atol=1e-6)
+    np.testing.assert_array_equal(only(write(tmp_path / "c.png", np.zeros((13, 7, 4), np.uint8))), 0)
+
+
+def test_transparent_grey_and_palettes(tmp_path):
+    Image.fromarray(np.stack([GREY + 60, np.full_like(GREY, 255)], axis=-1)).save(tmp_path / "la.png")
+    np.testing.assert_allclose(only(tmp_path / "la.png"), (GREY + 60) / 255, atol=1e-6)
+    picture = Image.fromarray(np.where(GREY > 90, 1, 0).astype(np.uint8)).convert("P")
+    picture.putpalette([0, 0, 0, 255, 255, 255])
+    picture.save(tmp_path / "p.png", transparency=0)
+    np.testing.assert_array_equal(only(tmp_path / "p.png")[..., 0], GREY > 90)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_exif_orientation(tmp_path, ending, turn):
+    upright = np.kron(GREY, np.ones((8, 8), np.uint8))
+    # What the camera stored, so that turning it as the note says gives the upright picture: inverses of EXIF's eight.
+    stored = {
+        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.T,
+        6: np.rot90(upright, 1), 7: np.rot90(upright, 2).T, 8: np.rot90(upright, -1),
+    }[turn]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    options = {"exif": exif} | ({"quality": 95} if ending == "jpg" else {})
+    if ending == "webp":
+        options["lossless"] = True
+    frame = only(write(tmp_path / f"a.{ending}", np.ascontiguousarray(stored), **options))
+    np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], upright / 255, atol=0.03)
+
+
+def test_an_animation_is_its_first_frame_and_a_tiff_is_all_its_pages(tmp_path):
+    pages = [Image.fromarray(GREY + 10 * k) for k in range(5)]
+    for ending in ("gif", "png", "webp", "tiff"):
+        more = {"lossless": True} if ending == "webp" else {}
+        pages[0].save(tmp_path / f"a.{ending}", save_all=True, append_images=pages[1:], **more)
+    for ending in ("gif", "png", "webp"):
+        frame = only(tmp_path / f"a.{ending}")
+        np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], GREY / 255, atol=1e-6)
+    found = dict(frames(tmp_path / "a.tiff", 64))
+    assert header(tmp_path / "a.tiff", 64).sizes == [(13, 7)] * 5
+    for k in range(5):
+        np.testing.assert_allclose(found[k], (GREY + 10 * k) / 255, atol=1e-6)
+    assert set(dict(frames(tmp_path / "a.tiff", 64, wanted={1, 3}))) == {1, 3}
+
+
+def test_content_decides_and_not_the_name(tmp_path):
+    for stored, named in (("png", "jpg"), ("tiff", "png"), ("bmp", "mrc"), ("png", "npy")):
+        path = write(tmp_path / f"{stored}.{named}", GREY, form=stored.upper())
+        np.testing.assert_allclose(only(path), GREY / 255, atol=1e-6)
+
+
+def test_a_large_picture_comes_smaller_and_means_the_same(tmp_path, rng):
+    coarse = rng.random((11, 13)).astype(np.float32)
+    large = (np.kron(coarse, np.ones((64, 64))) * 255).astype(np.uint8)  # (704, 832)
+    for ending in ("png", "jpg"):
+        path = write(tmp_path / f"a.{ending}", large)
+        with guarded():
+            ((_, small),) = frames(path, 26)
+        assert 2 * 26 <= max(small.shape) <= 8 * 26
+        direct = onto_canvas((large / 255).astype(np.float32), (22, 26))
+        np.testing.assert_allclose(onto_canvas(small, (22, 26)), direct, atol=0.08)
+        assert abs(small.mean() - coarse.mean()) < 0.01
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "tiff", "bmp", "gif", "webp", "ppm"])
+def test_cut_short(tmp_path, ending, rng):
+    noise = rng.integers(0, 255, (41, 37, 3)).astype(np.uint8)
+    whole = write(tmp_path / f"whole.{ending}", noise).read_bytes()
+    for share in (0.9, 0.5, 0.1):
+        (tmp_path / f"cut.{ending}").write_bytes(whole[: int(len(whole) * share)])
+        assert refused(tmp_path / f"cut.{ending}")
+
+
+def test_empty_tiny_and_nonsense(tmp_path, rng):
+    (tmp_path / "zero.png").touch()
+    assert refused(tmp_path / "zero.png") == "is empty"
+    (tmp_path / "text.png").write_text("no picture")
+    assert "not a picture" in refused(tmp_path / "text.png")
+    (tmp_path / "noise.jpg").write_bytes(rng.bytes(5000))
+    assert refused(tmp_path / "noise.jpg")
+    assert "1 x 1" in refused(write(tmp_path / "one.png", np.zeros((1, 1), np.uint8)))
+    assert "does not exist" in refused(tmp_path / "missing.png")
+    assert "array" in refused(write(tmp_path / "a.png", GREY), key="x")
+
+
+def declared(path, height, width):
+    """A grey PNG that says how large it is, and has no pixels."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)), (b"IDAT", b""), (b"IEND", b"")]
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(struct.pack(">I", len(c)) + k + c + struct.pack(">I", zlib.crc32(k + c)) for k, c in chunks)
+    )
+    return path
+
+
+@pytest.mark.parametrize("shape", [(14_000, 14_000), (PIXEL_LIMIT // 9000, 9000)])
+def test_a_large_picture_is_no_bomb(tmp_path, shape):
+    with guarded():
+        assert header(declared(tmp_path / "a.png", *shape), 64).sizes == [shape]
+
+
+@pytest.mark.parametrize("shape", [(PIXEL_LIMIT // 9000 + 1, 9000), (60_000, 70_000), (2**31 - 1, 2**31 - 1)])
+def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path, shape):
+    reason = refused(declared(tmp_path / "bomb.png", *shape))
+    assert f"{shape[0] * shape[1]:,} pixels" in reason
+    assert f"the limit of {PIXEL_LIMIT:,}" in reason
+    assert "crop it or scale it down" in reason
+    assert "damaged" not in reason
+
+
+@pytest.mark.parametrize("limit", [Image.MAX_IMAGE_PIXELS, 12_345, None])
+def test_the_limit_of_pillow_itself_is_as_before_when_the_last_has_read(monkeypatch, limit):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    filters = list(warnings.filters)
+    first, second = guarded(), guarded()
+    for enter in (first, second):
+        enter.__enter__()
+        assert 2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
+    first.__exit__(None, None, None)  # as threads do: the first to come need not be the last to go
+    assert 2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
+    second.__exit__(None, None, None)
+    assert limit == Image.MAX_IMAGE_PIXELS
+    assert warnings.filters == filters
+
+
+def test_decoders_that_run_programs_or_read_documents_are_never_started(tmp_path):
+    (tmp_path / "a.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+    )
+    assert "not a picture" in refused(tmp_path / "a.png")
+    for form in ("PCX", "ICO", "TGA", "PDF"):
+        Image.fromarray(COLOUR).save(tmp_path / "b.png", format=form)
+        assert "not a picture" in refused(tmp_path / "b.png")
+
+
+def test_archives_are_not_unpacked(tmp_path):
+    inside = io.BytesIO()
+    Image.fromarray(GREY).save(inside, "PNG")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("a.png", inside.getvalue())
+    (tmp_path / "b.png").write_bytes(b"\x1f\x8b" + zlib.compress(inside.getvalue()))
+    for name in ("a.npz", "b.png"):
+        assert "archives are not unpacked" in refused(tmp_path / name)
+
+
+def test_pixels_that_are_not_numbers(tmp_path):
+    for bad in (np.nan, np.inf):
+        values = np.ones((13, 7), np.float32)
+        values[5, 2] = bad
+        assert "NaN or infinite" in refused(write(tmp_path / "a.tiff", values))
+
+
+def test_one_bad_page_costs_only_itself(tmp_path):
+    values = [np.full((13, 7), k, np.float32) for k in range(3)]
+    values[1][0, 0] = np.nan
+    pages = [Image.fromarray(page) for page in values]
+    pages[0].save(tmp_path / "a.tiff", save_all=True, append_images=pages[1:])
+    found = dict(frames(tmp_path / "a.tiff", 64))
+    assert isinstance(found[1], Unreadable)
+    np.testing.assert_array_equal(found[2], values[2])
+
+
+@pytest.mark.parametrize("offset", [8, 9])
+def test_pages_that_lead_in_circles(tmp_path, offset):
+    # One page without tags that names itself, or a place inside itself, as the next one.
+    (tmp_path / "a.tif").write_bytes(b"II*\0" + struct.pack("<IHI", 8, 0, offset) + bytes(3))
+    assert refused(tmp_path / "a.tif")
+    whole = bytearray(write(tmp_path / "b.tif", GREY).read_bytes())
+    (first,) = struct.unpack_from("<I", whole, 4)
+    (tags,) = struct.unpack_from("<H", whole, first)
+    struct.pack_into("<I", whole, first + 2 + 12 * tags, first)
+    (tmp_path / "b.tif").write_bytes(whole)
+    assert "longer than the file" in refused(tmp_path / "b.tif")
+
+
+def test_interrupting_passes(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.png", GREY)
+
+    def interrupt(*_args, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Image, "open", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        header(path, 64)
+
+
+# Arrays --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.uint16, ">u2", np.float16, np.float32, np.float64, ">f4", bool, np.int16]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_npy(tmp_path, kind, order):
+    stack = np.asarray((np.arange(5 * 13 * 7) % 251).reshape(5, 13, 7), dtype=kind, order=order)
+    np.save(tmp_path / "a.npy", stack)
+    scale = {"B": 255, "H": 65535}.get(stack.dtype.char, 1)
+    assert header(tmp_path / "a.npy", 64).sizes == [(13, 7)] * 5
+    for k, frame in frames(tmp_path / "a.npy", 64):
+        assert frame.dtype == np.float32
+        np.testing.assert_array_equal(frame, stack[k].astype(np.float32) / np.float32(scale))
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "colour"),
+    [((13, 7), 1, False), ((13, 7, 3), 1, True), ((5, 13, 7), 5, False), ((5, 13, 7, 1), 5, False),
+     ((5, 13, 7, 3), 5, True), ((5, 3, 13, 7), 5, True), ((5, 1, 13, 7), 5, False), ((5, 13, 7, 4), 5, True)],
+)  # fmt: skip
+def test_shapes_of_arrays(tmp_path, shape, count, colour, rng):
+    stack = rng.random(shape).astype(np.float32)
+    stack[..., 3:] = 1  # opaque, where there is a fourth channel
+    np.save(tmp_path / "a.npy", stack)
+    found = list(frames(tmp_path / "a.npy", 64))
+    assert header(tmp_path / "a.npy", 64).colour == colour
+    assert [frame.shape for _, frame in found] == [(13, 7, 3) if colour else (13, 7)] * count
+    if shape == (5, 3, 13, 7):
+        np.testing.assert_array_equal(found[2][1], np.moveaxis(stack[2], 0, -1))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_finds_the_images(tmp_path, save, rng):
+    stack = rng.integers(0, 255, (5, 13, 7)).astype(np.uint8)
+    save(tmp_path / "named.npz", x=stack, contour=rng.random((5, 2, 9)), y=np.arange(5))
+    save(tmp_path / "only.npz", pictures=stack, y=np.arange(5), centre=rng.random((5, 2)))
+    save(tmp_path / "two.npz", x_train=stack, x_test=stack[:2])
+    for name, key, count in (("named", None, 5), ("only", None, 5), ("two", "x_test", 2)):
+        found = list(frames(tmp_path / f"{name}.npz", 64, key=key))
+        assert len(found) == count
+        np.testing.assert_allclose(found[1][1], stack[1] / 255, atol=1e-7)
+    reason = refused(tmp_path / "two.npz")
+    assert "'x_train' (5, 13, 7)" in reason
+    assert "FILE::NAME" in reason
+    assert "'z'" in refused(tmp_path / "two.npz", key="z")
+
+
+def test_arrays_that_are_no_images(tmp_path, rng):
+    np.save(tmp_path / "a.npy", np.arange(5))
+    assert "(5,)" in refused(tmp_path / "a.npy")
+    np.save(tmp_path / "b.npy", np.array(["a", {}], dtype=object), allow_pickle=True)
+    assert "Python objects" in refused(tmp_path / "b.npy")
+    np.save(tmp_path / "c.npy", np.zeros((3, 5, 7), complex))
+    assert "complex" in refused(tmp_path / "c.npy")
+    np.savez(tmp_path / "d.npz", x=np.array([[None]], dtype=object))
+    assert refused(tmp_path / "d.npz")
+    values = rng.random((3, 5, 7))
+    values[1, 2, 3] = 1e300  # beyond float32
+    np.save(tmp_path / "e.npy", values)
+    assert [isinstance(frame, Unreadable) for _, frame in frames(tmp_path / "e.npy", 64)] == [False, True, False]
+
+
+def test_a_header_that_promises_more_than_the_file_has(tmp_path):
+    promise = np.lib.format.header_data_from_array_1_0(np.zeros((1, 1, 1), np.float32)) | {"shape": (10**6, 100, 100)}
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, promise)
+        file.write(bytes(4000))
+    assert "cut short" in refused(tmp_path / "a.npy")
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", (tmp_path / "a.npy").read_bytes())
+    assert "cut short" in refused(tmp_path / "a.npz")
+
+
+def test_mrc(tmp_path, rng):
+    mrcfile = pytest.importorskip("mrcfile", reason="mrcfile, of the extra em, is not installed")
+    for kind in (np.float32, np.int16, np.uint16, np.float16, np.int8):
+        stack = (rng.random((5, 13, 7)) * 100).astype(kind)
+        with mrcfile.new(tmp_path / "a.mrcs", overwrite=True) as file:
+            file.set_data(stack)
+        found = dict(frames(tmp_path / "a.mrcs", 64))
+        assert header(tmp_path / "a.mrcs", 64).sizes == [(13, 7)] * 5
+        scale = 65535 if kind == np.uint16 else 1
+        np.testing.assert_array_equal(found[3], stack[3].astype(np.float32) / np.float32(scale))
+    whole = (tmp_path / "a.mrcs").read_bytes()
+    (tmp_path / "cut.mrcs").write_bytes(whole[:-200])
+    assert refused(tmp_path / "cut.mrcs")
+
+
+def test_hdf5(tmp_path, rng):
+    h5py = pytest.importorskip("h5py", reason="h5py, of the extra formats, is not installed")
+    stack = rng.random((5, 13, 7)).astype(np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["entry/images"] = stack
+        file["entry/other"] = stack[:3]
+        file.create_dataset("packed", data=stack, chunks=(2, 13, 7), compression="gzip")
+    for key in (None, "packed"):
+        np.testing.assert_array_equal(dict(frames(tmp_path / "a.h5", 64, key=key))[4], stack[4])
+    assert len(list(frames(tmp_path / "a.h5", 64, key="entry/other"))) == 3
+
+
+def test_hdf5_that_asks_for_too_much_or_leads_out(tmp_path, rng):
+    h5py = pytest.importorskip("h5py", reason="h5py, of the extra formats, is not installed")
+    with h5py.File(tmp_path / "huge.h5", "w") as file:
+        file.create_dataset("images", shape=(10**9, 64, 64), dtype="f4", chunks=(1000, 64, 64))
+    assert (tmp_path / "huge.h5").stat().st_size < 10_000
+    assert "limit" in refused(tmp_path / "huge.h5")
+    np.save(tmp_path / "secret.raw", rng.random((5, 13, 7)))
+    with h5py.File(tmp_path / "outside.h5", "w") as file:
+        file.create_dataset("images", (2, 5, 7), "f4", external=[(str(tmp_path / "secret.raw"), 0, 2 * 5 * 7 * 4)])
+    assert "other files" in refused(tmp_path / "outside.h5")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_zarr(tmp_path, version, rng):
+    zarr = pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
+    stack = rng.random((5, 13, 7)).astype(np.float32)
+    array = zarr.create_array(tmp_path / "a", shape=stack.shape, chunks=(2, 13, 7), dtype="f4", zarr_format=version)
+    array[:] = stack
+    group = zarr.create_group(tmp_path / "g", zarr_format=version)
+    inner = group.create_array("deep/images", shape=stack.shape, chunks=(2, 5, 7), dtype="f4")
+    inner[:] = stack
+    for folder in ("a", "g"):
+        assert header(tmp_path / folder, 64).sizes == [(13, 7)] * 5
+        np.testing.assert_array_equal(dict(frames(tmp_path / folder, 64))[4], stack[4])
+
+
+def test_zarr_never_unpickles(tmp_path):
+    pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
+    # Pickle as a filter: reading a chunk of this array through zarr alone would run what the chunk says.
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / ".zarray").write_text(
+        '{"zarr_format": 2, "shape": [2, 5, 7], "chunks": [2, 5, 7], "dtype": "|u1", "order": "C", "fill_value": 0,'
+        ' "compressor": null, "filters": [{"id": "pickle", "protocol": 5}]}'
+    )
+    (tmp_path / "a" / "0.0.0").write_bytes(b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR.")
+    assert "'pickle'" in refused(tmp_path / "a")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "content", "extra"),
+    [("mrcfile", bytes(208) + b"MAP " + bytes(900), "em"), ("h5py", b"\x89HDF\r\n\x1a\n" + bytes(90), "formats")],
+)
+def test_a_missing_extra_is_named(tmp_path, monkeypatch, module, content, extra):
+    monkeypatch.setitem(__import__("sys").modules, module, None)  # as if it were not installed
+    (tmp_path / "a.dat").write_bytes(content)
+    assert f"pip install unpose[{extra}]" in refused(tmp_path / "a.dat")
+
+
+# Canvas --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rule_of_the_canvas():
+    assert choose_canvas([(31, 17)] * 3)[0] == (31, 17)
+    assert choose_canvas([(310, 170)] * 3)[0] == (128, 70)
+    assert choose_canvas([(310, 170)] * 3, size=310)[0] == (310, 170)
+    assert choose_canvas([(31, 17), (17, 31), (20, 5)])[0] == (31, 31)
+    assert choose_canvas([(900, 17), (17, 800), (20, 5)])[0] == (128, 128)
+    assert choose_canvas([(31, 17), (17, 31)], size=64)[0] == (64, 64)
+    assert "median of its border" in choose_canvas([(31, 17), (17, 31)])[1]
+
+
+def test_a_frame_that_fits_is_not_touched(rng):
+    frame = rng.random((13, 7), dtype=np.float32)
+    assert onto_canvas(frame, (13, 7)) is frame
+
+
+def test_padding_is_the_median_of_the_border_and_the_aspect_stays(rng):
+    frame = np.full((10, 30, 3), (0.2, 0.4, 0.9), np.float32)
+    frame[3:7, 10:20] = rng.random((4, 10, 3))
+    canvas = onto_canvas(frame, (30, 30))
+    np.testing.assert_array_equal(canvas[10:20], frame)
+    np.testing.assert_array_equal(canvas[:10], np.broadcast_to(np.float32((0.2, 0.4, 0.9)), (10, 30, 3)))
+
+
+def test_shrinking_does_not_alias():
+    # A checkerboard of single pixels has mean one half everywhere; without antialiasing it would come out black or
+    # white, or as a moiré.
+    board = (np.indices((121, 121)).sum(0) % 2).astype(np.float32)
+    small = onto_canvas(board, (30, 30))
+    assert np.abs(small[3:-3, 3:-3] - 0.5).max() < 0.03
+    picked = board[::4, ::4][:30, :30]
+    assert np.abs(picked - 0.5).max() == 0.5
+
+
+def test_scaling_keeps_the_centre_and_the_range(rng):
+    frame = rng.random((16, 24), dtype=np.float32)
+    frame[0, 0], frame[5, 5] = 0, 1
+    for shape in ((48, 72), (8, 12)):
+        scaled = onto_canvas(frame, shape)
+        assert scaled.shape == shape
+        assert scaled.min() >= 0
+        assert scaled.max() <= 1
+        np.testing.assert_allclose(onto_canvas(frame[:, ::-1], shape), scaled[:, ::-1], atol=1e-6)
+        np.testing.assert_allclose(onto_canvas(frame[::-1], shape), scaled[::-1], atol=1e-6)
+
+
+def test_luminance_of_grey_is_grey():
+    assert abs(LUMINANCE.sum() - 1) < 1e-6
+
+
+def test_names_are_printable_and_stay_apart():
+    names = ["a\nb", "a\\nb", "a\x1b[31m", "a\udcff", "a\\xff", "\u202egpj", "q\"u'o<script>te", "é", "日本"]
+    shown = [printable(name) for name in names]
+    assert all(name.isprintable() for name in shown)
+    assert len(set(shown)) == len(names)
+    assert [shown[i] for i in (3, 6, 7, 8)] == ["a\\xff", *names[6:]]
+    assert all(name.encode("utf-8") for name in shown)
