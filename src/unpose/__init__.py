@@ -1,19 +1,71 @@
-"""unpose: learning that does not depend on pose."""
+"""Learning that does not depend on pose: how a thing is turned, shifted, scaled or mirrored in its picture.
+
+The names most people need:
+
+=========================== ====================================================================================
+``InvariantClustering``     group images at unknown pose; a scikit-learn estimator
+``align_stack``             align images of one thing and average them
+``nearest``                 the nearest neighbours of every image, up to pose
+``warp``                    resample images by poses
+``posed``                   make posed copies of images, with the true poses
+``read_images``             read a folder, a stack or a list of files into one array
+``load``                    load a labelled data set by name, or from a folder
+``gsa_net``                 a network of group self-attention, invariant by construction
+``pretrained``              a trained network that comes with the package
+``equivariance_error``      measure how invariant or equivariant a function is
+=========================== ====================================================================================
+
+The rooms, each imported as ``unpose.<room>``:
+
+============ ===================================================================================================
+``groups``   which transformations: continuous and finite groups; poses as 3x3 matrices
+``images``   pixels: sampling, warping, smoothing, canvas, light
+``files``    reading and writing images and tables
+``align``    search an orbit: the pose that brings one image onto another
+``cluster``  group, align and average images; the paper's method is in ``cluster.published``
+``nn``       layers and networks that are equivariant to a group
+``train``    recipes, the training loop, checkpoints, pretrained networks
+``data``     data sets, folders and generators
+``audit``    measure how invariant or equivariant any function is, and which module breaks it
+``runs``     the folder of a finished ``unpose cluster`` run, from Python
+``report``   results as pages and pictures
+``compiled`` numba decorators and threads that the CPU kernels share
+============ ===================================================================================================
+
+Names and rooms are imported on first use, because torch takes seconds to import.
+"""
 
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
-_DOORS = {"InvariantClustering": "unpose.cluster", "align_stack": "unpose.cluster"}
+_ROOMS = (
+    "align", "audit", "cluster", "compiled", "data", "files", "groups", "images", "nn", "report", "runs", "train",
+)  # fmt: skip
+_NAMES = {
+    "InvariantClustering": "cluster",
+    "align_stack": "cluster",
+    "equivariance_error": "audit",
+    "gsa_net": "nn",
+    "load": "data",
+    "nearest": "align",
+    "posed": "data",
+    "pretrained": "train",
+    "read_images": "data",
+    "warp": "images",
+}
+
+__all__ = [*_NAMES, *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
-    """The names most people need, imported when asked for: what they need is slow to import."""
-    if name in _DOORS:
-        return getattr(import_module(_DOORS[name]), name)
-    raise AttributeError(f"module 'unpose' has no attribute {name!r}")
+    if name in _ROOMS:
+        return import_module(f"unpose.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"unpose.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'unpose' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_DOORS]
+    return sorted([*globals(), *__all__])
