@@ -18,7 +18,7 @@ from unpose.align import coarse
 from unpose.align import neighbour_graph as mutual
 from unpose.align.checkpoints import Arrays, Pieces, finished
 from unpose.align.pipeline import Job, Progress, align_pairs, best_turns, finish, shortlist
-from unpose.compiled.threads import pool
+from unpose.compiled import worker_pool
 from unpose.groups import Group, inverse, translation
 from unpose.images import pixel_grid, warp
 
@@ -327,7 +327,7 @@ def _search_candidates(
         return torch.stack(chosen), torch.stack(points)
 
     found = []
-    with pool(job.workers if job.device.type == "cpu" else 1) as threads:
+    with worker_pool(job.workers if job.device.type == "cpu" else 1) as threads:
         for result in threads.map(among, range(0, len(listed), coarse.TILE)):
             found.append(result)
             job.report("search", sum(len(who) for who, _ in found), len(listed))

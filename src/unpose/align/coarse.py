@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unpose.align.basis import SteerableBasis, analysis_matrix, fit_basis, project, project_with, view_grid
-from unpose.compiled.threads import pool
+from unpose.compiled import worker_pool
 from unpose.groups import LieGroup, rotation, scaling
 from unpose.images import smooth, warp
 
@@ -187,7 +187,7 @@ def search(
         return start, *best_poses(index.views_of(moving[start : start + TILE]), fixed, index.basis, index.plan)
 
     workers = workers if moving.device.type == "cpu" else 1
-    with pool(workers) as threads:
+    with worker_pool(workers) as threads:
         # A few tiles ahead, not all: results are as wide as the fixed side.
         for first in range(0, len(starts), 2 * workers):
             for start, score, pose in threads.map(tile, starts[first : first + 2 * workers]):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unpose.align import coarse, photometry, refine
 from unpose.align.pyramid import Level
-from unpose.compiled.threads import pool
+from unpose.compiled import worker_pool
 from unpose.files.byte_sizes import in_bytes
 from unpose.groups import Group, inverse, parse_continuous, transform
 from unpose.images import as_batch, pixel_grid
@@ -232,7 +232,7 @@ def _in_chunks(
         return tuple(part[:count] for part in work(rows))
 
     results = []
-    with pool(job.workers if job.device.type == "cpu" else 1) as threads:
+    with worker_pool(job.workers if job.device.type == "cpu" else 1) as threads:
         for start, result in zip(starts, threads.map(piece, starts), strict=True):
             results.append(result)
             if stage is not None:

@@ -1,1 +1,47 @@
-"""TODO."""
+"""What every CPU kernel needs: numba decorators, threads, and the test for tracing.
+
+=================================== ===============================================================================
+``compiled``                        numba decorator for a kernel: releases the GIL, cached on disk, FMA allowed
+``inlined``                         numba decorator for a small function that is inlined into kernels
+``vector_code``                     makes hand-written LLVM vector code callable from a kernel
+``in_threads``                      run a kernel on slices of a range, one slice per thread
+``worker_pool``                     a thread pool whose workers each run torch on one core
+``is_transformed``                  whether a ``torch.func`` transform is active
+``is_traced_or_transformed``        the same, or whether torch.compile or torch.export traces
+=================================== ===============================================================================
+
+Open ``decorators.py`` to change how kernels are compiled, ``threads.py`` for threads, ``tracing.py`` for the test for
+tracing, ``llvm.py`` for vector code. This room imports no other room.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from unpose.compiled.threads import in_threads, worker_pool
+from unpose.compiled.tracing import is_traced_or_transformed, is_transformed
+
+if TYPE_CHECKING:
+    from unpose.compiled.decorators import compiled, inlined
+    from unpose.compiled.llvm import vector_code
+
+__all__ = [
+    "compiled",
+    "in_threads",
+    "inlined",
+    "is_traced_or_transformed",
+    "is_transformed",
+    "vector_code",
+    "worker_pool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # numba is slow to import, and threads and tracing do not need it.
+    if name in ("compiled", "inlined"):
+        from unpose.compiled import decorators
+
+        return getattr(decorators, name)
+    if name == "vector_code":
+        from unpose.compiled.llvm import vector_code
+
+        return vector_code
+    raise AttributeError(f"module 'unpose.compiled' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -3,5 +3,5 @@
 import numba
 
 inlined = numba.njit(nogil=True, cache=True, inline="always")
-# "contract" lets the compiler fuse multiply and add; nothing may reorder sums.
+# "contract" allows fused multiply-add. Sums are never reordered.
 compiled = numba.njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")

@@ -1,4 +1,4 @@
-"""Threads for work in pieces."""
+"""Threads for work that is split into independent chunks."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +9,27 @@ import torch
 
 
 @contextmanager
-def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool of threads in each of which torch stays on one core.
+def worker_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """A thread pool in whose workers torch uses one core each.
 
-    Over pieces this small torch's own threads mostly wait for each other, and a matrix product shared by several rounds
-    differently than on one: in here the number of workers changes nothing.
+    On small chunks torch's own threads mostly wait for each other. A matrix product that is shared between threads
+    also rounds differently from one on a single core; with this pool the results do not depend on ``workers``.
+
+    Parameters
+    ----------
+    workers : int
+        Number of threads.
+
+    Returns
+    -------
+    context manager of concurrent.futures.ThreadPoolExecutor
+        On exit it restores the number of torch threads of the caller.
+
+    Examples
+    --------
+    >>> with worker_pool(2) as pool:
+    ...     list(pool.map(abs, [-1, 2, -3]))
+    [1, 2, 3]
     """
     threads = torch.get_num_threads()
     try:
@@ -24,11 +40,28 @@ def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def in_threads(run: Callable[[int, int], None], n: int) -> None:
-    """Call ``run(start, stop)`` on as many pieces of ``range(n)`` as torch uses threads."""
+    """Split ``range(n)`` into one slice per torch thread and call ``run(start, stop)`` on each slice in parallel.
+
+    Parameters
+    ----------
+    run : callable
+        Processes the items ``start`` to ``stop - 1``. It must release the GIL to gain from threads.
+    n : int
+        Number of items.
+
+    Examples
+    --------
+    >>> squares = np.zeros(5, int)
+    >>> def run(start, stop):
+    ...     squares[start:stop] = np.arange(start, stop) ** 2
+    >>> in_threads(run, 5)
+    >>> squares.tolist()
+    [0, 1, 4, 9, 16]
+    """
     workers = max(1, min(torch.get_num_threads(), n))
     if workers == 1:
         run(0, n)
         return
     bounds = np.linspace(0, n, workers + 1).astype(int)
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(run, bounds[:-1], bounds[1:]))
+    with ThreadPoolExecutor(workers) as executor:
+        list(executor.map(run, bounds[:-1], bounds[1:]))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from unpose.compiled.tracing import is_followed
+from unpose.compiled import is_traced_or_transformed
 from unpose.groups import inverse
 
 _Tap = tuple[Tensor, Tensor, Tensor]
@@ -131,7 +131,7 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
     if images.dtype in (torch.float16, torch.bfloat16):  # which cannot tell pixels apart by their coordinates
         return warp(images.float(), poses, shape).to(images.dtype)
     points = source_points(poses.to(images.dtype), shape)
-    is_plain = _needs_gradient(images, points) or is_followed()
+    is_plain = _needs_gradient(images, points) or is_traced_or_transformed()
     if images.device.type == "cpu" and poses.shape[0] == 1 < images.shape[0] and not is_plain:
         return _sample_shared(images, points)
     return sample(images, points)
@@ -145,7 +145,7 @@ def source_points(dst_from_src: Tensor, shape: tuple[int, int]) -> Tensor:
     points = grid @ src_from_dst[:, :2, :2].mT + src_from_dst[:, None, :2, 2]  # (n, h * w, 2)
     tilt = src_from_dst[:, 2, :2]
     # On a GPU to look would be to wait, a tracer has nothing to look at; a depth of one divides to the same bits.
-    if is_followed() or tilt.requires_grad or tilt.device.type != "cpu" or tilt.any():
+    if is_traced_or_transformed() or tilt.requires_grad or tilt.device.type != "cpu" or tilt.any():
         depth = grid @ tilt[:, :, None] + 1  # (n, h * w, 1)
         ahead = depth > 1e-3
         points = torch.where(ahead, points / torch.where(ahead, depth, torch.ones_like(depth)), _FAR)
@@ -193,7 +193,7 @@ def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Ten
         )
     if images.dtype not in (torch.float32, torch.float64) or _needs_gradient(images, points):
         return None
-    if not images.shape[0] or not points.shape[0] or is_followed():
+    if not images.shape[0] or not points.shape[0] or is_traced_or_transformed():
         return None
     return _compiled_for(images.device.type)
 
@@ -205,7 +205,7 @@ def _compiled_for(device: str) -> Callable[..., tuple[Tensor, Tensor]] | None:
     compiler, module = {"cpu": ("numba", "keys_cpu"), "cuda": ("triton", "keys_cuda")}.get(device, ("", ""))
     if not compiler or find_spec(compiler) is None:
         return None
-    return import_module(f"unpose.images.{module}").sample
+    return import_module(f"unpose.images.kernels.{module}").sample
 
 
 def _prepare(images: Tensor, points: Tensor) -> tuple[Tensor, list[_Tap], list[_Tap]]:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from unpose.align.kernels.pixels_cpu import N_MOMENTS, Pixels, bench, normalised, summing, sums, warp
-from unpose.compiled.decorators import compiled
-from unpose.compiled.threads import in_threads
+from unpose.compiled import compiled, in_threads
 
 
 def refine(

@@ -7,7 +7,7 @@ oracle and serve every other device.
 import numpy as np
 
 from unpose.align.kernels.pixels_cpu import summing
-from unpose.compiled.decorators import compiled
+from unpose.compiled import compiled
 
 
 def peaks(

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.compiled.decorators import compiled
-from unpose.compiled.threads import in_threads
+from unpose.compiled import compiled, in_threads
 from unpose.groups import inverse
 from unpose.images.kernels.keys_cpu import MARGIN, padded
 

@@ -17,7 +17,7 @@ import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
-from unpose.compiled.llvm import vector_code
+from unpose.compiled import vector_code
 
 _FEATURES = binding.get_host_cpu_features()
 _LANES = 16 if _FEATURES.get("avx512f", False) else 8 if _FEATURES.get("avx", False) else 4

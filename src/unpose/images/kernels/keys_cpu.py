@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.compiled.decorators import compiled, inlined
-from unpose.compiled.threads import in_threads
+from unpose.compiled import compiled, in_threads, inlined
 
 MARGIN = 4
 """Zeros around an image so that every tap of a point that reaches the image can be read."""

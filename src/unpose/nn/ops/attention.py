@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unpose.compiled.tracing import is_transformed
+from unpose.compiled import is_transformed
 from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.norm import takes
 from unpose.nn.ops.pointwise import pointwise_gradients

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, silu
 
-from unpose.compiled.tracing import is_transformed
+from unpose.compiled import is_transformed
 from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.dispatch import chosen
 

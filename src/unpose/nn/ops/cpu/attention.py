@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.compiled.threads import in_threads
+from unpose.compiled import in_threads
 from unpose.nn.ops.cpu.layout import FAR, Plan, flat, make_plan
 from unpose.nn.ops.cpu.microkernels import ROW
 from unpose.nn.ops.cpu.passes import LOG2_E, backward_bands, forward_bands

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from unpose.compiled.decorators import compiled
+from unpose.compiled import compiled
 from unpose.nn.ops.cpu.microkernels import ROW
 from unpose.nn.ops.cpu.rows import copy, inner
 from unpose.nn.ops.cpu.simd import BLOCK, HALF, HASH, WIDTH

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from unpose.compiled.decorators import compiled
+from unpose.compiled import compiled
 from unpose.nn.ops.cpu.layout import FAR, add, fill, load, make_planes, multiply, number, pack, reached, room, unpack
 from unpose.nn.ops.cpu.microkernels import (
     ROW,

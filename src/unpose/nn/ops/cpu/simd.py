@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
-from unpose.compiled.llvm import vector_code
+from unpose.compiled import vector_code
 
 _FEATURES = binding.get_host_cpu_features()
 _IS_WIDE, _IS_AVX = _FEATURES.get("avx512f", False), _FEATURES.get("avx", False)

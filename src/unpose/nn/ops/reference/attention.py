@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from unpose.compiled.tracing import is_followed
+from unpose.compiled import is_traced_or_transformed
 from unpose.nn.ops.reference.window_sums import Place, Terms, gradients, mix, near, scores
 
 _WORKING_BYTES = {"cpu": 2**23, "cuda": 2**31}
@@ -58,7 +58,7 @@ def _attend(terms: Terms, dropout: float, is_summed: bool) -> Tensor:
         precision = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
             return _attend(terms.map(lambda tensor: tensor.to(precision)), dropout, is_summed)
-    if is_followed():
+    if is_traced_or_transformed():
         # A compiler plans memory by itself, and the batch may be a symbol; a transform needs operations: one piece.
         place = _all_rows(terms)
         weights = scores(terms, near(key, place), place).softmax(-1)
