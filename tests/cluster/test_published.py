@@ -177,7 +177,7 @@ class TestInvariantWeights:
             ({"beta": 0.0}, "beta must be a positive number"),
             ({"group": "c4"}, "continuous group"),
             ({"group": "se9"}, "unknown group"),
-            ({"group": "se2+mirror"}, "published descent knows"),
+            ({"group": "se2+mirror"}, "published descent supports"),
             ({"solver": "magic"}, "solver"),
             ({"max_shift": -1.0}, "max_shift"),
             ({"group": "affine", "max_scale": 0.5}, "max_scale"),

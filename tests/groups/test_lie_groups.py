@@ -7,7 +7,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from unpose.groups import area_change, inverse, mirror, parse, rotation, transform
+from unpose.groups import area_change, inverse, parse, reflection, rotation, transform
 
 KINDS = ["translation", "se2", "similarity", "affine", "perspective"]
 NAMES = KINDS + [f"{kind}+mirror" for kind in KINDS]
@@ -94,8 +94,8 @@ def test_larger_groups_contain_smaller_ones(generator):
 
 def test_mirror_belongs_only_to_mirrored_groups(dtype):
     for kind in KINDS:
-        assert not parse(kind).contains(mirror(dtype))
-        assert parse(f"{kind}+mirror").contains(mirror(dtype))
+        assert not parse(kind).contains(reflection(dtype))
+        assert parse(f"{kind}+mirror").contains(reflection(dtype))
 
 
 def test_project_leaves_elements_and_finds_the_nearest(group, dtype, generator):
@@ -124,7 +124,7 @@ def test_project_leaves_elements_and_finds_the_nearest(group, dtype, generator):
 @pytest.mark.parametrize("kind", ["affine", "perspective"])
 def test_project_refuses_what_has_no_nearest_element(kind):
     with pytest.raises(ValueError, match="no nearest element"):
-        parse(kind).project(mirror(torch.float64))
+        parse(kind).project(reflection(torch.float64))
 
 
 def test_random_keeps_its_bounds(generator):
@@ -134,7 +134,7 @@ def test_random_keeps_its_bounds(generator):
     assert 0.4 < (area < 0).double().mean() < 0.6
     assert area.abs().sqrt().max() <= 1.3
     assert area.abs().sqrt().min() >= 1 / 1.3
-    unmirrored = torch.where((area < 0)[:, None, None], elements @ mirror(torch.float64), elements)
+    unmirrored = torch.where((area < 0)[:, None, None], elements @ reflection(torch.float64), elements)
     angles = torch.atan2(unmirrored[:, 0, 1], unmirrored[:, 0, 0])
     assert 0.35 < angles.abs().max() <= 0.4
     assert 2.9 < elements[:, :2, 2].abs().max() <= 3
@@ -164,7 +164,7 @@ def test_positive_angles_turn_counter_clockwise_on_screen():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mirrored_element_has_no_logarithm(name):
     with pytest.raises(ValueError, match="no logarithm"):
-        parse(name).log(mirror(torch.float64))
+        parse(name).log(reflection(torch.float64))
 
 
 @pytest.mark.parametrize("kind", ["affine", "perspective"])

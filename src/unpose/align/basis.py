@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.groups import area_change, mirror, scaling, transform, translation
+from unpose.groups import area_change, reflection, scaling, transform, translation
 from unpose.images import pixel_grid
 
 _BAND = 0.62
@@ -159,6 +159,6 @@ def _bessel_table(radius: float) -> tuple[NDArray, ...]:
 
 def view_grid(shifts: Tensor, scales: Tensor, mirrored: bool) -> Tensor:
     """All combinations as poses, by mirror, then scale, then shift: (M * Z * S, 3, 3) in float64."""
-    flips = torch.stack([torch.eye(3, dtype=torch.float64), mirror(torch.float64)])[: 2 if mirrored else 1]
+    flips = torch.stack([torch.eye(3, dtype=torch.float64), reflection(torch.float64)])[: 2 if mirrored else 1]
     moved = translation(shifts.double())[None, None] @ scaling(scales.double())[None, :, None] @ flips[:, None, None]
     return moved.flatten(0, 2)

@@ -83,6 +83,7 @@ def plan(
     ):
         if not value >= least or math.isinf(value):
             raise ValueError(f"{name} must be a number of at least {least:g}, got {value}")
+    max_shift = max_shift if group.shifts else 0.0
     factor = larger / _COARSE if larger > 1.2 * _COARSE else 1.0
     steps = math.floor(max_shift / factor / _SHIFT_STEP + 1e-9)
     if max_shift > 0 and steps == 0:
@@ -91,11 +92,9 @@ def plan(
         offsets = torch.arange(-steps, steps + 1, dtype=torch.float64) * _SHIFT_STEP
     shifts = torch.cartesian_prod(offsets, offsets).reshape(-1, 2)
     shifts = shifts[shifts.norm(dim=1) <= max_shift / factor * (1 + 1e-9)]
-    turns = group.kind != "translation"
-    scaled = group.dim >= 4
-    n_scales = 2 * math.ceil(math.log(max_scale) / math.log(_SCALE_STEP)) + 1 if scaled and max_scale > 1 else 1
+    n_scales = 2 * math.ceil(math.log(max_scale) / math.log(_SCALE_STEP)) + 1 if group.scales and max_scale > 1 else 1
     scales = torch.logspace(-1, 1, n_scales, base=max_scale, dtype=torch.float64) if n_scales > 1 else torch.ones(1)
-    if not turns:
+    if not group.turns:
         angles = torch.zeros(1, dtype=torch.float64)
     elif max_angle >= math.pi:
         angles = torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES)
@@ -106,7 +105,7 @@ def plan(
         group=group,
         max_angle=max_angle,
         max_shift=max_shift,
-        max_scale=max_scale if scaled else 1.0,
+        max_scale=max_scale if group.scales else 1.0,
         factor=factor,
         shape=(math.ceil(shape[0] / factor), math.ceil(shape[1] / factor)),
         views=view_grid(shifts, scales, group.mirrored),

@@ -90,8 +90,8 @@ def descend(
     the other shrinks, and where the mean is free the mean change of area is held at one: otherwise shrinking
     everything would win.
     """
-    if group.kind == "perspective" or (group.mirrored and start is None):
-        raise ValueError(f"the published descent knows translation, se2, similarity and affine, not {group}")
+    if group.is_projective or (group.mirrored and start is None):
+        raise ValueError(f"the published descent supports affine groups without mirror, not {group}")
     rows, columns = _margins(images if targets is None else torch.cat([images, targets]), bounds)
     padding = (columns, columns, rows, rows)
     images = torch.nn.functional.pad(images, padding)

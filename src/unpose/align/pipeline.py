@@ -349,7 +349,7 @@ def _nothing_to_align(job: Job, moving: Tensor, fixed: Tensor, found: Found) -> 
 def _bounds(job: Job) -> dict[str, Any]:
     """The bounds of refinement; affine and perspective poses may breathe around their similarity."""
     plan = job.plan
-    scale = plan.max_scale * 1.2 if plan.group.dim > 4 else plan.max_scale
+    scale = plan.max_scale * 1.2 if plan.group.deforms else plan.max_scale
     return {"max_angle": plan.max_angle, "max_shift": plan.max_shift, "max_scale": scale}
 
 

@@ -19,8 +19,6 @@ SMALL = 0.02
 """Pixels: a step that moves no pixel of a typical object further has converged."""
 AT_REST = 1e-3
 """A step that lowers the error by less than this fraction has converged."""
-_PRIOR = (0.0, 0.0, 0.0, 0.02, 0.05, 0.05, 0.05, 0.05)
-"""Pull of each coordinate back to the start, as a share of the image's stiffness; for affine and perspective only."""
 
 
 def refine(
@@ -92,9 +90,7 @@ def scales(group: LieGroup, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
     The first lets damping treat all coordinates alike. (dim,) each.
     """
-    reach = max(shape) / 3
-    unit = torch.tensor([1, 1, reach, reach, reach, reach, reach**2, reach**2])[: group.dim]
-    return unit, torch.tensor(_PRIOR[: group.dim]) * (group.dim > 4)
+    return group.units(max(shape) / 3), group.priors
 
 
 def linearise(

@@ -1,9 +1,10 @@
-"""How an element acts on a tensor: it moves pixels, permutes a group axis, does both, or leaves all as it is.
+"""How a group element acts on a tensor: on its pixels, on its group axis, on both, or not at all.
 
 Convention
 ----------
-Images are ``(n, ..., h, w)``, feature maps on a group ``(n, c, order, h, w)``. Element a takes place b of a group axis
-to place ``product[a, b]``: the regular representation. A quarter turn of a frame that is not square swaps its sides.
+Images are ``(n, ..., h, w)``, feature maps on a group ``(n, c, order, h, w)``. Element a moves entry b of a group axis
+to entry ``product[a, b]``, which is the regular representation. A quarter turn of a non-square image swaps its height
+and width. A frame is the (height, width) of the network's input, in whose pixels poses are measured.
 """
 
 import math
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unpose.audit.elements import Element
-from unpose.groups import OUTSIDE, FiniteGroup, Group, inverse
+from unpose.groups import NO_ELEMENT, FiniteGroup, Group, inverse
 from unpose.images import mirror, pixel_grid, quarter_turn, source_points, warp
 
 KINDS = ("invariant", "image", "regular", "regular image")
@@ -21,7 +22,7 @@ KINDS = ("invariant", "image", "regular", "regular image")
 
 @dataclass(frozen=True)
 class Kind:
-    """How a tensor moves when the image does: pixels in its last two axes, and the axis that a group permutes."""
+    """How a tensor transforms: whether its last two axes are pixels, and which axis the group permutes."""
 
     image: bool = False
     group_axis: int | None = None
@@ -32,7 +33,7 @@ class Kind:
 
 
 def kind_of(name: str, group: Group, group_axis: int) -> Kind:
-    """One of :data:`KINDS` as a :class:`Kind`; a group axis needs a finite group."""
+    """Parse one of :data:`KINDS`; the kinds with a group axis need a finite group."""
     if name not in KINDS:
         raise ValueError(f"a kind must be one of {', '.join(map(repr, KINDS))}, got {name!r}")
     if "regular" not in name:
@@ -43,7 +44,7 @@ def kind_of(name: str, group: Group, group_axis: int) -> Kind:
 
 
 def check_shape(tensor: Tensor, kind: Kind, order: int, what: str) -> None:
-    """Raise where a tensor has no axes for its kind to act on."""
+    """Raise a ValueError if a tensor lacks the axes that its kind acts on."""
     needed = 1 + (2 if kind.image else 0) + (kind.group_axis is not None)
     if tensor.ndim < needed:
         raise ValueError(f"{what} of kind '{kind}' must have at least {needed} axes, got shape {tuple(tensor.shape)}")
@@ -54,27 +55,29 @@ def check_shape(tensor: Tensor, kind: Kind, order: int, what: str) -> None:
         raise ValueError(f"{what} of shape {tuple(tensor.shape)} has no group axis {kind.group_axis}: set group_axis")
     if tensor.shape[kind.group_axis] != order:
         raise ValueError(
-            f"{what} must have {order} places along group axis {kind.group_axis}, one per element of the group, "
+            f"{what} must have {order} entries along group axis {kind.group_axis}, one per element of the group, "
             f"got shape {tuple(tensor.shape)}"
         )
 
 
-def act(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], way: int = 0) -> Tensor:
-    """The tensor after the element: ``g f`` for one that stands over an image of this frame (height, width).
+def act(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], candidate: int = 0) -> Tensor:
+    """Apply an element to a tensor, ``g f``.
 
-    Quarter turns and mirrors are exact permutations; anything else is resampled once, with zeros from outside.
+    ``frame`` is the (height, width) of the image that the tensor was computed from; ``candidate`` selects one of
+    ``element.permutations``. Quarter turns and mirrors are exact permutations of pixels. Any other element resamples
+    the pixels once, with zeros outside the image.
     """
     if kind.group_axis is not None:
-        order = element.orders[way].to(tensor.device)
-        tensor = tensor.index_select(kind.group_axis, order.clamp(min=0))
+        source = element.permutations[candidate].to(tensor.device)
+        tensor = tensor.index_select(kind.group_axis, source.clamp(min=0))
     return _move_pixels(tensor, element, frame) if kind.image else tensor
 
 
-def comparable(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], way: int = 0) -> Tensor:
-    """Where ``act(tensor, ...)`` means something, as a bool tensor that broadcasts against it.
+def valid_mask(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], candidate: int = 0) -> Tensor:
+    """Where the values of ``act(tensor, ...)`` can be compared: a bool tensor that broadcasts against the tensor.
 
-    Resampled maps count inside the disc that fits the frame, and where that disc was the source. Along the axis of a
-    set that is not closed, places count that an element of the set reaches.
+    After resampling, pixels are valid inside the disc inscribed in the image if they also come from inside that disc.
+    Along the axis of a set of elements that is not closed under products, entries are valid if an element maps to them.
     """
     mask = torch.ones((), dtype=torch.bool)
     if kind.image and not element.is_exact:
@@ -83,14 +86,14 @@ def comparable(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, i
         radius = min(shape) / 2
         mask = (pixel_grid(shape, torch.float64).norm(dim=-1) <= radius) & (source.norm(dim=-1) <= radius)
     if kind.group_axis is not None:
-        reached = element.orders[way] != OUTSIDE
-        after = tensor.ndim - 1 - kind.group_axis % tensor.ndim
-        mask = mask & reached.reshape(-1, *(1,) * after)
+        reached = element.permutations[candidate] != NO_ELEMENT
+        axes_after = tensor.ndim - 1 - kind.group_axis % tensor.ndim
+        mask = mask & reached.reshape(-1, *(1,) * axes_after)
     return mask.to(tensor.device)
 
 
-def there_and_back(tensor: Tensor, element: Element, frame: tuple[int, int]) -> Tensor:
-    """Pixels moved by the element and by its inverse: what is lost on the way is interpolation's."""
+def round_trip(tensor: Tensor, element: Element, frame: tuple[int, int]) -> Tensor:
+    """Move the pixels by an element and then by its inverse; only interpolation changes the result."""
     if element.is_exact or element.pose is None:
         return tensor
     back = Element(element.name, inverse(element.pose))
@@ -98,9 +101,9 @@ def there_and_back(tensor: Tensor, element: Element, frame: tuple[int, int]) -> 
 
 
 def disc_window(shape: tuple[int, int], radius: float, like: Tensor) -> Tensor:
-    """One inside three quarters of the radius, zero outside it, half a cosine between: (h, w).
+    """Window (h, w): 1 up to three quarters of the radius, 0 beyond the radius, half a cosine between.
 
-    An image under this window may be turned without losing its corners, and has no edge that interpolation would smear.
+    A windowed image can be rotated without losing its corners and has no edge that interpolation would smear.
     """
     distance = pixel_grid(shape, like.dtype, like.device).norm(dim=-1) / radius
     return torch.cos((4 * distance - 3).clamp(0, 1) * math.pi) / 2 + 0.5
@@ -113,14 +116,15 @@ def _move_pixels(tensor: Tensor, element: Element, frame: tuple[int, int]) -> Te
     if element.quarter_turns is not None:
         turns, mirrored = element.quarter_turns
         return quarter_turn(mirror(tensor) if mirrored else tensor, turns)
-    flat = tensor.reshape(len(tensor), -1, *shape)  # (n, everything else, h, w)
+    flat = tensor.reshape(len(tensor), -1, *shape)  # (n, all other axes, h, w)
     return warp(flat, _pose_on(element, frame, shape).to(tensor)).reshape(tensor.shape)
 
 
 def _pose_on(element: Element, frame: tuple[int, int], shape: tuple[int, int]) -> Tensor:
-    """The pose in pixels of a map of this shape: lengths shrink by the whole stride nearest to the ratio of sizes.
+    """Convert a pose from pixels of the frame to pixels of a feature map of this shape.
 
-    A map a little smaller than the frame is taken to have lost a border, not to have been resampled.
+    Lengths are divided by the integer stride nearest to the ratio of the sizes. A map that is only a little smaller
+    than the frame is therefore taken to have lost its border, not to have been downsampled.
     """
     if element.pose is None:
         raise ValueError(f"{element.name} has no pose")

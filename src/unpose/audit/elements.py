@@ -1,4 +1,4 @@
-"""Which transformations an audit applies: the elements of a group, and one control that lies outside it."""
+"""The transformations that an audit applies: elements of a group, and one control outside the group."""
 
 import math
 from dataclasses import dataclass
@@ -7,58 +7,68 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from unpose.groups import OUTSIDE, FiniteGroup, Group, LieGroup, area_change, inverse, mirror, rotation, transform
-from unpose.groups.finite import dihedral
+from unpose.groups import (
+    NO_ELEMENT,
+    FiniteGroup,
+    Group,
+    LieGroup,
+    area_change,
+    dihedral,
+    inverse,
+    reflection,
+    rotation,
+    transform,
+)
 
 _SAME = 1e-9
-"""Entries of two poses that are closer than this are equal."""
+"""Two poses are equal if their entries differ by less than this."""
 
 
 @dataclass(frozen=True)
 class Element:
-    """One transformation, and how it permutes a group axis.
+    """One transformation of the plane, and the permutations of a group axis that may go with it.
 
-    ``orders`` holds, for each way it may permute a group axis, the place that each new place is read from
-    (:data:`~unpose.groups.OUTSIDE` where nothing lands). An element of the group has one way. A control permutes an
-    input the first way, and has all those that an equivariant function could answer with: it fails only when every one
-    of them fails. Without a finite group there is none.
+    ``permutations`` are candidate permutations of the group axis: one for a group element, all possible ones for a
+    control, whose error is the smallest over them. An input is permuted by the first. Entry i of a permutation is the
+    index that new entry i is read from, or :data:`~unpose.groups.NO_ELEMENT` if no element maps there. Continuous
+    groups have no permutations.
     """
 
     name: str
-    pose: Tensor | None  # (3, 3) in float64; None swaps the quadrants of the frame
-    orders: tuple[Tensor, ...] = ()
+    pose: Tensor | None  # (3, 3) in float64; None swaps the quadrants of the image
+    permutations: tuple[Tensor, ...] = ()
 
     @cached_property
     def quarter_turns(self) -> tuple[int, bool] | None:
-        """The pose as so many quarter turns after a mirror or none; None where it is not made of these."""
+        """(number of quarter turns, whether a mirror comes first), or None if the pose is not made of these."""
         if self.pose is None:
             return None
-        return next((made for made, pose in _made_of_quarters().items() if _same(pose, self.pose)), None)
+        return next((key for key, pose in _quarter_turn_poses().items() if _same(pose, self.pose)), None)
 
     @property
     def is_exact(self) -> bool:
-        """Whether it only moves pixels: quarter turns, mirrors, and the swap of quadrants."""
+        """Whether it permutes pixels without interpolation: quarter turns, mirrors, and the swap of quadrants."""
         return self.pose is None or self.quarter_turns is not None
 
     def keeps(self, frame: tuple[int, int]) -> bool:
-        """Whether it is exact and leaves height and width of a frame what they are."""
+        """Whether it is exact and preserves the (height, width) of a frame."""
         return self.is_exact and (frame[0] == frame[1] or self.quarter_turns is None or self.quarter_turns[0] % 2 == 0)
 
 
 @cache
-def _made_of_quarters() -> dict[tuple[int, bool], Tensor]:
-    square = dihedral(4).elements  # the turns, then each after the mirror
+def _quarter_turn_poses() -> dict[tuple[int, bool], Tensor]:
+    square = dihedral(4).elements  # the turns, then each turn after the mirror
     return {(turns, mirrored): square[turns + 4 * mirrored] for mirrored in (False, True) for turns in range(4)}
 
 
 def elements_of(group: Group, frame: tuple[int, int], count: int, generator: torch.Generator) -> list[Element]:
-    """All elements of a finite group; of a continuous one those that only move pixels in the frame, and some drawn.
+    """All elements of a finite group, or the exact ones that preserve the frame plus ``count`` random ones.
 
-    ``count`` are drawn. Their turns span the circle, shifts an eighth of the frame's smaller side either way, scales
-    1.25 either way, stretches 1.2; a tilt changes the scale by at most a tenth at the frame's edge.
+    Random elements of a continuous group rotate by any angle, shift by up to an eighth of the frame's smaller side,
+    scale by up to 1.25 and stretch by up to 1.2; a perspective tilt changes the scale at the edge by at most a tenth.
     """
     if isinstance(group, FiniteGroup):
-        return _all(group)
+        return _finite_elements(group)
     side = min(frame)
     drawn = group.random(
         count, generator=generator, max_shift=side / 8, max_scale=1.25, max_tilt=0.2 / side, dtype=torch.float64
@@ -68,78 +78,80 @@ def elements_of(group: Group, frame: tuple[int, int], count: int, generator: tor
 
 
 def exact_elements(group: Group) -> list[Element]:
-    """The elements that only move pixels; of a continuous group, those of its quarter turns and mirrors it holds."""
+    """The elements of a group that permute pixels without interpolation: its quarter turns and mirrors."""
     if isinstance(group, FiniteGroup):
-        return [element for element in _all(group) if element.is_exact]
+        return [element for element in _finite_elements(group) if element.is_exact]
     return [Element(_name(pose), pose) for pose in dihedral(4).elements if _contains(group, pose)]
 
 
 def control_for(group: Group) -> Element:
-    """A transformation outside the group: the first of these that the group does not hold.
+    """The control: the first of the following transformations that is not in the group.
 
-    The mirror; turns by 180, 90, 45, 22.5, ... degrees; a stretch by 1.3 of x against y; swapped quadrants. Where the
-    control meets a group axis, every element and, if the control maps the group onto itself, its conjugation are tried.
+    They are the mirror, rotations by 180, 90, 45, 22.5, ... degrees, a stretch of x against y by 1.3, and a swap of
+    quadrants. On a group axis every left multiplication is a candidate and, if the control normalises the group, every
+    one of them after the conjugation by the control.
     """
     turns = [_turn(math.pi / 2**halvings) for halvings in range(10)]
     turns[0], turns[1] = turns[0].round(), turns[1].round()  # half and quarter turns are exact
     stretch = torch.diag(torch.tensor([1.3**0.5, 1.3**-0.5, 1.0], dtype=torch.float64))
-    for pose in (mirror(torch.float64), *turns, stretch):
+    for pose in (reflection(torch.float64), *turns, stretch):
         if not _contains(group, pose):
-            return Element(_name(pose), pose, _answers(group, pose))
-    return Element("quadrants swapped", None, _answers(group, torch.eye(3, dtype=torch.float64)))
+            return Element(_name(pose), pose, _candidate_permutations(group, pose))
+    return Element("quadrants swapped", None, _candidate_permutations(group, torch.eye(3, dtype=torch.float64)))
 
 
 def content_radius(elements: list[Element], frame: tuple[int, int]) -> float:
-    """The largest radius of a disc about the centre that no element pushes out of the frame, in pixels."""
+    """The radius in pixels of the largest centred disc that no element moves out of the frame."""
     poses = torch.stack([e.pose for e in elements if e.pose is not None and not e.is_exact])
     angle = torch.arange(64, dtype=torch.float64) * (2 * math.pi / 64)
     circle = torch.stack([angle.cos(), angle.sin()], dim=-1)  # (64, 2)
     height, width = frame
-    room = min(frame) / 2
+    largest = min(frame) / 2
     for percent in range(100, 0, -2):
-        radius = room * percent / 100
+        radius = largest * percent / 100
         moved = transform(poses, radius * circle)  # (k, 64, 2)
-        slack = 1e-6 * room  # a turned disc touches the frame
+        slack = 1e-6 * largest  # a rotated disc touches the frame
         if (moved[..., 0].abs() <= width / 2 + slack).all() and (moved[..., 1].abs() <= height / 2 + slack).all():
             break
     if radius < 2:
         raise ValueError(
-            f"the elements push all but a disc of {radius:.1f} pixels out of a frame of {height} x {width}; "
+            f"the elements move all but a disc of {radius:.1f} pixels out of an image of {height} x {width}; "
             "give larger images or a group with smaller scales"
         )
     return radius
 
 
-def _all(group: FiniteGroup) -> list[Element]:
-    return [Element(_name(pose), pose, (_order(row),)) for pose, row in zip(group.elements, group.product, strict=True)]
+def _finite_elements(group: FiniteGroup) -> list[Element]:
+    rows = zip(group.elements, group.product, strict=True)
+    return [Element(_name(pose), pose, (_source_indices(row),)) for pose, row in rows]
 
 
-def _order(row: Tensor) -> Tensor:
-    """Row a of the product table (place b goes to ab) -> the place that each place is read from."""
-    places = torch.full_like(row, OUTSIDE)
-    stays = row != OUTSIDE
-    places[row[stays]] = torch.arange(len(row))[stays]
-    return places
+def _source_indices(row: Tensor) -> Tensor:
+    """Invert row a of the product table, which maps b to ab: the index that each new entry is read from."""
+    source = torch.full_like(row, NO_ELEMENT)
+    stays = row != NO_ELEMENT
+    source[row[stays]] = torch.arange(len(row))[stays]
+    return source
 
 
-def _answers(group: Group, pose: Tensor) -> tuple[Tensor, ...]:
+def _candidate_permutations(group: Group, pose: Tensor) -> tuple[Tensor, ...]:
     if not isinstance(group, FiniteGroup):
         return ()
     rows = list(group.product)
     conjugate = [_index(group, pose @ element @ inverse(pose)) for element in group.elements]
-    if OUTSIDE not in conjugate:
+    if NO_ELEMENT not in conjugate:
         rows = [row[torch.tensor(conjugate)] for row in rows] + rows
-    return tuple(_order(row) for row in rows)
+    return tuple(_source_indices(row) for row in rows)
 
 
 def _index(group: FiniteGroup, pose: Tensor) -> int:
-    return next((i for i, element in enumerate(group.elements) if _same(element, pose)), OUTSIDE)
+    return next((i for i, element in enumerate(group.elements) if _same(element, pose)), NO_ELEMENT)
 
 
 def _contains(group: Group, pose: Tensor) -> bool:
     if isinstance(group, LieGroup):
         return bool(group.contains(pose))
-    return _index(group, pose) != OUTSIDE
+    return _index(group, pose) != NO_ELEMENT
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -151,10 +163,10 @@ def _turn(angle: float) -> Tensor:
 
 
 def _name(pose: Tensor) -> str:
-    """A pose in words: what happens first stands first."""
+    """Describe a pose in words, in the order in which its parts are applied."""
     pose = pose / pose[2, 2]
     parts = ["mirror"] if area_change(pose) < 0 else []
-    linear = pose[:2, :2] @ mirror(torch.float64)[:2, :2] if parts else pose[:2, :2]
+    linear = pose[:2, :2] @ reflection(torch.float64)[:2, :2] if parts else pose[:2, :2]
     long, short = torch.linalg.svdvals(linear).tolist()
     degrees = math.degrees(math.atan2(linear[0, 1] - linear[1, 0], linear[0, 0] + linear[1, 1])) % 360
     if long / short > 1 + _SAME:

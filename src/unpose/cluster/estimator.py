@@ -287,15 +287,17 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if settings["max_shift"] is not None:
             settings["max_shift"] /= factor
         searched = parse_continuous(self.group)
-        if searched.dim < 4:
+        if not searched.scales:
             settings["max_scale"] = 1.0
-        settings["max_angle"] = max(self.max_angle, _TOLERANCE) if searched.kind != "translation" else _TOLERANCE
+        if not searched.shifts:
+            settings["max_shift"] = _TOLERANCE * max(small.shape[-2:]) / 2  # at the edge of the frame
+        settings["max_angle"] = max(self.max_angle, _TOLERANCE) if searched.turns else _TOLERANCE
         on_cpu = torch.device(self.device).type == "cpu"
         settings |= {
             "group": "perspective" + "+mirror" * searched.mirrored,
             "candidates": _CANDIDATES if on_cpu and n > _EXHAUSTIVE else None,
             # A closer look costs seconds on a GPU; where scales are searched too, shapes fit in more ways than one.
-            "quick": on_cpu and searched.dim < 4,
+            "quick": on_cpu and not searched.scales,
         }
         history: list[Round] = []
         while True:

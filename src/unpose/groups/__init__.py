@@ -1,13 +1,26 @@
-"""Which transformations: poses as plain matrices, and the groups that say which matrices are meant."""
+"""Which transformations: poses as plain 3x3 matrices, and the groups that say which matrices are meant.
 
-from unpose.groups.finite import OUTSIDE, FiniteGroup
+Get a group by its name with :func:`parse`: continuous ones such as ``"se2"`` or ``"similarity+mirror"``, finite ones
+such as ``"c8"`` or ``"p4m"``. Files, by what you want to change:
+
+================= ===================================================================================================
+``continuous.py`` the continuous groups; declare a new one here, nothing else changes
+``lie.py``        the base class of continuous groups: exp, log, project, contains, random, what a search asks
+``matrix_log.py`` the logarithm of affine and perspective poses
+``finite.py``     finite groups with product tables: cyclic, dihedral, dilations
+``names.py``      names of groups
+``poses.py``      functions that make, invert and apply poses
+================= ===================================================================================================
+"""
+
+from unpose.groups.finite import NO_ELEMENT, FiniteGroup, cyclic, dihedral, dilations
 from unpose.groups.lie import LieGroup
 from unpose.groups.names import Group, parse, parse_continuous
 from unpose.groups.poses import (
     adjugate,
     area_change,
     inverse,
-    mirror,
+    reflection,
     rotation,
     scaling,
     transform,
@@ -15,16 +28,19 @@ from unpose.groups.poses import (
 )
 
 __all__ = [
-    "OUTSIDE",
+    "NO_ELEMENT",
     "FiniteGroup",
     "Group",
     "LieGroup",
     "adjugate",
     "area_change",
+    "cyclic",
+    "dihedral",
+    "dilations",
     "inverse",
-    "mirror",
     "parse",
     "parse_continuous",
+    "reflection",
     "rotation",
     "scaling",
     "transform",

@@ -1,6 +1,6 @@
-"""Finite groups of the plane: rotations c1, c2, ..., rotations with mirrors d1, d2, ..., and bounded dilations.
+"""Finite groups of the plane: cyclic c1, c2, ..., dihedral d1, d2, ..., and bounded sets of dilations.
 
-Everything beyond the elements is read off the product table, so it holds for any group, abelian or not.
+Everything beyond the elements is derived from the product table, so it holds for any group, abelian or not.
 """
 
 import math
@@ -11,8 +11,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-OUTSIDE = -1
-"""Entry of a product or inverse table where the result is not in the set (bounded dilations only)."""
+NO_ELEMENT = -1
+"""Entry of a product or inverse table whose result is not in the set (only for bounded dilations)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,13 +23,20 @@ class FiniteGroup:
     ----------
     name : str
         What :func:`unpose.groups.parse` reads.
-    matrices : tuple
-        The elements as nested tuples, identity first; :attr:`elements` gives the tensor.
+    matrices : tuple of tuple of tuple of float
+        The elements as 3x3 matrices, identity first; :attr:`elements` is the same as a tensor.
 
     Notes
     -----
-    ``product[a, b]`` is the index of ``elements[a] @ elements[b]``. A set that is not closed (dilations between
-    bounds) has ``is_group`` false and :data:`OUTSIDE` where a product or inverse leaves it.
+    ``product[a, b]`` is the index of ``elements[a] @ elements[b]``. In a set that is not closed (bounded dilations)
+    ``is_group`` is false, and the tables hold :data:`NO_ELEMENT` where a product or inverse leaves the set.
+
+    Examples
+    --------
+    >>> from unpose.groups import parse
+    >>> p4m = parse("p4m")
+    >>> p4m.order, p4m.is_abelian, p4m.product[1].tolist()
+    (8, False, [1, 2, 3, 0, 5, 6, 7, 4])
     """
 
     name: str
@@ -49,76 +56,123 @@ class FiniteGroup:
     @cached_property
     def elements(self) -> Tensor:
         """The elements as poses, (order, 3, 3) in float64; quarter turns and mirrors are exact."""
-        # On the CPU whatever device is the default: networks may be outlined on one that holds no numbers.
+        # On the CPU even if the default device is another one, such as "meta", which holds no values.
         return torch.tensor(self.matrices, dtype=torch.float64, device="cpu")
 
     @cached_property
     def product(self) -> Tensor:
         """Product table, (order, order) of indices."""
-        # Row by row: all gaps at once would be order^3 of them.
+        # Row by row, because all products at once would need order^3 distances.
         return torch.stack([self._index_of(element @ self.elements) for element in self.elements])
 
     @cached_property
     def inverse(self) -> Tensor:
         """Inverse table, (order,) of indices: ``product[inverse[a], a]`` is the identity, 0."""
         is_identity = self.product == 0
-        return torch.where(is_identity.any(0), is_identity.int().argmax(0), OUTSIDE)
+        return torch.where(is_identity.any(0), is_identity.int().argmax(0), NO_ELEMENT)
 
     @property
     def is_group(self) -> bool:
-        """Whether products and inverses stay inside."""
-        return bool((self.product != OUTSIDE).all())
+        """Whether the set is closed under products and inverses."""
+        return bool((self.product != NO_ELEMENT).all())
 
     @property
     def is_abelian(self) -> bool:
-        """Whether the order of a product does not matter."""
+        """Whether all elements commute."""
         return bool((self.product == self.product.T).all())
 
     @cached_property
     def regular_representation(self) -> Tensor:
         """Left multiplication as permutation matrices, (order, order, order).
 
-        ``regular_representation[a] @ e_b = e_{ab}``: element ``a`` permutes the group axis of a feature map this way.
-        In a set that is not closed, what leaves it goes to zero.
+        ``regular_representation[a] @ e_b = e_{ab}``: this is how element ``a`` permutes the group axis of a feature
+        map. In a set that is not closed, entries whose product leaves the set are dropped.
         """
         columns = torch.arange(self.order, device="cpu")
         matrices = self.elements.new_zeros(self.order, self.order, self.order)
         for a in range(self.order):
-            stays = self.product[a] != OUTSIDE
-            matrices[a, self.product[a][stays], columns[stays]] = 1.0
+            is_inside = self.product[a] != NO_ELEMENT
+            matrices[a, self.product[a][is_inside], columns[is_inside]] = 1.0
         return matrices
 
     def _index_of(self, poses: Tensor) -> Tensor:
-        """Which elements these poses are: (n, 3, 3) -> (n,)"""
-        gaps = torch.cdist(poses.flatten(1), self.elements.flatten(1), p=math.inf)  # (n, order)
-        nearest, index = gaps.min(-1)
-        # Elements lie at least 2 sin(pi / N) apart, so half of the smallest gap tells them apart at any order.
-        return torch.where(nearest < 1e-9, index, OUTSIDE)
+        """The index of each pose among the elements, or NO_ELEMENT: (n, 3, 3) -> (n,)."""
+        distances = torch.cdist(poses.flatten(1), self.elements.flatten(1), p=math.inf)  # (n, order)
+        nearest, index = distances.min(-1)
+        # Elements are at least 2 sin(pi / N) apart: far more than this tolerance at any order.
+        return torch.where(nearest < 1e-9, index, NO_ELEMENT)
 
 
 def cyclic(order: int) -> FiniteGroup:
-    """The rotations by multiples of ``2 pi / order``, counter-clockwise on screen."""
+    """The rotations by multiples of ``2 pi / order``, counter-clockwise on screen.
+
+    Parameters
+    ----------
+    order : int
+        Number of rotations.
+
+    Returns
+    -------
+    FiniteGroup
+
+    Examples
+    --------
+    >>> cyclic(4).product[1].tolist()
+    [1, 2, 3, 0]
+    """
     return FiniteGroup(f"c{order}", tuple(_turn(step, order) for step in range(order)))
 
 
 def dihedral(order: int) -> FiniteGroup:
-    """The rotations of ``cyclic(order)`` and each of them after the left-right mirror; ``2 * order`` elements."""
+    """The rotations of ``cyclic(order)``, then each of them after the left-right mirror.
+
+    Parameters
+    ----------
+    order : int
+        Number of rotations; the group has twice as many elements.
+
+    Returns
+    -------
+    FiniteGroup
+
+    Examples
+    --------
+    >>> dihedral(1).elements[:, 0, 0].tolist()
+    [1.0, -1.0]
+    """
     turns = tuple(_turn(step, order) for step in range(order))
     mirrored = tuple(tuple((-row[0], *row[1:]) for row in turn) for turn in turns)
     return FiniteGroup(f"d{order}", turns + mirrored)
 
 
 def dilations(count: int, ratio: float = 2.0) -> FiniteGroup:
-    """The scales ``1, ratio, ..., ratio^(count - 1)``: a bounded piece of the dilation group, not a group itself."""
+    """The scales ``1, ratio, ..., ratio^(count - 1)``: a bounded part of the dilation group, not itself a group.
+
+    Parameters
+    ----------
+    count : int
+        Number of scales.
+    ratio : float, default 2.0
+        Ratio of neighbouring scales, above one.
+
+    Returns
+    -------
+    FiniteGroup
+
+    Examples
+    --------
+    >>> dilations(3).product.tolist()  # -1 is NO_ELEMENT
+    [[0, 1, 2], [1, 2, -1], [2, -1, -1]]
+    """
     if count < 1:
         raise ValueError(f"dilations needs at least one scale, got {count}")
     if not ratio > 1 or not math.isfinite(ratio):
         raise ValueError(f"the ratio of neighbouring scales must be a finite number above 1, got {ratio}")
     if (count - 1) * math.log(ratio) > math.log(sys.float_info.max):
-        raise ValueError(f"the largest of {count} scales with a ratio of {ratio} is beyond all numbers")
+        raise ValueError(f"the largest of {count} scales with a ratio of {ratio} overflows")
     scales = [float(ratio) ** step for step in range(count)]
     return FiniteGroup(
-        f"dilations({count}, {repr(float(ratio)).removesuffix('.0')})",  # all digits: the name is the way back
+        f"dilations({count}, {repr(float(ratio)).removesuffix('.0')})",  # all digits, so that the name can be parsed back
         tuple(((s, 0.0, 0.0), (0.0, s, 0.0), (0.0, 0.0, 1.0)) for s in scales),
     )
 

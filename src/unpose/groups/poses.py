@@ -1,4 +1,4 @@
-"""Poses: homogeneous 3x3 matrices as plain values.
+"""Poses: homogeneous 3x3 matrices as plain tensors.
 
 Convention
 ----------
@@ -12,10 +12,24 @@ from torch import Tensor
 
 
 def inverse(poses: Tensor) -> Tensor:
-    """The inverse poses: ``inverse(dst_from_src)`` is ``src_from_dst``, (..., 3, 3) -> (..., 3, 3).
+    """The inverse poses: ``inverse(dst_from_src)`` is ``src_from_dst``.
 
-    The adjugate over the determinant: exact for quarter turns and mirrors, where an elimination would round, and
+    The adjugate divided by the determinant: exact for quarter turns and mirrors, where elimination would round, and
     differentiable any number of times.
+
+    Parameters
+    ----------
+    poses : Tensor, shape (..., 3, 3)
+
+    Returns
+    -------
+    Tensor, shape (..., 3, 3)
+
+    Examples
+    --------
+    >>> shift = translation(torch.tensor([2.0, -1.0]))
+    >>> torch.equal(inverse(shift) @ shift, torch.eye(3))
+    True
     """
     adjoint = adjugate(poses)
     determinant = (poses[..., 0, :] * adjoint[..., :, 0]).sum(-1)
@@ -23,52 +37,154 @@ def inverse(poses: Tensor) -> Tensor:
 
 
 def adjugate(matrices: Tensor) -> Tensor:
-    """The adjugate, ``det(M) M^-1``: its columns are the cross products of the rows, (..., 3, 3) -> (..., 3, 3)."""
+    """The adjugate ``det(M) M^-1``, whose columns are the cross products of the rows of M.
+
+    Parameters
+    ----------
+    matrices : Tensor, shape (..., 3, 3)
+
+    Returns
+    -------
+    Tensor, shape (..., 3, 3)
+
+    Examples
+    --------
+    >>> adjugate(torch.diag(torch.tensor([1.0, 2.0, 3.0]))).diagonal()
+    tensor([6., 3., 2.])
+    """
     rows = matrices.unbind(-2)
     return torch.stack([torch.linalg.cross(rows[(i + 1) % 3], rows[(i + 2) % 3]) for i in range(3)], dim=-1)
 
 
 def transform(poses: Tensor, points: Tensor) -> Tensor:
-    """Apply poses (..., 3, 3) to points (..., k, 2): the points' places in destination coordinates, (..., k, 2)."""
+    """Map points by poses, from source to destination coordinates.
+
+    Parameters
+    ----------
+    poses : Tensor, shape (..., 3, 3)
+    points : Tensor, shape (..., k, 2)
+        Points (x, y) in pixels from the image centre.
+
+    Returns
+    -------
+    Tensor, shape (..., k, 2)
+
+    Examples
+    --------
+    >>> transform(translation(torch.tensor([2.0, -1.0])), torch.zeros(1, 2))
+    tensor([[ 2., -1.]])
+    """
     moved = points @ poses[..., :2, :2].mT + poses[..., None, :2, 2]
     depth = points @ poses[..., 2:, :2].mT + poses[..., None, 2:, 2]
     return moved / depth
 
 
 def rotation(angle: Tensor) -> Tensor:
-    """Turns about the image centre by ``angle`` radians, counter-clockwise on screen: (...) -> (..., 3, 3)."""
+    """Rotations about the image centre, counter-clockwise on screen.
+
+    Parameters
+    ----------
+    angle : Tensor, shape (...)
+        Radians.
+
+    Returns
+    -------
+    Tensor, shape (..., 3, 3)
+
+    Examples
+    --------
+    >>> transform(rotation(torch.tensor(torch.pi / 2)), torch.tensor([[1.0, 0.0]])).round()  # y points down
+    tensor([[-0., -1.]])
+    """
     cos, sin = angle.cos(), angle.sin()
     zero, one = torch.zeros_like(angle), torch.ones_like(angle)
-    return _rows((cos, sin, zero), (-sin, cos, zero), (zero, zero, one))
+    return _from_rows((cos, sin, zero), (-sin, cos, zero), (zero, zero, one))
 
 
 def translation(shift: Tensor) -> Tensor:
-    """Shifts by ``shift`` = (x, y) pixels, x right and y down: (..., 2) -> (..., 3, 3)."""
+    """Shifts, x to the right and y down.
+
+    Parameters
+    ----------
+    shift : Tensor, shape (..., 2)
+        (x, y) in pixels.
+
+    Returns
+    -------
+    Tensor, shape (..., 3, 3)
+
+    Examples
+    --------
+    >>> translation(torch.tensor([2.0, -1.0]))[:2, 2]
+    tensor([ 2., -1.])
+    """
     x, y = shift.unbind(-1)
     zero, one = torch.zeros_like(x), torch.ones_like(x)
-    return _rows((one, zero, x), (zero, one, y), (zero, zero, one))
+    return _from_rows((one, zero, x), (zero, one, y), (zero, zero, one))
 
 
 def scaling(factor: Tensor) -> Tensor:
-    """Dilations about the image centre; a factor above one makes things larger: (...) -> (..., 3, 3)."""
+    """Dilations about the image centre; a factor above one enlarges.
+
+    Parameters
+    ----------
+    factor : Tensor, shape (...)
+
+    Returns
+    -------
+    Tensor, shape (..., 3, 3)
+
+    Examples
+    --------
+    >>> scaling(torch.tensor(2.0)).diagonal()
+    tensor([2., 2., 1.])
+    """
     zero, one = torch.zeros_like(factor), torch.ones_like(factor)
-    return _rows((factor, zero, zero), (zero, factor, zero), (zero, zero, one))
+    return _from_rows((factor, zero, zero), (zero, factor, zero), (zero, zero, one))
 
 
-def mirror(dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
-    """The left-right mirror, x -> -x: (3, 3)."""
+def reflection(dtype: torch.dtype = torch.float32, device: torch.device | str | None = None) -> Tensor:
+    """The pose of the left-right mirror, x -> -x; :func:`unpose.images.mirror` mirrors pixels.
+
+    Parameters
+    ----------
+    dtype : torch.dtype, default torch.float32
+    device : torch.device or str, optional
+
+    Returns
+    -------
+    Tensor, shape (3, 3)
+
+    Examples
+    --------
+    >>> reflection().diagonal()
+    tensor([-1.,  1.,  1.])
+    """
     return torch.diag(torch.tensor([-1.0, 1.0, 1.0], dtype=dtype, device=device))
 
 
 def area_change(poses: Tensor) -> Tensor:
-    """How much a pose multiplies area at the image centre; negative for a mirrored pose: (..., 3, 3) -> (...).
+    """The factor by which a pose multiplies areas at the image centre; negative if it mirrors.
 
-    For a homography this is the Jacobian determinant at the centre, ``det(H) / h33^3``; for an affine pose it is the
-    determinant of the linear part everywhere.
+    For an affine pose this is the determinant of the linear part, and the same everywhere; for a homography it is the
+    Jacobian determinant at the centre, ``det(H) / h33^3``.
+
+    Parameters
+    ----------
+    poses : Tensor, shape (..., 3, 3)
+
+    Returns
+    -------
+    Tensor, shape (...)
+
+    Examples
+    --------
+    >>> area_change(reflection() @ scaling(torch.tensor(2.0)))
+    tensor(-4.)
     """
     determinant = (poses[..., 0, :] * torch.linalg.cross(poses[..., 1, :], poses[..., 2, :])).sum(-1)
     return determinant / poses[..., 2, 2] ** 3
 
 
-def _rows(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def _from_rows(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
