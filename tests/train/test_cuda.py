@@ -1,6 +1,7 @@
-"""Training on a GPU: recorded steps are the steps, resumed is uninterrupted, and what cannot be recorded still runs."""
+"""Training on a GPU: captured steps are the steps, resumed is uninterrupted, and what cannot be captured still runs."""
 
 import copy
+import math
 import warnings
 
 import numpy as np
@@ -12,18 +13,18 @@ from torch.nn.functional import dropout
 
 from unpose.data import Split
 from unpose.nn import group_cnn
-from unpose.train import Stopped, build_network, train
+from unpose.train import StoppedError, build_network, train
 from unpose.train import batches as batches_module
 from unpose.train import loop as loop_module
 from unpose.train import replay as replay_module
-from unpose.train.batches import Shelf, make_shelf, training_batch
-from unpose.train.measure import logits_of, validate
+from unpose.train.batches import ImageStore, make_image_store, training_batch
+from unpose.train.cuda_graph import GraphedFunction, capture
+from unpose.train.evaluation import predict_logits, validate
 from unpose.train.optimizers import make_optimizer, set_learning_rate
 from unpose.train.processes import Processes
 from unpose.train.recipe import OptimizerPart, PosePart
-from unpose.train.replay import Replayed, record
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing can be recorded or run there")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing can be captured or run there")
 
 CUDA = torch.device("cuda")
 FULL = {  # everything that has a state: dropout, poses, an average, moments
@@ -49,25 +50,25 @@ def full_recipe(small_recipe):
 
 @pytest.fixture
 def one_by_one(monkeypatch):
-    """Steps are launched, not recorded, from the call on."""
+    """Steps are launched, not captured, from the call on."""
 
     def start():
-        warnings.filterwarnings("ignore", message=".*capturable=True")  # the optimizer expects to be recorded
-        monkeypatch.setattr(replay_module, "record", lambda *_: None)
+        warnings.filterwarnings("ignore", message=".*capturable=True")  # the optimizer expects to be captured
+        monkeypatch.setattr(replay_module, "capture", lambda *_: None)
 
     return start
 
 
 @pytest.fixture
 def graphs(monkeypatch):
-    """The graphs that were recorded, None where that failed."""
+    """The graphs that were captured, None where that failed."""
     made = []
 
     def watched(*given):
-        made.append(record(*given))
+        made.append(capture(*given))
         return made[-1]
 
-    monkeypatch.setattr(replay_module, "record", watched)
+    monkeypatch.setattr(replay_module, "capture", watched)
     return made
 
 
@@ -93,14 +94,14 @@ def state_file(folder):
 
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "float32"])
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_steps_are_the_steps(name, mixed, problem, full_recipe, graphs, one_by_one, tmp_path):
-    recorded = train(problem, full_recipe(name, mixed=mixed), tmp_path / "recorded", device="cuda")
+def test_captured_steps_are_the_steps(name, mixed, problem, full_recipe, graphs, one_by_one, tmp_path):
+    captured = train(problem, full_recipe(name, mixed=mixed), tmp_path / "captured", device="cuda")
     assert len(graphs) == 1
     assert graphs[0] is not None
     one_by_one()
     launched = train(problem, full_recipe(name, mixed=mixed), tmp_path / "launched", device="cuda")
-    assert without_seconds(recorded.history) == without_seconds(launched.history)
-    assert differing(state_file(tmp_path / "recorded"), state_file(tmp_path / "launched")) == {}
+    assert without_seconds(captured.history) == without_seconds(launched.history)
+    assert differing(state_file(tmp_path / "captured"), state_file(tmp_path / "launched")) == {}
 
 
 def test_a_run_on_the_gpu_is_that_on_the_cpu_up_to_rounding(problem, small_recipe):
@@ -112,14 +113,14 @@ def test_a_run_on_the_gpu_is_that_on_the_cpu_up_to_rounding(problem, small_recip
         torch.testing.assert_close(weights[name].cpu(), tensor, rtol=0.02, atol=2e-3)
 
 
-def test_a_recorded_function_draws_by_the_seed_before_each_call():
+def test_a_captured_function_draws_by_the_seed_before_each_call():
     shown = torch.zeros(1001, device=CUDA)
 
     def work(images):
         shown.copy_(dropout(dropout(images, 0.3), 0.5))  # two draws: the second starts where the first ended
 
     images = torch.ones(1001, device=CUDA)
-    replayed = Replayed(work, lambda: [shown], CUDA)
+    replayed = GraphedFunction(work, lambda: [shown], CUDA)
     seen = []
     for seed in (11, 12, 2**62 + 5, 11):
         torch.manual_seed(seed)
@@ -135,10 +136,10 @@ def test_a_recorded_function_draws_by_the_seed_before_each_call():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_rate_of_a_recorded_step_is_the_one_set_before_it(name):
+def test_the_rate_of_a_captured_step_is_the_one_set_before_it(name):
     weight = nn.Parameter(torch.zeros(13, device=CUDA))
     holder = nn.ParameterList([weight])
-    optimizer = make_optimizer(holder, OptimizerPart(name=name, momentum=0.0, weight_decay=0.0), recorded=True)
+    optimizer = make_optimizer(holder, OptimizerPart(name=name, momentum=0.0, weight_decay=0.0), capturable=True)
 
     def work(factor):
         optimizer.zero_grad(set_to_none=True)
@@ -148,7 +149,7 @@ def test_the_rate_of_a_recorded_step_is_the_one_set_before_it(name):
     def changing():
         return [weight, *(moment for moments in optimizer.state.values() for moment in moments.values())]
 
-    replayed = Replayed(work, changing, CUDA)
+    replayed = GraphedFunction(work, changing, CUDA)
     expected = 0.0
     for rate in (0.5, 0.25, 0.0, 1.0):
         set_learning_rate(optimizer, rate)
@@ -158,20 +159,20 @@ def test_the_rate_of_a_recorded_step_is_the_one_set_before_it(name):
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["fresh", "with moments"])
-def test_recording_leaves_everything_as_it_was(stopped, problem, full_recipe):
-    state = loop_module._fresh_state(full_recipe(), problem, CUDA, recorded=True)
-    images, labels = make_shelf(problem.train, CUDA).take(torch.arange(8))
+def test_capture_leaves_everything_as_it_was(stopped, problem, full_recipe):
+    state = loop_module._fresh_state(full_recipe(), problem, CUDA, captured=True)
+    images, labels = make_image_store(problem.train, CUDA).take(torch.arange(8))
     number = torch.zeros((), dtype=torch.float64, device=CUDA)
 
     def work():
         loop_module.learn(state, full_recipe(), Processes(), 8, images, labels, number)
 
     if stopped:
-        first = record(work, state.changing, CUDA)
+        first = capture(work, state.changing, CUDA)
         first.replay()
     before = [(tensor, tensor.data_ptr(), tensor.detach().clone()) for tensor in state.changing()]
     generators = torch.get_rng_state(), torch.cuda.get_rng_state()
-    graph = record(work, state.changing, CUDA)
+    graph = capture(work, state.changing, CUDA)
     assert torch.equal(torch.get_rng_state(), generators[0])
     assert torch.equal(torch.cuda.get_rng_state(), generators[1])
     for tensor, address, old in before:
@@ -199,7 +200,7 @@ def test_killed_and_resumed_equals_uninterrupted(name, problem, full_recipe, tmp
 
         folder = tmp_path / f"killed {step}"
         with pytest.raises(Killed):
-            train(problem, full_recipe(name), folder, device="cuda", checkpoint_steps=4, watch=watch)
+            train(problem, full_recipe(name), folder, device="cuda", checkpoint_steps=4, progress=watch)
         again = train(problem, full_recipe(name), folder, device="cuda", checkpoint_steps=4, resume=True)
         assert differing(state_file(folder), state_file(tmp_path / "whole")) == {}
         assert without_seconds(again.history) == without_seconds(whole.history)
@@ -211,11 +212,11 @@ def test_killed_and_resumed_equals_uninterrupted(name, problem, full_recipe, tmp
 def test_a_run_goes_on_on_another_device(name, first, then, problem, full_recipe, tmp_path):
     def watch(moment):
         if moment.step == 6:
-            raise Stopped
+            raise StoppedError
 
     recipe = full_recipe(name, mixed=False)
-    with pytest.raises(Stopped):
-        train(problem, recipe, tmp_path, device=first, watch=watch)
+    with pytest.raises(StoppedError):
+        train(problem, recipe, tmp_path, device=first, progress=watch)
     at_six = state_file(tmp_path)
     outcome = train(problem, recipe, tmp_path, device=then, resume=True)
     assert len(outcome.history) == 3
@@ -232,21 +233,21 @@ def test_a_run_goes_on_on_another_device(name, first, then, problem, full_recipe
 def test_images_on_the_gpu_and_images_sent_are_the_same(problem, full_recipe, monkeypatch):
     grey, labels = problem.train.images, problem.train.labels
     coloured = np.stack([grey, grey[:, ::-1], grey[:, :, ::-1]], axis=-1)
-    rows, moved = torch.tensor([3, 50, 3, 17, 0]), PosePart(max_angle=30, max_shift=2, mirror=True)
+    rows, moved = torch.tensor([3, 50, 3, 17, 0]), PosePart(max_angle=math.radians(30), max_shift=2, mirror=True)
     for images in (grey, (255 * grey.clip(0, 1)).astype(np.uint8), coloured):
         split = Split(images, labels)
-        assert make_shelf(split, CUDA).images is not None
+        assert make_image_store(split, CUDA).images is not None
         for poses in (PosePart(), moved):
-            one, its_labels = training_batch(make_shelf(split, CUDA), rows, poses, 5, 2, Processes())
-            other, also = training_batch(Shelf(split, CUDA), rows, poses, 5, 2, Processes())
-            here, _ = training_batch(Shelf(split, torch.device("cpu")), rows, poses, 5, 2, Processes())
+            one, its_labels = training_batch(make_image_store(split, CUDA), rows, poses, 5, 2, Processes())
+            other, also = training_batch(ImageStore(split, CUDA), rows, poses, 5, 2, Processes())
+            here, _ = training_batch(ImageStore(split, torch.device("cpu")), rows, poses, 5, 2, Processes())
             assert torch.equal(one, other)
             assert one.stride() == other.stride()  # layers may round by the order of the numbers in memory
             assert its_labels.tolist() == also.tolist() == labels[rows].tolist()
             torch.testing.assert_close(one.cpu(), here, rtol=1e-4, atol=1e-5)
     first = train(problem, full_recipe(), device="cuda")
     monkeypatch.setattr(batches_module, "_SHELF_SHARE", 0.0)
-    assert make_shelf(problem.train, CUDA).images is None
+    assert make_image_store(problem.train, CUDA).images is None
     second = train(problem, full_recipe(), device="cuda")
     assert differing(first.network.state_dict(), second.network.state_dict()) == {}
 
@@ -266,10 +267,10 @@ def waits(action):
 
 def test_batches_do_not_wait_for_the_gpu_and_a_validation_waits_once(problem):
     network = group_cnn("c4", 1, 3, (9, 11), width=3, stages=(1,)).to(CUDA)
-    assert waits(lambda: logits_of(network, problem.test.images, batch_size=5)) == 1
+    assert waits(lambda: predict_logits(network, problem.test.images, batch_size=5)) == 1
     rows = torch.arange(8)
-    for shelf in (make_shelf(problem.train, CUDA), Shelf(problem.train, CUDA)):
-        assert waits(lambda shelf=shelf: training_batch(shelf, rows, PosePart(), 5, 2, Processes())) == 0
+    for store in (make_image_store(problem.train, CUDA), ImageStore(problem.train, CUDA)):
+        assert waits(lambda store=store: training_batch(store, rows, PosePart(), 5, 2, Processes())) == 0
 
 
 def test_validation_is_that_of_the_cpu(problem):
@@ -281,7 +282,7 @@ def test_validation_is_that_of_the_cpu(problem):
     assert also_right == right
 
 
-# What cannot be recorded ---------------------------------------------------------------------------------------------
+# What cannot be captured ---------------------------------------------------------------------------------------------
 
 
 def reads_a_number(module, given, outputs):
@@ -293,23 +294,23 @@ def draws_on_the_host(module, given, outputs):
 
 
 def waits_for_the_device(module, given, outputs):
-    torch.cuda.synchronize()  # not seen before the recording, and spoils it
+    torch.cuda.synchronize()  # not seen before the capture, and spoils it
 
 
 def refuses(module, given, outputs):
     if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("not while recording")
+        raise RuntimeError("not while capture")
 
 
 @pytest.mark.parametrize("hook", [reads_a_number, draws_on_the_host, refuses, waits_for_the_device])
-def test_a_network_that_cannot_be_recorded_is_trained_all_the_same(hook, problem, full_recipe, monkeypatch, one_by_one):
+def test_a_network_that_cannot_be_captured_is_trained_all_the_same(hook, problem, full_recipe, monkeypatch, one_by_one):
     def hooked(recipe, dataset):
         network = build_network(recipe, dataset)
         network.classify.register_forward_hook(hook)
         return network
 
     monkeypatch.setattr(loop_module, "build_network", hooked)
-    with pytest.warns(RuntimeWarning, match="cannot be recorded as a CUDA graph"):
+    with pytest.warns(RuntimeWarning, match="cannot be captured as a CUDA graph"):
         found = train(problem, full_recipe(), device="cuda")
     one_by_one()
     launched = train(problem, full_recipe(), device="cuda")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -13,30 +14,30 @@ from unpose.data.splits import marks, unpacked
 from unpose.images import as_batch
 from unpose.nn import GSAConfig, count_parameters, group_cnn, gsa_net, rebuild, refined, swivel_net
 from unpose.train import (
-    Diverged,
+    DivergedError,
     StateError,
-    Stopped,
+    StoppedError,
     accuracy,
     accuracy_by_angle,
+    baseline_description,
     build_network,
     load_network,
     read_classes,
     read_notes,
     save_network,
     train,
-    twin_description,
 )
 from unpose.train import loop as loop_module
 from unpose.train.batches import (
     _random_bends,
     _random_poses,
-    make_shelf,
+    make_image_store,
     order_of_epoch,
     seed_for,
     steps_in_epoch,
     training_batch,
 )
-from unpose.train.optimizers import learning_rate, move_average
+from unpose.train.optimizers import learning_rate, update_average
 from unpose.train.processes import Processes
 from unpose.train.recipe import OptimizerPart, PosePart
 
@@ -86,7 +87,7 @@ def test_a_run_killed_anywhere_and_resumed_equals_one_that_never_stopped(optimiz
     for step in (1, 5, 8, 12, 18):  # six steps an epoch; a state is written after every fourth
         folder = tmp_path / f"killed {step}"
         with pytest.raises(Killed):
-            train(problem, recipe, folder, checkpoint_steps=4, watch=stop_at(step, Killed))
+            train(problem, recipe, folder, checkpoint_steps=4, progress=stop_at(step, Killed))
         again = train(problem, recipe, folder, checkpoint_steps=4, resume=True)
         assert_same_bits(tensors(folder), tensors(tmp_path / "whole"))
         assert again.test_accuracy == whole.test_accuracy
@@ -99,10 +100,10 @@ def test_a_run_that_is_asked_to_stop_loses_no_step(problem, small_recipe, tmp_pa
     whole = train(problem, recipe)
     for step in (1, 6, 11):  # in an epoch, and after the last step of one
         folder = tmp_path / str(step)
-        with pytest.raises(Stopped):
-            train(problem, recipe, folder, watch=stop_at(step, Stopped))
+        with pytest.raises(StoppedError):
+            train(problem, recipe, folder, progress=stop_at(step, StoppedError))
         seen = []
-        again = train(problem, recipe, folder, resume=True, watch=lambda moment, seen=seen: seen.append(moment.step))
+        again = train(problem, recipe, folder, resume=True, progress=lambda moment, seen=seen: seen.append(moment.step))
         assert seen == list(range(step + 1, 19))
         assert_same_bits(again.network.state_dict(), whole.network.state_dict())
 
@@ -132,11 +133,11 @@ def test_validation_chooses_and_the_test_set_is_used_once_at_the_end(problem, sm
     seen = []
     honest = loop_module.validate
 
-    def recorded(network, split, *rest, **options):
+    def captured(network, split, *rest, **options):
         seen.append("test" if split is problem.test else "validation")
         return honest(network, split, *rest, **options)
 
-    monkeypatch.setattr(loop_module, "validate", recorded)
+    monkeypatch.setattr(loop_module, "validate", captured)
     outcome = train(problem, small_recipe(epochs=4), tmp_path)
     assert seen == ["validation"] * 4 + ["test"]
     best = max(outcome.history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
@@ -269,7 +270,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(
     monkeypatch.setattr(
         loop_module, "learning_rate", lambda part, step, *rest: 1e30 if step >= 9 else honest(part, step, *rest)
     )
-    with pytest.raises(Diverged, match=r"in epoch 2, at step 1[01].*last good checkpoint.*lower optimizer"):
+    with pytest.raises(DivergedError, match=r"in epoch 2, at step 1[01].*last good checkpoint.*lower optimizer"):
         train(problem, small_recipe(optimizer={"name": "sgd"}), tmp_path)
     assert all(torch.isfinite(tensor).all() for tensor in tensors(tmp_path).values())
     network = load_network(tmp_path / "model.safetensors")
@@ -279,7 +280,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(
 
 
 def test_a_run_that_diverges_at_once_says_so(problem, small_recipe, tmp_path):
-    with pytest.raises(Diverged, match="no good checkpoint yet"):
+    with pytest.raises(DivergedError, match="no good checkpoint yet"):
         train(problem, small_recipe(optimizer={"name": "sgd", "learning_rate": 1e30}), tmp_path)
     assert not (tmp_path / "state.safetensors").exists()
 
@@ -303,7 +304,7 @@ def test_a_folder_is_never_overwritten_by_accident(problem, small_recipe, tmp_pa
 
 def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_taken(problem, small_recipe, tmp_path):
     with pytest.raises(Killed):
-        train(problem, small_recipe(), tmp_path / "run", watch=stop_at(1, Killed))  # before the first state
+        train(problem, small_recipe(), tmp_path / "run", progress=stop_at(1, Killed))  # before the first state
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
     (tmp_path / "run" / ".state.safetensors.x7.tmp").write_bytes(b"half")
     train(problem, small_recipe(), tmp_path / "run", resume=True)
@@ -316,14 +317,14 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_tak
 
 def test_a_validation_loss_that_is_no_number_stops_the_run_too(problem, small_recipe, monkeypatch):
     monkeypatch.setattr(loop_module, "validate", lambda *_, **__: (float("nan"), 0.5))
-    with pytest.raises(Diverged, match="the loss on validation became nan in epoch 1"):
+    with pytest.raises(DivergedError, match="the loss on validation became nan in epoch 1"):
         train(problem, small_recipe())
 
 
 @pytest.fixture
 def stopped(problem, small_recipe, tmp_path):
-    with pytest.raises(Stopped):
-        train(problem, small_recipe(**FULL), tmp_path / "run", watch=stop_at(8, Stopped))
+    with pytest.raises(StoppedError):
+        train(problem, small_recipe(**FULL), tmp_path / "run", progress=stop_at(8, StoppedError))
     return tmp_path / "run"
 
 
@@ -418,7 +419,7 @@ def test_an_epoch_takes_every_image_once_and_each_epoch_another_order():
 
 
 def test_a_stretch_lengthens_one_axis_by_what_it_shortens_the_other():
-    bounds = {"max_angle": 180.0, "max_shift": 2.0, "max_scale": 1.2}
+    bounds = {"max_angle": math.pi, "max_shift": 2.0, "max_scale": 1.2}
     still = _random_poses(PosePart(**bounds), 200, 7)
     stretched = _random_poses(PosePart(**bounds, max_stretch=1.3), 200, 7)
     assert torch.allclose(torch.linalg.det(stretched), torch.linalg.det(still))
@@ -431,26 +432,26 @@ def test_a_bend_moves_pixels_and_not_the_image(problem):
     bends = _random_bends(0.7, 300, 7)
     assert bends.mean((1, 2)).abs().max() < 1e-12
     assert bends.std().item() == pytest.approx(0.7, rel=0.05)
-    shelf, rows = make_shelf(problem.train, torch.device("cpu")), torch.arange(6)
+    store, rows = make_image_store(problem.train, torch.device("cpu")), torch.arange(6)
     still, bent = (
-        training_batch(shelf, rows, PosePart(max_angle=1e-9, bend=bend), 3, 11, Processes())[0] for bend in (0.0, 0.7)
+        training_batch(store, rows, PosePart(max_angle=1e-9, bend=bend), 3, 11, Processes())[0] for bend in (0.0, 0.7)
     )
     assert torch.allclose(still, as_batch(problem.train.images[:6], dtype=torch.float32), atol=1e-5)
     assert (bent - still).abs().max() > 0.05
 
 
-@pytest.mark.parametrize("poses", [PosePart(max_angle=30.0), PosePart(max_shift=1.0, bend=0.5)])
+@pytest.mark.parametrize("poses", [PosePart(max_angle=0.5), PosePart(max_shift=1.0, bend=0.5)])
 def test_processes_share_the_poses_of_a_batch(poses, problem):
-    shelf, rows = make_shelf(problem.train, torch.device("cpu")), torch.arange(7)
-    alone = training_batch(shelf, rows, poses, 3, 11, Processes())[0]
-    parts = [training_batch(shelf, rows, poses, 3, 11, Processes(rank, 2))[0] for rank in range(2)]
+    store, rows = make_image_store(problem.train, torch.device("cpu")), torch.arange(7)
+    alone = training_batch(store, rows, poses, 3, 11, Processes())[0]
+    parts = [training_batch(store, rows, poses, 3, 11, Processes(rank, 2))[0] for rank in range(2)]
     assert torch.equal(torch.cat(parts), alone)
 
 
 def test_fewer_images_than_a_batch_are_one_step(problem, small_recipe):
     few = Dataset("few", "", problem.classes, problem.train.take(np.arange(5)), problem.validation, problem.test)
     steps = []
-    train(few, small_recipe(epochs=2), watch=lambda moment: steps.append(moment.step))
+    train(few, small_recipe(epochs=2), progress=lambda moment: steps.append(moment.step))
     assert steps == [1, 2]
     with pytest.raises(InputError, match="no images for training"):
         dataclasses.replace(few, train=problem.train.take(np.arange(0)))
@@ -477,7 +478,7 @@ def test_the_average_is_the_weighted_sum_of_what_it_saw(generator):
             network.classify.weight.copy_(torch.randn(network.classify.weight.shape, generator=generator))
         decay = min(0.4, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * network.classify.weight.detach()
-        move_average(average, network, 0.4, step)
+        update_average(average, network, 0.4, step)
     torch.testing.assert_close(average.classify.weight.detach(), expected)
 
 
@@ -492,7 +493,7 @@ def test_the_average_is_the_weighted_sum_of_what_it_saw(generator):
     ids=["d4", "c8", "swivel", "attention"],
 )
 def test_a_twin_knows_translations_only_and_has_as_many_parameters(network):
-    twin = rebuild(twin_description(network.description))
+    twin = rebuild(baseline_description(network.description))
     assert twin.group.name == "c1"
     own, others = count_parameters(network), count_parameters(twin)
     if network.description["network"] == "gsa_net":

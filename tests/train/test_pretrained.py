@@ -21,19 +21,17 @@ from unpose.nn import count_parameters, group_cnn
 from unpose.train import (
     accuracy,
     accuracy_by_angle,
-    card_markdown,
-    describe,
-    logits_of,
     named_recipe,
+    predict_logits,
     pretrained,
     pretrained_file,
     pretrained_names,
-    read_light,
     read_notes,
     recipe_from,
     save_network,
     train,
 )
+from unpose.train.cards import card_markdown, describe, read_light
 
 ROOT = Path(__file__).parents[2]
 
@@ -186,7 +184,7 @@ def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path, 
     assert model.sha256 in told
     assert f"{model.card.upright:.2%}" in told
     images = load("digits").test.images[:7]
-    assert torch.equal(logits_of(outcome.network, images), logits_of(ship.load_network(path), images))
+    assert torch.equal(predict_logits(outcome.network, images), predict_logits(ship.load_network(path), images))
 
 
 def test_runs_that_are_not_shipped(ship, short_run, tmp_path, monkeypatch):

@@ -77,7 +77,7 @@ with joined_processes(torch.device("cpu")) as processes:
         if moment.step == 5 and processes.rank == 1 and not was_restarted():
             Path("killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-    train(load(recipe.data.name), recipe, Path("run"), processes=processes, resume=was_restarted(), watch=watch)
+    train(load(recipe.data.name), recipe, Path("run"), processes=processes, resume=was_restarted(), progress=watch)
 """
 
 

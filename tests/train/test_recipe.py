@@ -66,7 +66,7 @@ def test_the_published_numbers(name, epochs, batch, optimizer, rate, schedule, m
     assert recipe.optimizer.momentum == 0.9
     assert recipe.optimizer.schedule == schedule
     assert recipe.mixed_precision == mixed
-    assert recipe.poses.still
+    assert recipe.poses.is_identity
     assert not recipe.average
     size, colours, classes = {"rotmnist-r4": (28, 1, 10), "cifar10-m": (32, 3, 10), "pcam-r4": (96, 3, 2)}[name]
     assert count_parameters(build_network(recipe, blank(size, colours, classes))) == parameters

@@ -1,48 +1,55 @@
-"""Training: recipes, the loop, what a network gets right, and networks to and from the disk."""
+"""Train networks: recipes, the training loop, evaluation, network files and pretrained networks.
 
-from unpose.train.card import Card, Described, card_markdown, describe, read_light, save_with_card
+============================ =====================================================================================
+``recipe.py``, ``recipes/``  a training run as a validated value; TOML files of published and own recipes
+``loop.py``                  ``train``: steps, validation, checkpoints, resume
+``training_step.py``         one step; ``cuda_graph.py`` captures and replays it on a GPU
+``batches.py``               images and random poses of a step
+``optimizers.py, muon.py``   optimizers, learning-rate schedule, moving average
+``state.py``                 the resumable state of a run
+``checkpoint.py``            networks as files; ``cards.py``: model cards inside them
+``pretrained.py, weights/``  trained networks that come with the package
+``evaluation.py``            outputs and accuracy, upright and rotated; ``baseline.py``: the network without the group
+``processes.py``             several processes under ``torchrun``
+============================ =====================================================================================
+"""
+
+from unpose.train.baseline import baseline_description
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
-from unpose.train.loop import Diverged, Moment, Outcome, Stopped, build_network, train
-from unpose.train.measure import accuracy, accuracy_by_angle, logits_of
+from unpose.train.evaluation import accuracy, accuracy_by_angle, predict_logits
+from unpose.train.loop import DivergedError, StoppedError, TrainingProgress, TrainingResult, build_network, train
 from unpose.train.pretrained import pretrained, pretrained_file, pretrained_names
 from unpose.train.processes import Processes, joined_processes, was_restarted
 from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, recipe_from, recipe_names, recipe_toml
 from unpose.train.state import StateError
-from unpose.train.twin import twin_description
 
 __all__ = [
-    "Card",
-    "Described",
-    "Diverged",
-    "Moment",
-    "Outcome",
+    "DivergedError",
     "Processes",
     "Recipe",
     "RecipeError",
     "StateError",
-    "Stopped",
+    "StoppedError",
+    "TrainingProgress",
+    "TrainingResult",
     "accuracy",
     "accuracy_by_angle",
+    "baseline_description",
     "build_network",
-    "card_markdown",
-    "describe",
     "joined_processes",
     "load_network",
-    "logits_of",
     "named_recipe",
+    "predict_logits",
     "pretrained",
     "pretrained_file",
     "pretrained_names",
     "read_classes",
-    "read_light",
     "read_notes",
     "read_recipe",
     "recipe_from",
     "recipe_names",
     "recipe_toml",
     "save_network",
-    "save_with_card",
     "train",
-    "twin_description",
     "was_restarted",
 ]

@@ -1,6 +1,6 @@
-"""Which images a step sees, and at which poses: all of it a function of the seed and the step's number.
+"""The images of a training step and their random poses, as a pure function of the seed and the step's number.
 
-Nothing random is carried from step to step, so that a run that was stopped goes on as if it had not been.
+No random state is carried from step to step, so an interrupted run resumes to the same bits.
 """
 
 import hashlib
@@ -16,33 +16,33 @@ from unpose.images import as_batch, displacements, sample, source_points
 from unpose.train.processes import Processes
 from unpose.train.recipe import PosePart
 
-_SHELF_SHARE = 0.25
-"""Of a GPU's free memory, what training images may take to stay there."""
+_RESIDENT_FRACTION = 0.25
+"""Largest fraction of a GPU's free memory that training images may occupy to stay resident there."""
 _CHUNK = 4096
-"""Images that are made ready at once."""
+"""Images converted and copied at once."""
 _NODES = 5
-"""Across an image, where a bend is drawn; between them it is smooth."""
+"""Control points of an elastic deformation along each axis; interpolated smoothly in between."""
 
 
 def seed_for(seed: int, purpose: str, number: int = 0) -> int:
-    """A seed of its own for each use of a run's seed: 63 bits of a hash."""
+    """Derive a seed for one purpose from the run's seed: 63 bits of a hash."""
     digest = hashlib.sha256(f"{seed}/{purpose}/{number}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def steps_in_epoch(images: int, batch: int) -> int:
-    """Whole batches; images beyond them wait for the next epoch's order. Fewer images than a batch are one step."""
+    """Number of full batches in an epoch, at least one; the remainder of the permutation is skipped."""
     return max(1, images // batch)
 
 
 def order_of_epoch(images: int, seed: int, epoch: int) -> Tensor:
-    """The numbers of all images in the order in which an epoch takes them: (images,)."""
+    """Return the permutation of image indices for an epoch: (images,)."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed_for(seed, "order", epoch)))
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Where steps take their images from: on a GPU all are there already, where they take little of its memory."""
+class ImageStore:
+    """The source of training images: resident on the GPU where they take little of its memory, else on the host."""
 
     split: Split
     device: torch.device
@@ -50,68 +50,69 @@ class Shelf:
     labels: Tensor | None = None  # (n,)
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The images with these numbers and their labels, on the device: (b, c, h, w) and (b,)."""
+        """Return images and labels by index, on the device: (b, c, h, w) and (b,)."""
         if self.images is not None and self.labels is not None:
-            there = sent(rows, self.device)
-            return self.images.index_select(0, there), self.labels.index_select(0, there)
+            indices = to_device(rows, self.device)
+            return self.images.index_select(0, indices), self.labels.index_select(0, indices)
         own = rows.numpy()
         images = as_batch(self.split.images[own], dtype=torch.float32)
-        return sent(images, self.device), sent(torch.from_numpy(self.split.labels[own]), self.device)
+        return to_device(images, self.device), to_device(torch.from_numpy(self.split.labels[own]), self.device)
 
 
-def make_shelf(split: Split, device: torch.device) -> Shelf:
-    """The training images, put on a GPU once if they take less than a quarter of its free memory as float32."""
+def make_image_store(split: Split, device: torch.device) -> ImageStore:
+    """Copy the training images to the GPU once, if as float32 they take at most a quarter of its free memory."""
     size = 4 * math.prod(split.images.shape)
-    if device.type != "cuda" or size > _SHELF_SHARE * torch.cuda.mem_get_info(device)[0]:
-        return Shelf(split, device)
+    if device.type != "cuda" or size > _RESIDENT_FRACTION * torch.cuda.mem_get_info(device)[0]:
+        return ImageStore(split, device)
     chunks = [split.images[start : start + _CHUNK] for start in range(0, len(split), _CHUNK)]
     images = torch.cat([as_batch(chunk, dtype=torch.float32).to(device) for chunk in chunks]).contiguous()
-    return Shelf(split, device, images, torch.tensor(split.labels, device=device))
+    return ImageStore(split, device, images, torch.tensor(split.labels, device=device))
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device; nothing waits for a GPU, which may be busy with the step before.
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the host to a device asynchronously, through pinned memory.
 
-    On a GPU its numbers lie in the order of its axes, as in what is taken from a shelf: layers may round by that order.
+    On a GPU the result is contiguous, as images from an :class:`ImageStore` are: rounding may depend on strides.
     """
     if device.type != "cuda":
         return tensor.to(device)
-    waiting = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return waiting.copy_(tensor).to(device, non_blocking=True)
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return pinned.copy_(tensor).to(device, non_blocking=True)
 
 
 def training_batch(
-    shelf: Shelf, rows: Tensor, poses: PosePart, seed: int, step: int, processes: Processes
+    store: ImageStore, rows: Tensor, poses: PosePart, seed: int, step: int, processes: Processes
 ) -> tuple[Tensor, Tensor]:
-    """This process's share of a step's images, each at its random pose, and their labels: (b, c, h, w) and (b,)."""
+    """Return this process's share of a batch, each image at a random pose, and labels: (b, c, h, w) and (b,)."""
     share = torch.arange(len(rows)).tensor_split(processes.count)[processes.rank]
-    images, labels = shelf.take(rows[share])
-    if not poses.still:
-        # Drawn for the whole batch: a process's images have the same poses however many processes there are.
+    images, labels = store.take(rows[share])
+    if not poses.is_identity:
+        # Drawn for the whole batch, so that poses do not depend on the number of processes.
         drawn = _random_poses(poses, len(rows), seed_for(seed, "poses", step))
         shape = images.shape[-2], images.shape[-1]
-        points = source_points(sent(drawn[share].to(images.dtype), images.device), shape)
+        points = source_points(to_device(drawn[share].to(images.dtype), images.device), shape)
         if poses.bend:
             bends = _random_bends(poses.bend, len(rows), seed_for(seed, "bends", step))
-            points = points + displacements(sent(bends[share].to(images.dtype), images.device), shape)
+            points = points + displacements(to_device(bends[share].to(images.dtype), images.device), shape)
         images = sample(images, points)
     return images, labels
 
 
 def _random_bends(bend: float, count: int, seed: int) -> Tensor:
-    """Displacements at the nodes, (count, nodes, nodes, 2); their mean is zero: an image is bent and not shifted."""
+    """Draw displacements at the control points, (count, nodes, nodes, 2), with zero mean: no net shift."""
     drawn = torch.randn(count, _NODES, _NODES, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return bend * (drawn - drawn.mean((1, 2), keepdim=True))
 
 
 def _random_poses(poses: PosePart, count: int, seed: int) -> Tensor:
-    # Without a stretch the smaller group: the same poses, to the last bit, as before there was one.
+    """Draw poses: (count, 3, 3) in float64."""
+    # Without a stretch, similarity: it consumes the same random numbers and gives the same bits as older versions.
     kind = "affine" if poses.max_stretch > 1 else "similarity"
     group = parse_continuous(f"{kind}+mirror" if poses.mirror else kind)
     return group.random(
         count,
         generator=torch.Generator().manual_seed(seed),
-        max_angle=math.radians(poses.max_angle),
+        max_angle=poses.max_angle,
         max_shift=poses.max_shift,
         max_scale=poses.max_scale,
         max_stretch=poses.max_stretch,

@@ -1,4 +1,4 @@
-"""A network as one file: safetensors with the network's description in its header. Nothing in it is executed."""
+"""Networks as single files: safetensors with the network's description in its header. Reading executes no code."""
 
 import json
 import os
@@ -17,11 +17,11 @@ from unpose.groups import parse
 from unpose.nn import Network, rebuild
 
 FORMAT = 1
-"""Version of the layout below; raised when an older reader would misread the file."""
+"""Version of the file layout; increased when older readers would misread the file."""
 _LARGEST_HEADER = 2**22
 _LARGEST_NUMBER = 4096
 _LARGEST_NAMED = {"kernel_size": 31, "n_classes": 2**16, "image_size": 2**16}
-"""Bounds of single entries; windows and widths make tables, classes and sides of images do not."""
+"""Largest accepted values of single entries of a description: a hostile header must not allocate huge tables."""
 _LONGEST_LIST = 64
 _LARGEST_ORDER = 360
 
@@ -29,19 +29,45 @@ _LARGEST_ORDER = 360
 def save_network(
     path: str | os.PathLike[str], network: Network, *, classes: Sequence[str] = (), notes: dict[str, Any] | None = None
 ) -> Path:
-    """Write a network, its weights and how to build it, to one file; whole or not at all.
+    """Write a network to one file, atomically: its weights and how to build it.
 
-    The file is ordinary safetensors. Its metadata has one entry, ``unpose``: JSON with the layout's ``format``, the
-    network's ``description``, the names of its ``classes`` and ``notes`` for the reader, such as how it was trained.
+    The file is ordinary safetensors. Its metadata has one entry, ``unpose``: JSON with the ``format`` version, the
+    network's ``description``, the names of its ``classes``, and ``notes``, such as how it was trained.
+
+    Parameters
+    ----------
+    path : path-like
+    network : Network
+        Made by :mod:`unpose.nn`.
+    classes : sequence of str, default ()
+        Names of the outputs.
+    notes : dict, optional
+        JSON-serializable information to store.
+
+    Returns
+    -------
+    pathlib.Path
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from unpose.nn import group_cnn
+    >>> with TemporaryDirectory() as folder:
+    ...     path = save_network(f"{folder}/net.safetensors", group_cnn("c4", 1, 2, 8, parameters=500))
+    ...     load_network(path).group
+    c4
     """
     if not isinstance(network, Network):
         raise ValueError(
-            f"only networks made by unpose.nn can be saved, which say how they were built; got {type(network).__name__}"
+            "only networks made by unpose.nn can be saved, because they know how to rebuild themselves; got "
+            f"{type(network).__name__}"
         )
     if parse(network.group.name) != network.group:
-        raise ValueError(f"the group {network.group.name!r} has no name that unpose.groups.parse knows: no way back")
+        raise ValueError(
+            f"the group {network.group.name!r} has no name that unpose.groups.parse can read"
+        )
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    _check_plausible(network.description, len(weights))  # what could not be read again is not written
+    _check_plausible(network.description, len(weights))  # refuse to write what could not be read again
     _class_names(list(classes), network.description["n_classes"])
     about = {"format": FORMAT, "description": network.description, "classes": list(classes), "notes": notes or {}}
     content = safetensors.torch.save(weights, metadata={"unpose": json.dumps(about)})
@@ -52,10 +78,29 @@ def save_network(
 
 
 def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "cpu") -> Network:
-    """The network in a file that :func:`save_network` wrote, in evaluation mode.
+    """Load a network from a file written by :func:`save_network`, in evaluation mode.
 
-    Raises ``ValueError`` that names the file for anything else: cut off, changed, of another program or of a newer
-    version. What the header claims is checked against the tensors it lists before any network is built.
+    The header is checked against the tensors it lists before any network is built.
+
+    Parameters
+    ----------
+    path : path-like
+    device : str or torch.device, default "cpu"
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    ValueError
+        If the file is truncated, modified, of another program or of a newer version; the message names it.
+
+    Examples
+    --------
+    >>> from unpose.train import pretrained_file
+    >>> load_network(pretrained_file("mnist-c8")).group
+    c8
     """
     source = Path(path)
     content = source.read_bytes()
@@ -64,14 +109,14 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
         description = _description(header)
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         _check_plausible(description, len(shapes))
-        outline = {name: tuple(tensor.shape) for name, tensor in outlined(description).state_dict().items()}
+        outline = {name: tuple(tensor.shape) for name, tensor in build_on_meta(description).state_dict().items()}
         _check_shapes(outline, shapes)
         weights = safetensors.torch.load(content)
         network = rebuild(description)
         network.load_state_dict(weights, assign=True)
         kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
         if len(kinds) == 1:
-            network.to(kinds.pop())  # constant tables, which no file holds, as the weights are
+            network.to(kinds.pop())  # constant tables are not in the file: give them the type of the weights
     except (
         ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError, safetensors.SafetensorError,
     ) as error:  # fmt: skip
@@ -80,7 +125,22 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
 
 
 def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The names of the classes that a file of :func:`save_network` gives; their numbers where it gives none."""
+    """Read the class names from a network's file; without names, the class numbers as text.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> from unpose.train import pretrained_file
+    >>> read_classes(pretrained_file("mnist-c8"))[:3]
+    ('0', '1', '2')
+    """
     source = Path(path)
     try:
         about = _about(read_header(source.read_bytes()))
@@ -94,7 +154,7 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _class_names(names: list[str] | None, count: int) -> list[str]:
-    """The names where they fit this many outputs; without any, their numbers."""
+    """Check that there is one name for each output; without names, use numbers."""
     names = names or [str(number) for number in range(count)]
     if not all(isinstance(name, str) for name in names):
         raise ValueError(f"names of classes must be texts, got {names}")
@@ -104,7 +164,22 @@ def _class_names(names: list[str] | None, count: int) -> list[str]:
 
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The notes that were given to :func:`save_network`; what they say is for the caller to check."""
+    """Read the notes from a network's file; their content is not validated.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    dict
+
+    Examples
+    --------
+    >>> from unpose.train import pretrained_file
+    >>> sorted(read_notes(pretrained_file("mnist-c8")))
+    ['card', 'light', 'recipe']
+    """
     source = Path(path)
     try:
         notes = _about(read_header(source.read_bytes())).get("notes", {})
@@ -116,10 +191,10 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_header(content: bytes) -> dict[str, Any]:
-    """The JSON at the front of a safetensors file: eight bytes of length, then as many of text."""
+    """Parse the JSON header of a safetensors file: an eight-byte length, then the text."""
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length + 8 > len(content):
-        raise ValueError("it is cut off, or not a safetensors file")
+        raise ValueError("it is truncated, or not a safetensors file")
     if length > _LARGEST_HEADER:
         raise ValueError(f"its header has {length} bytes; at most {_LARGEST_HEADER} are read")
     return strict_json(content[8 : 8 + length], "its header")
@@ -131,7 +206,7 @@ def _description(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _about(header: dict[str, Any]) -> dict[str, Any]:
-    """What a network's file says beside its weights; its layout and its description are checked to be there."""
+    """Return the ``unpose`` metadata of a network's file; checks format version and presence of a description."""
     text = header.get("__metadata__", {}).get("unpose")
     if not isinstance(text, str):
         raise ValueError("it holds tensors but does not say which network they belong to")
@@ -147,10 +222,12 @@ def _about(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def strict_json(text: bytes, what: str) -> dict[str, Any]:
+    """Parse a JSON object, rejecting duplicate keys."""
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
-            raise ValueError(f"{what} names something twice")
+            raise ValueError(f"{what} has duplicate keys")
         return dict(pairs)
 
     try:
@@ -163,7 +240,7 @@ def strict_json(text: bytes, what: str) -> dict[str, Any]:
 
 
 def _check_plausible(description: dict[str, Any], tensors: int) -> None:
-    """Refuse numbers that would keep even the outline of a network from being built."""
+    """Reject descriptions whose numbers are too large to build even the shapes of the network."""
     order = re.search(r"\d+", str(description.get("group")))
     if order and (len(order[0]) > 4 or int(order[0]) > _LARGEST_ORDER):
         raise ValueError(f"the group {description['group']!r} is unknown, or has more elements than any network uses")
@@ -183,8 +260,8 @@ def _check_plausible(description: dict[str, Any], tensors: int) -> None:
         raise ValueError(f"it describes more layers than its {tensors} tensors can fill")
 
 
-def outlined(description: dict[str, Any]) -> Network:
-    """The network that a description stands for, with shapes and without weights."""
+def build_on_meta(description: dict[str, Any]) -> Network:
+    """Build the network of a description on the meta device: shapes without weights."""
     with torch.device("meta"):
         return rebuild(description)
 

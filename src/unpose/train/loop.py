@@ -1,4 +1,4 @@
-"""The training loop: steps, validation, checkpoints, and at the very end the test set, once."""
+"""The training loop: steps, validation, checkpoints, and a single evaluation on the test set at the end."""
 
 import copy
 import hashlib
@@ -21,67 +21,116 @@ from unpose.data.splits import marks, packed, unpacked
 from unpose.files.atomic import write_text
 from unpose.images.light import light_of
 from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters, refined
-from unpose.train.batches import Shelf, make_shelf, order_of_epoch, seed_for, steps_in_epoch, training_batch
+from unpose.train.batches import ImageStore, make_image_store, order_of_epoch, seed_for, steps_in_epoch, training_batch
 from unpose.train.checkpoint import load_network, read_notes, save_network
-from unpose.train.measure import validate
+from unpose.train.cuda_graph import GraphedFunction
+from unpose.train.evaluation import validate
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
 from unpose.train.pretrained import pretrained_file
 from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
-from unpose.train.replay import Replayed
 from unpose.train.state import COLUMNS, STATE_FILE, State, load_state, save_state
-from unpose.train.step import learn
+from unpose.train.training_step import training_step
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
 _CHECKPOINT_SECONDS = 300.0
-_MOST_MARKS = 50_000
-"""Images that a network's file lists at most: 400 kB, a tenth of the header that is read."""
-_OFFSET = 2.0
-"""Deviation of the constants in queries that begin with one."""
-_LOOK_EVERY = 20
-"""Steps between looks at the loss on a GPU, where every look waits for all work under way."""
+_MOST_HASHES = 50_000
+"""Largest number of training images whose hashes a network's file lists: 400 kB, a tenth of the header limit."""
+_QUERY_BIAS = 2.0
+"""Standard deviation of the query biases with ``initialization = "offsets"``."""
+_LOSS_INTERVAL = 20
+"""Steps between reads of the loss on a GPU, where every read synchronises."""
 
 
-class Stopped(Exception):
-    """Raised by a watch to end a run between two steps; its state is saved before it is passed on."""
+class StoppedError(Exception):
+    """Raised by a progress callback to stop a run between two steps; the state is saved before it propagates."""
 
 
-class Diverged(RuntimeError):
-    """The loss is no number any more; the message says where and what is left."""
+class DivergedError(RuntimeError):
+    """The loss or a weight became NaN or infinite; the message says when, and what is kept."""
 
 
 @dataclass(frozen=True)
-class Moment:
-    """Where a run stands, for those who watch it."""
+class TrainingProgress:
+    """The progress of a run, as passed to a progress callback.
 
-    epoch: int  # from one
+    Attributes
+    ----------
+    epoch, epochs : int
+        The current epoch, from one, and the number of epochs.
+    step, steps : int
+        Steps done and steps of the whole run.
+    loss : float
+        Mean training loss of the current epoch so far.
+
+    Examples
+    --------
+    >>> TrainingProgress(epoch=1, epochs=2, step=5, steps=20, loss=0.7).step
+    5
+    """
+
+    epoch: int
     epochs: int
-    step: int  # steps done in all
-    steps: int  # of the whole run
-    loss: float  # mean of this epoch so far
+    step: int
+    steps: int
+    loss: float
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A finished run."""
+class TrainingResult:
+    """A finished run.
 
-    network: Network  # the one that is kept, in evaluation mode
+    Attributes
+    ----------
+    network : Network
+        The network of the kept epoch, in evaluation mode.
+    history : list of dict
+        One row per epoch: learning rate, losses, accuracies, seconds.
+    best_epoch : int
+        The kept epoch, from one.
+    validation_accuracy, test_accuracy : float
+        Of the kept network.
+
+    Examples
+    --------
+    >>> TrainingResult(None, [], 1, 0.9, 0.8).test_accuracy
+    0.8
+    """
+
+    network: Network
     history: list[dict[str, float]]
     best_epoch: int
     validation_accuracy: float
     test_accuracy: float
 
 
-Watch = Callable[[Moment], None]
-"""Called after steps; may raise :class:`Stopped`."""
-Note = Callable[[list[dict[str, float]]], None]
-"""Called by the first process after each epoch with the history so far."""
+ProgressCallback = Callable[[TrainingProgress], None]
+"""Called after steps; may raise :class:`StoppedError`."""
+EpochCallback = Callable[[list[dict[str, float]]], None]
+"""Called by the first process after each epoch, with the history so far."""
 Step = Callable[[Tensor, Tensor, int], None]
-"""Takes images, labels and the number of the step, and moves the weights."""
+"""Takes images, labels and the number of the step, and updates the weights."""
 
 
 def build_network(recipe: Recipe, dataset: Dataset) -> Network:
-    """The network of a recipe for a data set: weights drawn from its seed, or of the network that it begins with."""
+    """Build the network of a recipe for a data set, with weights from its seed or from a starting network.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    dataset : Dataset
+        Gives channels, classes and image size.
+
+    Returns
+    -------
+    Network
+
+    Examples
+    --------
+    >>> from unpose.data import load
+    >>> build_network(Recipe(), load("digits")).group
+    c4
+    """
     part = recipe.network
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(recipe.seed, "weights"))
@@ -95,16 +144,16 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
             if part.initialization == "he" and isinstance(module, nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             if part.initialization == "offsets" and isinstance(module, GroupSelfAttention | LiftingSelfAttention):
-                # A large constant in the queries: scores differ from place to place before anything is learnt.
-                nn.init.normal_(module.project.bias[: len(module.project.bias) // 3], std=_OFFSET)
+                # With a large query bias attention depends on position from the start.
+                nn.init.normal_(module.project.bias[: len(module.project.bias) // 3], std=_QUERY_BIAS)
     if part.begin is not None:
-        network.load_state_dict(_begun(part.begin, network).state_dict())
+        network.load_state_dict(_starting_network(part.begin, network).state_dict())
     return network
 
 
-def _begun(begin: str, like: Network) -> Network:
-    """The network in this file or with this name, for the group of another that is otherwise the same."""
-    found = load_network(_beginning(begin))
+def _starting_network(begin: str, like: Network) -> Network:
+    """Load the network to start from and enlarge its group to that of ``like``; all else must agree."""
+    found = load_network(_starting_file(begin))
     names = found.description.keys() | like.description.keys()
     differing = [name for name in sorted(names) if found.description.get(name) != like.description.get(name)]
     if set(differing) - {"group"}:
@@ -112,11 +161,11 @@ def _begun(begin: str, like: Network) -> Network:
     return refined(found, like.group) if differing else found
 
 
-def _beginning(begin: str) -> Path:
+def _starting_file(begin: str) -> Path:
     try:
         return Path(begin) if Path(begin).is_file() else pretrained_file(begin)
     except ValueError as error:
-        raise ValueError(f"network.begin: no file is called {begin!r}, nor is a model: {error}") from error
+        raise ValueError(f"network.begin: {begin!r} is neither a file nor a model of this package: {error}") from error
 
 
 def train(
@@ -129,34 +178,58 @@ def train(
     resume: bool = False,
     force: bool = False,
     checkpoint_steps: int | None = None,
-    watch: Watch | None = None,
-    note: Note | None = None,
-) -> Outcome:
+    progress: ProgressCallback | None = None,
+    on_epoch: EpochCallback | None = None,
+) -> TrainingResult:
     """Train the network of a recipe on a data set.
 
     Parameters
     ----------
-    dataset : its training part is learnt, its validation part chooses the epoch unless the last is kept, its test part
-        is used once, at the end
-    folder : where the run is kept; nothing is written without one
-        ``config.toml``, ``state.safetensors`` (to go on), ``model.safetensors`` (the network that is kept), ``log.csv``
-        and, at the end, ``result.json``; the network's file lists marks of the training and validation images, so that
-        they are known again, where they are at most 50,000
-    processes : from :func:`unpose.train.joined_processes` under ``torchrun``; this one alone by default
-    resume : go on from the folder's state, where there is one; the result is the same, bit for bit on one device and
-        with the same number of threads, as that of a run that was never stopped
-    force : take a folder that holds something already; the files of a run in it are removed
-    checkpoint_steps : save the state after so many steps; by default after every epoch and every five minutes
+    dataset : Dataset
+        The training part is learnt, the validation part chooses the epoch (unless ``recipe.keep`` is ``"last"``), and
+        the test part is used once, at the end.
+    recipe : Recipe
+    folder : path-like, optional
+        Where to write ``config.toml``, ``state.safetensors`` (for resuming), ``model.safetensors`` (the kept network),
+        ``log.csv`` and finally ``result.json``. By default nothing is written. The network's file lists hashes of the
+        training and validation images, up to 50,000, so that ``unpose evaluate`` does not test on them.
+    device : torch.device or str, default "cpu"
+    processes : Processes, optional
+        From :func:`unpose.train.joined_processes` under ``torchrun``; by default this process alone.
+    resume : bool, default False
+        Continue from the state in the folder, if there is one. On the same device and number of threads the result
+        equals that of an uninterrupted run bit for bit.
+    force : bool, default False
+        Accept a folder that is not empty; files of an earlier run in it are removed.
+    checkpoint_steps : int, optional
+        Save the state every so many steps; by default after every epoch and every five minutes.
+    progress : callable, optional
+        Called with a :class:`TrainingProgress` after steps; may raise :class:`StoppedError` to stop.
+    on_epoch : callable, optional
+        Called with the history after every epoch.
+
+    Returns
+    -------
+    TrainingResult
 
     Raises
     ------
-    Diverged
-        Where the loss or a weight is no number; the last good state and the network kept so far stay in the folder.
+    DivergedError
+        If the loss or a weight becomes NaN or infinite. The last good state and the kept network stay in the folder.
 
     Notes
     -----
-    On one GPU a step is recorded once, as a CUDA graph, and played back. A network that cannot be recorded is trained
-    all the same, with a warning and more slowly. Training images stay on the GPU where they take little of its memory.
+    On one GPU a step is captured as a CUDA graph and replayed. If a network cannot be captured, it is trained without,
+    more slowly and with a warning. Training images stay on the GPU if they take at most a quarter of its free memory.
+
+    Examples
+    --------
+    >>> from unpose.data import load
+    >>> from unpose.train import recipe_from
+    >>> options = {"parameters": 500, "stages": [1]}
+    >>> recipe = recipe_from({"epochs": 1, "batch_size": 512, "network": {"options": options}})
+    >>> len(train(load("digits"), recipe).history)
+    1
     """
     if checkpoint_steps is not None and checkpoint_steps < 1:
         raise ValueError(f"checkpoint_steps must be at least 1, got {checkpoint_steps}")
@@ -167,42 +240,42 @@ def train(
         raise InputError(f"{len(dataset.train)} training images are fewer than the {processes.count} processes")
     per_epoch = steps_in_epoch(len(dataset.train), batch)
     if folder is not None and processes.is_first:
-        _claim(folder, resume, force)
-    # Several processes launch one by one: their sums would have to be recorded in all of them or in none, and one that
-    # cannot record would leave the others waiting.
-    recorded = device.type == "cuda" and processes.count == 1
+        _prepare_folder(folder, resume, force)
+    # With several processes nothing is captured: all-reduce would have to be captured in all of them or in none, and a
+    # process that cannot capture would leave the others waiting.
+    captured = device.type == "cuda" and processes.count == 1
     with _reproducible(device):
-        state = _fresh_state(recipe, dataset, device, recorded)
+        state = _fresh_state(recipe, dataset, device, captured)
         identity = {"recipe": recipe_table(recipe), "data": _fingerprint(dataset), "processes": processes.count}
         if folder is not None and resume and (folder / STATE_FILE).exists():
             load_state(folder / STATE_FILE, state, identity)
         elif folder is not None and processes.is_first:
             write_text(folder / CONFIG_FILE, recipe_toml(recipe))
         share_batch_statistics(state.network, processes)
-        # From here on tensors of the state are written to and never replaced: a recorded step knows their addresses.
-        step: Step = partial(learn, state, recipe, processes, min(batch, len(dataset.train)))
-        step = Replayed(step, state.changing, device) if recorded else step
-        shelf = make_shelf(dataset.train, device)
-        learnt = _learnt(dataset, recipe) if folder is not None and processes.is_first else {}
+        # From here on tensors of the state are only written in place: a captured step holds their addresses.
+        step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)))
+        step = GraphedFunction(step, state.changing, device) if captured else step
+        store = make_image_store(dataset.train, device)
+        hashes = _training_hashes(dataset, recipe) if folder is not None and processes.is_first else {}
         run = _Run(
-            recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, shelf, step,
-            learnt,
+            recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, store, step,
+            hashes,
         )  # fmt: skip
         while len(state.history) < recipe.epochs:
-            run.epoch(state, watch, note)
+            run.epoch(state, progress, on_epoch)
     best = state.best_network()
     row = state.history[state.best_epoch - 1]
     _, tested = validate(best, dataset.test, processes, device)
-    outcome = Outcome(best, state.history, state.best_epoch, row["validation_accuracy"], tested)
+    result = TrainingResult(best, state.history, state.best_epoch, row["validation_accuracy"], tested)
     if folder is not None and processes.is_first:
-        write_text(folder / RESULT_FILE, json.dumps(_result(outcome, recipe, dataset), indent=2) + "\n")
+        write_text(folder / RESULT_FILE, json.dumps(_result_table(result, recipe, dataset), indent=2) + "\n")
     processes.wait()
-    return outcome
+    return result
 
 
 @dataclass
 class _Run:
-    """What stays the same from step to step."""
+    """What does not change from step to step."""
 
     recipe: Recipe
     dataset: Dataset
@@ -213,13 +286,13 @@ class _Run:
     per_epoch: int
     batch: int
     checkpoint_steps: int | None
-    shelf: Shelf
-    learn: Step
-    learnt: dict[str, str]  # the note that lists the images learnt from
-    saved_at: float = 0.0  # seconds of the clock, when the state was last written
+    store: ImageStore
+    training_step: Step
+    hashes: dict[str, str]  # note with the hashes of the training images
+    saved_at: float = 0.0  # monotonic time at which the state was last written
 
-    def epoch(self, state: State, watch: Watch | None, note: Note | None) -> None:
-        """The rest of the epoch that the state is in, its validation and its checkpoint."""
+    def epoch(self, state: State, progress: ProgressCallback | None, on_epoch: EpochCallback | None) -> None:
+        """Finish the current epoch: remaining steps, validation and checkpoint."""
         recipe, epoch = self.recipe, len(state.history)
         order = order_of_epoch(len(self.dataset.train), recipe.seed, epoch)
         started, self.saved_at = time.monotonic(), time.monotonic()
@@ -228,54 +301,53 @@ class _Run:
             place = state.step % self.per_epoch
             self._step(state, order[place * self.batch : (place + 1) * self.batch])
             last = state.step == (epoch + 1) * self.per_epoch
-            if self.device.type == "cpu" or last or state.step % _LOOK_EVERY == 0:
-                mean = self._look(state, epoch)
-                self._show(
-                    watch, Moment(epoch + 1, recipe.epochs, state.step, recipe.epochs * self.per_epoch, mean), state
-                )
+            if self.device.type == "cpu" or last or state.step % _LOSS_INTERVAL == 0:
+                mean = self._mean_loss(state, epoch)
+                steps = recipe.epochs * self.per_epoch
+                self._report(progress, TrainingProgress(epoch + 1, recipe.epochs, state.step, steps, mean), state)
             if not last and self._is_due(state):
                 self._save(state, epoch)
-        loss, right, seen = state.totals.tolist()
-        # As it learns: on a GPU other kernels would have to be compiled first. The test at the end is in float32.
+        loss, correct, seen = state.totals.tolist()
+        # Validate in the precision of training: another would compile other kernels. The test uses float32.
         mixed = recipe.is_mixed_on(self.device.type)
         validation_loss, validation_accuracy = validate(
-            state.judged, self.dataset.validation, self.processes, self.device, mixed=mixed
+            state.evaluated, self.dataset.validation, self.processes, self.device, mixed=mixed
         )
         if not math.isfinite(validation_loss):
-            self._give_up(state, epoch, f"the loss on validation became {validation_loss}")
+            self._raise_diverged(state, epoch, f"the validation loss became {validation_loss}")
         rate = learning_rate(recipe.optimizer, state.step - 1, self.per_epoch, recipe.epochs)
         seconds = time.monotonic() - started
-        row = (epoch + 1, rate, loss / seen, right / seen, validation_loss, validation_accuracy, round(seconds, 3))
+        row = (epoch + 1, rate, loss / seen, correct / seen, validation_loss, validation_accuracy, round(seconds, 3))
         state.history.append(dict(zip(COLUMNS, row, strict=True)))
         state.totals.zero_()
         improved = state.keep(only_better=recipe.keep == "best")
         self._save(state, epoch, improved)
-        if note is not None and self.processes.is_first:
-            note(state.history)
+        if on_epoch is not None and self.processes.is_first:
+            on_epoch(state.history)
 
     def _step(self, state: State, rows: Tensor) -> None:
-        """One step of the optimizer; its loss is added to the state's totals."""
+        """Run one step of the optimizer."""
         recipe, step = self.recipe, state.step
-        images, labels = training_batch(self.shelf, rows, recipe.poses, recipe.seed, step, self.processes)
-        # Dropout draws from the process's generator: seeded for the step, it needs no memory of the steps before.
+        images, labels = training_batch(self.store, rows, recipe.poses, recipe.seed, step, self.processes)
+        # Dropout uses the global generator; seeding it for each step makes it independent of earlier steps.
         torch.manual_seed(seed_for(recipe.seed, f"dropout {self.processes.rank}", step))
         set_learning_rate(state.optimizer, learning_rate(recipe.optimizer, step, self.per_epoch, recipe.epochs))
-        self.learn(images, labels, step)
+        self.training_step(images, labels, step)
         state.step += 1
 
-    def _show(self, watch: Watch | None, moment: Moment, state: State) -> None:
-        if watch is not None:
+    def _report(self, progress: ProgressCallback | None, current: TrainingProgress, state: State) -> None:
+        if progress is not None:
             try:
-                watch(moment)
-            except Stopped:
-                self._save(state, moment.epoch - 1)
+                progress(current)
+            except StoppedError:
+                self._save(state, current.epoch - 1)
                 raise
 
-    def _look(self, state: State, epoch: int) -> float:
-        """The mean loss of the epoch so far, over all processes; an error where it is no number."""
+    def _mean_loss(self, state: State, epoch: int) -> float:
+        """Return the mean loss of the epoch so far, over all processes; raises if it is not finite."""
         loss, _, seen = state.totals.tolist()
         if not math.isfinite(loss):
-            self._give_up(state, epoch, f"the loss became {loss / seen}")
+            self._raise_diverged(state, epoch, f"the loss became {loss / seen}")
         return loss / seen
 
     def _is_due(self, state: State) -> bool:
@@ -287,20 +359,20 @@ class _Run:
 
     def _save(self, state: State, epoch: int, improved: bool = False) -> None:
         if not state.is_finite():
-            self._give_up(state, epoch, "weights became NaN or infinite")
+            self._raise_diverged(state, epoch, "weights became NaN or infinite")
         if self.folder is None or not self.processes.is_first:
             return
         if improved:
-            # What `predict` compares its images with; a thousand tell, at even steps: classes may follow each other.
+            # `predict` compares its images with this. About a thousand evenly spaced images suffice.
             light = asdict(light_of(self.dataset.train.images[:: -(-len(self.dataset.train) // 1000)]))
             notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, "light": light} | state.history[-1]
-            notes |= self.learnt
+            notes |= self.hashes
             save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
         write_text(self.folder / LOG_FILE, _csv(state.history))
         self.saved_at = time.monotonic()
 
-    def _give_up(self, state: State, epoch: int, what: str) -> NoReturn:
+    def _raise_diverged(self, state: State, epoch: int, what: str) -> NoReturn:
         rate = learning_rate(self.recipe.optimizer, state.step - 1, self.per_epoch, self.recipe.epochs)
         kept = "Nothing was written."
         if self.folder is not None:
@@ -309,25 +381,25 @@ class _Run:
                 if (self.folder / STATE_FILE).exists()
                 else "There was no good checkpoint yet."
             )
-        raise Diverged(
-            f"{what} in epoch {epoch + 1}, at step {state.step}, with a learning rate of {rate:.3g}. {kept} Going on "
-            "would end the same way: start anew with a lower optimizer.learning_rate or a longer warm-up"
+        raise DivergedError(
+            f"{what} in epoch {epoch + 1}, at step {state.step}, with a learning rate of {rate:.3g}. {kept} Resuming "
+            "would end the same way: start again with a lower optimizer.learning_rate or a longer warm-up"
             + (", or without mixed_precision" if self.recipe.is_mixed_on(self.device.type) else "")
             + "."
         )
 
 
-def _claim(folder: Path, resume: bool, force: bool) -> None:
-    """Make the folder of a run, and lose nothing that is in it unless told to."""
+def _prepare_folder(folder: Path, resume: bool, force: bool) -> None:
+    """Create the folder of a run; nothing in it is overwritten unless forced."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file; give a folder for the run")
     folder.mkdir(parents=True, exist_ok=True)
     files = (STATE_FILE, CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE)
     if resume and (folder / RESULT_FILE).exists():
-        raise ValueError(f"{folder} holds a finished run; its test set has been used, see {RESULT_FILE} there")
+        raise ValueError(f"{folder} holds a finished run, which has been tested; see {RESULT_FILE} there")
     if resume or force:
         for name in files:
-            for left in folder.glob(f".{name}.*.tmp"):  # of a process that was killed while it wrote
+            for left in folder.glob(f".{name}.*.tmp"):  # left by a process that was killed while writing
                 left.unlink()
     if resume and (folder / STATE_FILE).exists():
         return
@@ -338,15 +410,15 @@ def _claim(folder: Path, resume: bool, force: bool) -> None:
         raise ValueError(f"{folder} is not empty and nothing is overwritten; give another folder, resume, or force")
 
 
-def _fresh_state(recipe: Recipe, dataset: Dataset, device: torch.device, recorded: bool = False) -> State:
+def _fresh_state(recipe: Recipe, dataset: Dataset, device: torch.device, captured: bool = False) -> State:
     network = build_network(recipe, dataset).to(device)
     average = copy.deepcopy(network) if recipe.average else None
     totals = torch.zeros(3, dtype=torch.float64, device=device)
-    return State(network, make_optimizer(network, recipe.optimizer, recorded=recorded), average, totals=totals)
+    return State(network, make_optimizer(network, recipe.optimizer, capturable=captured), average, totals=totals)
 
 
 def _fingerprint(dataset: Dataset) -> str:
-    """A hash of what is learnt from: all labels and up to a thousand images, so that a changed set is noticed."""
+    """Hash the training data (all labels and up to about a thousand images), so that a changed set is noticed."""
     digest = hashlib.sha256(repr((dataset.classes, dataset.train.images.shape, dataset.train.images.dtype)).encode())
     digest.update(dataset.train.labels.tobytes())
     digest.update(dataset.validation.labels.tobytes())
@@ -355,29 +427,29 @@ def _fingerprint(dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _learnt(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
-    """A note with the marks of all images that have a part in the network; none where they are too many or unknown."""
-    if len(dataset.train) + len(dataset.validation) > _MOST_MARKS:
+def _training_hashes(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
+    """Return a note with the hashes of all images the network is trained on; empty if too many or unknown."""
+    if len(dataset.train) + len(dataset.validation) > _MOST_HASHES:
         return {}
     known = {*marks(dataset.train.images), *marks(dataset.validation.images)}
     if (begin := recipe.network.begin) is not None:
-        before = read_notes(_beginning(begin)).get("learnt")
+        before = read_notes(_starting_file(begin)).get("learnt")
         if before is None:
-            return {}  # a list of some would pass for one of all
+            return {}  # an incomplete list would be taken for a complete one
         known |= unpacked(before, f"network.begin: {begin}")
-    return {"learnt": packed(known)} if len(known) <= _MOST_MARKS else {}
+    return {"learnt": packed(known)} if len(known) <= _MOST_HASHES else {}
 
 
 @contextmanager
 def _reproducible(device: torch.device) -> Iterator[None]:
-    """Within it the same numbers give the same bits; the caller's generators and settings come back afterwards."""
+    """Use deterministic algorithms; restore the caller's generators and settings afterwards."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     memory = torch.utils.deterministic
     filled = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS at its first product
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS at its first matrix product
         torch.use_deterministic_algorithms(True, warn_only=True)
-        # torch would fill every tensor that is about to be written: a launch each, against reads that come too early.
+        # In deterministic mode torch fills every new tensor, one launch each; our kernels write all they read.
         memory.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -392,7 +464,7 @@ def _csv(history: list[dict[str, float]]) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _result(outcome: Outcome, recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
+def _result_table(result: TrainingResult, recipe: Recipe, dataset: Dataset) -> dict[str, Any]:
     return {
         "title": recipe.title,
         "data": {"name": dataset.name, "source": dataset.source},
@@ -403,11 +475,11 @@ def _result(outcome: Outcome, recipe: Recipe, dataset: Dataset) -> dict[str, Any
         },
         "group": recipe.network.group,
         "began_with": recipe.network.begin,
-        "parameters": count_parameters(outcome.network),
+        "parameters": count_parameters(result.network),
         "epochs": recipe.epochs,
-        "chosen_epoch": outcome.best_epoch,
+        "chosen_epoch": result.best_epoch,
         "chosen_by": "validation accuracy" if recipe.keep == "best" else "the end of the schedule",
-        "validation_accuracy": outcome.validation_accuracy,
-        "test_accuracy": outcome.test_accuracy,
+        "validation_accuracy": result.validation_accuracy,
+        "test_accuracy": result.test_accuracy,
         "test_set": "used once, after the epoch was chosen",
     }

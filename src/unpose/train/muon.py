@@ -1,7 +1,7 @@
-"""Muon: matrices move along orthogonal matrices, everything else by AdamW.
+"""The Muon optimizer: orthogonalized momentum for matrices, AdamW for all other parameters.
 
-The momentum of a matrix is replaced by the nearest matrix with orthonormal rows or columns, so that all directions that
-a layer can move in are moved in alike, not only the few that its gradients are large in (Jordan et al., 2024).
+The momentum of a matrix is replaced by the nearest semi-orthogonal matrix, which gives all singular directions the same
+step size instead of favouring those with large gradients (Jordan et al., 2024).
 """
 
 import math
@@ -16,23 +16,23 @@ from torch.optim import Optimizer
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Of ``a x + b x^3 + c x^5``, which brings every singular value between 0 and 1 near to 1 in few rounds."""
-_ROUNDS = 5
+"""Coefficients of ``a x + b x^3 + c x^5``, which maps singular values in (0, 1] close to 1 in a few iterations."""
+_ITERATIONS = 5
 
-_MEAN, _SQUARE = 0.9, 0.999
-"""Decay of AdamW's averages of gradients and of their squares."""
+_BETA1, _BETA2 = 0.9, 0.999
+"""AdamW's decay rates of the first and second moment."""
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """Near to the matrix with the same singular vectors whose singular values are all 1: (n, rows, columns).
+    """Approximate the semi-orthogonal factor of each matrix: (n, rows, columns) -> the same shape.
 
-    Five rounds of a polynomial of the matrix (Newton and Schulz); singular values end between about 0.7 and 1.2.
+    Five Newton-Schulz iterations; singular values end between about 0.7 and 1.2.
     """
     is_tall = matrices.shape[1] > matrices.shape[2]
     found = matrices.transpose(1, 2) if is_tall else matrices
-    found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=1e-20)  # all zeros stay
+    found = found / torch.linalg.matrix_norm(found, keepdim=True).clamp(min=1e-20)  # zero matrices stay zero
     a, b, c = _QUINTIC
-    for _ in range(_ROUNDS):
+    for _ in range(_ITERATIONS):
         square = found @ found.transpose(1, 2)
         found = torch.baddbmm(found, torch.baddbmm(square, square, square, beta=b, alpha=c), found, beta=a)
     return found.transpose(1, 2) if is_tall else found
@@ -43,13 +43,19 @@ class Muon(Optimizer):
 
     Parameters
     ----------
-    matrices : (parameter, stacked): a parameter with two axes or more, the first of them outputs, and how many maps
-        are stacked along that; each is moved by itself
-    others : all other parameters
-    rate : learning rate of matrices; a tensor where steps are recorded
-    share : learning rate of the others as a share of it
-    weight_decay : of matrices; each step they shrink by this times the rate
-    momentum : of matrices, Nesterov's
+    matrices : iterable of (parameter, stacked)
+        Parameters with at least two axes, outputs first, and how many matrices are stacked along that axis; each is
+        orthogonalized separately.
+    others : iterable of parameters
+        All other parameters, updated by AdamW.
+    rate : float or 0-d tensor
+        Learning rate of matrices; a tensor where steps are captured as a CUDA graph.
+    share : float
+        Learning rate of the other parameters relative to ``rate``.
+    weight_decay : float
+        Decoupled weight decay of matrices.
+    momentum : float
+        Nesterov momentum of matrices.
     """
 
     def __init__(
@@ -70,56 +76,58 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         for group in self.param_groups:
-            moved = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if moved:
-                move = self._move_matrices if id(moved[0]) in self._stacked else self._move_others
-                move(moved, group)
+            updated = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if updated:
+                update = self._update_matrices if id(updated[0]) in self._stacked else self._update_others
+                update(updated, group)
 
-    def _move_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        momenta = [self._held(parameter, "momentum_buffer") for parameter in parameters]
+    def _update_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        momenta = [self._moment(parameter, "momentum_buffer") for parameter in parameters]
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        alike: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)  # (parameter's number, one map)
+        by_shape: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(
+            list
+        )  # (index of the parameter, one matrix)
         for number, (parameter, direction) in enumerate(zip(parameters, ahead, strict=True)):
             for part in direction.flatten(1).chunk(self._stacked[id(parameter)]):
-                alike[part.shape[0], part.shape[1]].append((number, part))
+                by_shape[part.shape[0], part.shape[1]].append((number, part))
         parts: list[list[Tensor]] = [[] for _ in parameters]
-        for (rows, columns), members in alike.items():
+        for (rows, columns), members in by_shape.items():
             found = orthogonalized(torch.stack([part for _, part in members])) * math.sqrt(max(1.0, rows / columns))
             for (number, _), part in zip(members, found, strict=True):
                 parts[number].append(part)
         steps = [torch.cat(part).view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
-        _shrink_and_add(parameters, steps, group["lr"], group["weight_decay"])
+        _decay_and_step(parameters, steps, group["lr"], group["weight_decay"])
 
-    def _move_others(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+    def _update_others(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
-        means = [self._held(parameter, "exp_avg") for parameter in parameters]
-        squares = [self._held(parameter, "exp_avg_sq") for parameter in parameters]
-        counts = [self._held(parameter, "step") for parameter in parameters]
+        means = [self._moment(parameter, "exp_avg") for parameter in parameters]
+        squares = [self._moment(parameter, "exp_avg_sq") for parameter in parameters]
+        counts = [self._moment(parameter, "step") for parameter in parameters]
         torch._foreach_add_(counts, 1)
-        torch._foreach_lerp_(means, gradients, 1 - _MEAN)
-        torch._foreach_mul_(squares, _SQUARE)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - _SQUARE)
-        # Averages began at zero; all at the same step, so one count tells how much of the true ones they are by now.
-        mean_share, square_share = (1 - torch.exp(counts[0] * math.log(decay)) for decay in (_MEAN, _SQUARE))
-        sizes = torch._foreach_sqrt(torch._foreach_div(squares, square_share))
+        torch._foreach_lerp_(means, gradients, 1 - _BETA1)
+        torch._foreach_mul_(squares, _BETA2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - _BETA2)
+        # Bias correction; all parameters are at the same step.
+        mean_correction, square_correction = (1 - torch.exp(counts[0] * math.log(decay)) for decay in (_BETA1, _BETA2))
+        sizes = torch._foreach_sqrt(torch._foreach_div(squares, square_correction))
         torch._foreach_add_(sizes, 1e-8)
-        steps = torch._foreach_div(torch._foreach_div(means, mean_share), sizes)
-        _shrink_and_add(parameters, list(steps), group["lr"] * group["share"], 0.0)
+        steps = torch._foreach_div(torch._foreach_div(means, mean_correction), sizes)
+        _decay_and_step(parameters, list(steps), group["lr"] * group["share"], 0.0)
 
-    def _held(self, parameter: Tensor, name: str) -> Tensor:
-        """What is remembered of a parameter, from zero: ``"step"`` is a count, all else is like it."""
+    def _moment(self, parameter: Tensor, name: str) -> Tensor:
+        """Return a moment of a parameter, created as zeros: a scalar for ``"step"``, else shaped like the parameter."""
         state = self.state[parameter]
         if name not in state:
             state[name] = torch.zeros_like(parameter) if name != "step" else torch.zeros((), device=parameter.device)
         return state[name]
 
 
-def _shrink_and_add(parameters: list[Tensor], steps: list[Tensor], rate: float | Tensor, weight_decay: float) -> None:
-    """Each parameter times 1 - rate * weight_decay, less rate * step."""
+def _decay_and_step(parameters: list[Tensor], steps: list[Tensor], rate: float | Tensor, weight_decay: float) -> None:
+    """Apply ``parameter = (1 - rate * weight_decay) * parameter - rate * step``."""
     torch._foreach_mul_(steps, rate)
     if weight_decay:
         torch._foreach_mul_(parameters, 1 - rate * weight_decay)
@@ -127,17 +135,17 @@ def _shrink_and_add(parameters: list[Tensor], steps: list[Tensor], rate: float |
 
 
 def matrices_and_others(network: nn.Module) -> tuple[list[tuple[Tensor, int]], list[Tensor]]:
-    """What Muon takes of a network, and the rest: norms, biases, tables, vectors, and the last linear map."""
+    """Split parameters into matrices for Muon, and others: norms, biases, embeddings, vectors, last linear layer."""
     modules = list(network.modules())
     linear = [module.weight for module in modules if isinstance(module, nn.Linear)]
-    apart = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)} | set(map(id, linear[-1:]))
+    excluded = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)} | set(map(id, linear[-1:]))
     attention = [module for module in modules if isinstance(module, GroupSelfAttention | LiftingSelfAttention)]
-    stacked = {id(module.project.weight): 3 for module in attention}  # of queries, keys and values
+    stacked = {id(module.project.weight): 3 for module in attention}  # queries, keys and values
     matrices: list[tuple[Tensor, int]] = []
     others: list[Tensor] = []
     for parameter in network.parameters():
         is_matrix = parameter.ndim > 1 and min(parameter.flatten(1).shape) > 1
-        if is_matrix and id(parameter) not in apart:
+        if is_matrix and id(parameter) not in excluded:
             matrices.append((parameter, stacked.get(id(parameter), 1)))
         else:
             others.append(parameter)

@@ -1,4 +1,4 @@
-"""How weights move: the optimizers as published and modern, the learning rate of a step, the moving average."""
+"""Optimizers, learning-rate schedule and moving average of the weights."""
 
 import math
 from typing import Any
@@ -11,15 +11,16 @@ from unpose.train.muon import Muon, matrices_and_others
 from unpose.train.recipe import OptimizerPart
 
 
-def make_optimizer(network: nn.Module, part: OptimizerPart, *, recorded: bool = False) -> Optimizer:
-    """The optimizer of a recipe over the parameters of a network, in their order.
+def make_optimizer(network: nn.Module, part: OptimizerPart, *, capturable: bool = False) -> Optimizer:
+    """Build the optimizer of a recipe for the parameters of a network.
 
-    Where steps are ``recorded`` on CUDA, all that a step of it reads is on the device: moments, counters and the rate.
+    With ``capturable``, moments, counters and learning rate live on the device, so that a step can be captured as a
+    CUDA graph.
     """
     parameters = list(network.parameters())
     rate: Any = part.learning_rate
     options: dict[str, Any] = {}
-    if recorded:
+    if capturable:
         rate = torch.tensor(rate, dtype=torch.float32, device=parameters[0].device)
         options = {"fused": True} | ({} if part.name == "sgd" else {"capturable": True})
     if part.name == "muon":
@@ -29,7 +30,7 @@ def make_optimizer(network: nn.Module, part: OptimizerPart, *, recorded: bool = 
         return SGD(parameters, rate, part.momentum, weight_decay=part.weight_decay, **options)
     if part.name == "adam":
         return Adam(parameters, rate, weight_decay=part.weight_decay, **options)
-    # Norms and biases are not pulled to zero.
+    # No weight decay for norms and biases.
     groups: list[dict[str, Any]] = [
         {"params": [parameter for parameter in parameters if parameter.ndim > 1]},
         {"params": [parameter for parameter in parameters if parameter.ndim <= 1], "weight_decay": 0.0},
@@ -38,18 +39,18 @@ def make_optimizer(network: nn.Module, part: OptimizerPart, *, recorded: bool = 
 
 
 def learning_rate(part: OptimizerPart, step: int, steps_per_epoch: int, epochs: int) -> float:
-    """The learning rate of a step, counted from zero: a straight warm-up, then constant or half a cosine to zero."""
+    """Return the learning rate of a step, counted from zero: linear warm-up, then constant or cosine decay to zero."""
     total = steps_per_epoch * epochs
-    warm = part.warmup_epochs * steps_per_epoch
-    if step < warm:
-        return part.learning_rate * (step + 1) / (math.floor(warm) + 1)
+    warmup = part.warmup_epochs * steps_per_epoch
+    if step < warmup:
+        return part.learning_rate * (step + 1) / (math.floor(warmup) + 1)
     if part.schedule == "constant":
         return part.learning_rate
-    return part.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / (total - warm)))
+    return part.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (total - warmup)))
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """The same rate for all parameters; a rate that is a tensor is written in place, where a recorded step reads it."""
+    """Set the learning rate of all parameters; tensors are written in place, where a captured step reads them."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -58,15 +59,15 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
 
 
 @torch.no_grad()
-def move_average(average: nn.Module, network: nn.Module, decay: float, step: int | Tensor) -> None:
-    """Draw a moving average of weights, and of the statistics of norms, nearer to the network.
+def update_average(average: nn.Module, network: nn.Module, decay: float, step: int | Tensor) -> None:
+    """Update an exponential moving average of weights and batch-norm statistics.
 
-    The decay starts small, ``(1 + step) / (10 + step)``, so that the first random weights are soon forgotten. A step
-    that is a tensor is on the networks' device and is read there: nothing waits for it.
+    The decay ramps up as ``min(decay, (1 + step) / (10 + step))``, so that the initial weights are soon forgotten. A
+    ``step`` on the device is read there, without synchronisation.
     """
     pairs = list(zip(average.state_dict().values(), network.state_dict().values(), strict=True))
     if isinstance(step, Tensor):
-        _move_together(pairs, 1 - ((1 + step) / (10 + step)).clamp(max=decay))
+        _lerp_all(pairs, 1 - ((1 + step) / (10 + step)).clamp(max=decay))
         return
     share = 1 - min(decay, (1 + step) / (10 + step))
     for kept, new in pairs:
@@ -76,14 +77,14 @@ def move_average(average: nn.Module, network: nn.Module, decay: float, step: int
             kept.copy_(new)
 
 
-def _move_together(pairs: list[tuple[Tensor, Tensor]], share: Tensor) -> None:
-    """Move each first tensor by a share of the way to the second, a few launches for all; counts are copied."""
-    moved = [pair for pair in pairs if pair[0].is_floating_point()]
+def _lerp_all(pairs: list[tuple[Tensor, Tensor]], share: Tensor) -> None:
+    """Interpolate each first tensor towards the second with few kernel launches; integer counters are copied."""
+    floats = [pair for pair in pairs if pair[0].is_floating_point()]
     counts = [pair for pair in pairs if not pair[0].is_floating_point()]
-    if moved:
-        kept, new = ([pair[side] for pair in moved] for side in (0, 1))
-        way = torch._foreach_sub(new, kept)
-        torch._foreach_mul_(way, share.to(kept[0].dtype))  # lerp would need the share as a number of the host
-        torch._foreach_add_(kept, way)
+    if floats:
+        kept, new = ([pair[side] for pair in floats] for side in (0, 1))
+        difference = torch._foreach_sub(new, kept)
+        torch._foreach_mul_(difference, share.to(kept[0].dtype))  # torch._foreach_lerp_ needs a weight on the host
+        torch._foreach_add_(kept, difference)
     if counts:
         torch._foreach_copy_([kept for kept, _ in counts], [new for _, new in counts])

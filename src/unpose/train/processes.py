@@ -1,9 +1,9 @@
-"""Several processes that train one network: started by ``torchrun``, they share gradients and batch statistics.
+"""Data-parallel training under ``torchrun``: processes share gradients and batch-norm statistics.
 
-Each step the processes take their shares of one batch of ``batch_size`` times their number. Losses are divided by the
-size of the whole batch and gradients summed, and batch norms use the mean and variance of the whole batch: up to
-rounding, the weights are those of one process with the larger batch. Dropout masks are each process's own, so with
-dropout the two runs are alike but not equal.
+In each step the processes share one batch of ``batch_size`` times their number. Losses are divided by the size of the
+whole batch, gradients are summed and batch norms use the statistics of the whole batch. Up to rounding, the weights
+equal those of one process with the larger batch. Dropout masks differ between processes, so with dropout the two runs
+agree only statistically.
 """
 
 import os
@@ -20,48 +20,74 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.functional import batch_norm
 
-_PATIENCE = timedelta(minutes=30)
-"""How long a process waits for the others; the first may be downloading."""
+_TIMEOUT = timedelta(minutes=30)
+"""Timeout of collective operations; the first process may be downloading data."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that train together."""
+    """The rank of this process and the number of processes that train together.
+
+    Parameters
+    ----------
+    rank : int, default 0
+    count : int, default 1
+
+    Examples
+    --------
+    >>> Processes().is_first
+    True
+    """
 
     rank: int = 0
     count: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes files and speaks."""
+        """Whether this is the process that writes files and prints."""
         return self.rank == 0
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
+        """Sum a tensor over all processes, in place."""
         if self.count > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Wait until all processes have reached this point."""
         if self.count > 1:
             dist.barrier()
 
 
 @contextmanager
 def joined_processes(device: torch.device) -> Iterator[Processes]:
-    """The processes that ``torchrun`` started, or this one alone."""
+    """Join the processes that ``torchrun`` started, as a context manager; without ``torchrun``, this process alone.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Yields
+    ------
+    Processes
+
+    Examples
+    --------
+    >>> with joined_processes(torch.device("cpu")) as processes:
+    ...     processes.count
+    1
+    """
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes()
         return
-    # The store outlives a restart, and with it the addresses of processes that are gone: names of its own for each.
+    # The store outlives a restart and keeps addresses of dead processes: prefix its keys with the attempt.
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, count = next(rendezvous("env://"))
     store = dist.PrefixStore(f"attempt {_restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=count, timeout=_PATIENCE
+        "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=count, timeout=_TIMEOUT
     )
     try:
         yield Processes(rank, count)
@@ -70,7 +96,17 @@ def joined_processes(device: torch.device) -> Iterator[Processes]:
 
 
 def was_restarted() -> bool:
-    """Whether ``torchrun`` has started these processes anew after one of them died."""
+    """Whether ``torchrun`` has restarted these processes after one of them died.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
+    >>> was_restarted()
+    False
+    """
     return _restarts() > 0
 
 
@@ -79,7 +115,7 @@ def _restarts() -> int:
 
 
 def sum_gradients(network: nn.Module, processes: Processes) -> None:
-    """Every gradient summed over the processes, in one message."""
+    """Sum all gradients over the processes, in one message."""
     if processes.count == 1:
         return
     gradients = [parameter.grad for parameter in network.parameters() if parameter.grad is not None]
@@ -89,9 +125,9 @@ def sum_gradients(network: nn.Module, processes: Processes) -> None:
 
 
 def share_batch_statistics(network: nn.Module, processes: Processes) -> None:
-    """Let batch norms, while they train, take mean and variance over the batches of all processes.
+    """Make batch norms use the statistics of all processes while training.
 
-    torch's own synchronised batch norm runs on CUDA only.
+    torch's SyncBatchNorm runs on CUDA only.
     """
     if processes.count == 1:
         return
@@ -101,7 +137,7 @@ def share_batch_statistics(network: nn.Module, processes: Processes) -> None:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over processes. Each process's loss depends on it, so gradients are summed as well."""
+    """Differentiable sum over processes: every loss depends on the sum, so gradients are summed too."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
@@ -117,12 +153,12 @@ class _Sum(torch.autograd.Function):
 
 
 def _shared_norm(module: nn.modules.batchnorm._BatchNorm, maps: Tensor) -> Tensor:
-    """Batch norm of (b, channels, ...) with the statistics of all processes' maps while training."""
+    """Batch norm of (b, channels, ...) with statistics over all processes while training."""
     mean_kept, variance_kept = module.running_mean, module.running_var
     if not module.training or mean_kept is None or variance_kept is None:
         return batch_norm(maps, mean_kept, variance_kept, module.weight, module.bias, False, 0.0, module.eps)
     axes = [0, *range(2, maps.ndim)]
-    shape = (1, -1, *[1] * (maps.ndim - 2))  # of statistics beside maps
+    shape = (1, -1, *[1] * (maps.ndim - 2))  # broadcasts statistics over maps
     own = torch.tensor([maps.numel() / maps.shape[1]], dtype=maps.dtype, device=maps.device)
     summed = _Sum.apply(torch.cat([maps.sum(axes), own]))
     count = summed[-1].detach()

@@ -1,13 +1,19 @@
-"""What a training run is, as one typed value: in and out of TOML, with the published and the modern recipes."""
+"""A training run as one frozen, validated value, read from and written to TOML.
+
+Tables (TOML files, notes inside saved networks) hold angles in degrees; the dataclasses hold radians.
+"""
 
 import dataclasses
 import math
+import os
 import tomllib
 import types
 import typing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
+
+import tomli_w
 
 from unpose.nn import NETWORKS
 
@@ -17,27 +23,27 @@ _Table = TypeVar("_Table")
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be meant; the message names the entry."""
+    """An invalid recipe; the message names the entry."""
 
 
 @dataclass(frozen=True)
 class DataPart:
-    """Which images."""
+    """Which images to train on."""
 
-    name: str = "digits"  # a name that unpose.data.load knows, or a folder
-    size: int | None = None  # longer side in pixels, for a folder
+    name: str = "digits"  # a data set that unpose.data.load knows, or a folder
+    size: int | None = None  # longer side in pixels that images of a folder are resized to
 
 
 @dataclass(frozen=True)
 class NetworkPart:
-    """Which network; channels, classes and image size come from the data."""
+    """Which network to train; channels, classes and image size come from the data."""
 
     kind: str = "group_cnn"  # a name in unpose.nn.NETWORKS
     group: str = "c4"
-    # "he": every linear map drawn with variance 2 / inputs; "offsets": attention looks at random places from the start
+    # "he": linear weights with variance 2 / fan_in; "offsets": random query biases, so that attention is not uniform
     initialization: str = "default"
-    begin: str | None = None  # a network whose weights it begins with, of any number of turns: its file, or its name
-    options: dict[str, Any] = field(default_factory=dict)  # the network's own arguments
+    begin: str | None = None  # file or name of a network to start from; it may have fewer rotations
+    options: dict[str, Any] = field(default_factory=dict)  # further arguments of the network's constructor
 
     def __post_init__(self) -> None:
         _one_of("network.kind", self.kind, NETWORKS)
@@ -46,15 +52,15 @@ class NetworkPart:
 
 @dataclass(frozen=True)
 class OptimizerPart:
-    """How weights move."""
+    """The optimizer and its learning-rate schedule."""
 
     name: str = "adamw"  # adam, adamw, sgd, muon
     learning_rate: float = 2e-3
-    weight_decay: float = 0.01  # adamw, muon: matrices only; adam and sgd: added to every gradient, as published
+    weight_decay: float = 0.01  # adamw, muon: decoupled, matrices only; adam, sgd: L2 penalty on all, as published
     momentum: float = 0.9  # sgd, muon
-    share: float = 0.25  # muon: the learning rate of what is no matrix, as a share of that of matrices
-    schedule: str = "cosine"  # "constant", or "cosine" down to zero
-    warmup_epochs: float = 0.0  # linear, from zero
+    share: float = 0.25  # muon: learning rate of parameters that are not matrices, relative to that of matrices
+    schedule: str = "cosine"  # "constant" or "cosine" (decays to zero)
+    warmup_epochs: float = 0.0  # linear warm-up from zero
 
     def __post_init__(self) -> None:
         _one_of("optimizer.name", self.name, ("adam", "adamw", "sgd", "muon"))
@@ -68,39 +74,66 @@ class OptimizerPart:
 
 @dataclass(frozen=True)
 class PosePart:
-    """Random poses of the training images; by default none."""
+    """Augmentation of the training images by random poses; the defaults leave images unchanged."""
 
-    max_angle: float = 0.0  # degrees either way; 180 is the circle
+    max_angle: float = 0.0  # radians either way, pi is the full circle; in degrees in tables
     max_shift: float = 0.0  # pixels either way
     max_scale: float = 1.0  # largest factor; the smallest is its inverse
-    max_stretch: float = 1.0  # largest ratio of the longer to the shorter axis of what was a circle
-    bend: float = 0.0  # pixels that the image is bent by, smoothly: the deviation of each coordinate
+    max_stretch: float = 1.0  # largest anisotropic stretch: the axis ratio of the ellipse that a circle becomes
+    bend: float = 0.0  # smooth elastic deformation: standard deviation of the displacement in pixels
     mirror: bool = False
 
     def __post_init__(self) -> None:
-        _within("poses.max_angle", self.max_angle, 0.0, 180.0)
+        _within("poses.max_angle (in degrees)", _degrees(self.max_angle), 0.0, 180.0)
         _within("poses.max_shift", self.max_shift, 0.0, math.inf)
         _within("poses.max_scale", self.max_scale, 1.0, 16.0)
         _within("poses.max_stretch", self.max_stretch, 1.0, 16.0)
         _within("poses.bend", self.bend, 0.0, math.inf)
 
     @property
-    def still(self) -> bool:
-        """Whether images are left as they are."""
+    def is_identity(self) -> bool:
+        """Whether images are left unchanged."""
         return self == PosePart()
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training run."""
+    """A training run: data, network, optimizer, augmentation and length.
+
+    Parameters
+    ----------
+    title : str, default ""
+        What the run is, for people.
+    epochs : int, default 30
+    batch_size : int, default 64
+        Images of one process in one step.
+    label_smoothing : float, default 0.0
+    average : float, default 0.0
+        Decay of an exponential moving average of the weights; where positive, the average is validated and kept.
+    keep : {"best", "last"}, default "best"
+        Keep the epoch with the best validation accuracy, or the last one.
+    mixed_precision : bool, default False
+        Use bfloat16 autocast on CUDA. The CPU always computes in float32.
+    seed : int, default 0
+        Seed of weights, order, augmentation and dropout.
+    data : DataPart, default DataPart()
+    network : NetworkPart, default NetworkPart()
+    optimizer : OptimizerPart, default OptimizerPart()
+    poses : PosePart, default PosePart()
+
+    Examples
+    --------
+    >>> Recipe(epochs=2, seed=3).network.kind
+    'group_cnn'
+    """
 
     title: str = ""
     epochs: int = 30
-    batch_size: int = 64  # images of one process in one step
+    batch_size: int = 64
     label_smoothing: float = 0.0
-    average: float = 0.0  # decay of the moving average of the weights that is validated and kept; 0 for none
-    keep: str = "best"  # the epoch that validates best, or "last": few images choose by chance
-    mixed_precision: bool = False  # bfloat16 on CUDA; float32 on the CPU either way
+    average: float = 0.0
+    keep: str = "best"
+    mixed_precision: bool = False
     seed: int = 0
     data: DataPart = field(default_factory=DataPart)
     network: NetworkPart = field(default_factory=NetworkPart)
@@ -120,61 +153,141 @@ class Recipe:
             )
 
     def is_mixed_on(self, device: str) -> bool:
-        """Whether products are in bfloat16 on a device of this type."""
+        """Whether training on this type of device uses bfloat16 autocast."""
         return self.mixed_precision and device == "cuda"
 
     def changed(self, *, group: str | None = None, begin: str | None = None, **changes: Any) -> "Recipe":
-        """The recipe with another group or beginning and other entries of its first level; None leaves one as it is."""
+        """Return a copy with another group, starting network or top-level entries; None keeps an entry."""
         given = _without_none(changes)
         given["network"] = dataclasses.replace(self.network, **_without_none({"group": group, "begin": begin}))
         epochs = given.get("epochs", self.epochs)
-        if 0 < epochs <= self.optimizer.warmup_epochs:  # a short trial of a long recipe warms up for a tenth of it
+        if 0 < epochs <= self.optimizer.warmup_epochs:  # a shortened run warms up for a tenth of its epochs
             given["optimizer"] = dataclasses.replace(self.optimizer, warmup_epochs=epochs / 10)
         return dataclasses.replace(self, **given)
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
+    """Return the names of the recipes that come with the package.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> "digits" in recipe_names()
+    True
+    """
     return sorted(path.stem for path in _RECIPES.glob("*.toml"))
 
 
 def named_recipe(name: str) -> Recipe:
-    """A recipe of the package."""
+    """Return a recipe that comes with the package.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`recipe_names`.
+
+    Returns
+    -------
+    Recipe
+
+    Examples
+    --------
+    >>> named_recipe("digits").network.group
+    'c8'
+    """
     if name not in recipe_names():
         raise RecipeError(f"unknown recipe {name!r}; known: {', '.join(recipe_names())}")
     return read_recipe(_RECIPES / f"{name}.toml")
 
 
-def read_recipe(path: Path) -> Recipe:
-    """The recipe in a TOML file."""
+def read_recipe(path: str | os.PathLike[str]) -> Recipe:
+    """Read a recipe from a TOML file.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Returns
+    -------
+    Recipe
+
+    Raises
+    ------
+    RecipeError
+        If the file is not TOML or an entry is unknown or out of range; the message names file and entry.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "recipe.toml"
+    ...     _ = path.write_text("epochs = 5")
+    ...     read_recipe(path).epochs
+    5
+    """
+    path = Path(path)
     try:
         content = path.read_bytes()
         if len(content) > _LARGEST_FILE:
-            raise RecipeError(f"it has {len(content):,} bytes; a recipe is a page")
+            raise RecipeError(f"it has {len(content):,} bytes; a recipe has at most {_LARGEST_FILE:,}")
         return recipe_from(tomllib.loads(content.decode()))
     except (RecipeError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecipeError(f"{path} is not a recipe: {error}") from error
 
 
 def recipe_from(table: dict[str, Any]) -> Recipe:
-    """The recipe that nested dictionaries describe; entries that are not named keep their defaults."""
+    """Build a recipe from nested dictionaries, such as parsed TOML; missing entries keep their defaults.
+
+    Parameters
+    ----------
+    table : dict
+        As in a TOML file; ``poses.max_angle`` is in degrees.
+
+    Returns
+    -------
+    Recipe
+
+    Examples
+    --------
+    >>> recipe_from({"epochs": 3, "poses": {"max_angle": 180}}).poses.max_angle
+    3.141592653589793
+    """
     return _build(Recipe, table, "")
 
 
 def recipe_table(recipe: Recipe) -> dict[str, Any]:
-    """The way back: nested dictionaries of plain values, without entries that are None."""
-    return _without_none(dataclasses.asdict(recipe))
+    """Return the nested dictionaries that :func:`recipe_from` reads, without entries that are None."""
+    table = _without_none(dataclasses.asdict(recipe))
+    table["poses"]["max_angle"] = _degrees(recipe.poses.max_angle)
+    return table
+
+
+def _degrees(angle: float) -> float:
+    """Radians to degrees, rounded so that degrees survive the round trip exactly."""
+    return round(math.degrees(angle), 10)
 
 
 def recipe_toml(recipe: Recipe) -> str:
-    """The recipe as TOML, every entry written out.
+    """Return the recipe as TOML with every entry written out.
+
+    Parameters
+    ----------
+    recipe : Recipe
+
+    Returns
+    -------
+    str
 
     Examples
     --------
     >>> recipe_from(tomllib.loads(recipe_toml(Recipe(seed=3)))) == Recipe(seed=3)
     True
     """
-    return "\n".join(_written(recipe_table(recipe), "")) + "\n"
+    return tomli_w.dumps(recipe_table(recipe))
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
@@ -185,39 +298,8 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _written(table: dict[str, Any], where: str) -> list[str]:
-    lines = [f"{_key(name)} = {_value(value)}" for name, value in table.items() if not isinstance(value, dict)]
-    for name, inside in table.items():
-        if isinstance(inside, dict):
-            path = f"{where}.{_key(name)}" if where else _key(name)
-            lines += ["", f"[{path}]", *_written(inside, path)]
-    return lines
-
-
-def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _value(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return repr(value)
-    if isinstance(value, float):
-        return repr(float(value))  # NumPy's are floats too, and write themselves otherwise
-    if isinstance(value, str):
-        escaped = "".join(
-            f"\\u{ord(letter):04x}" if ord(letter) < 32 or ord(letter) == 127 else letter
-            for letter in value.replace("\\", "\\\\").replace('"', '\\"')
-        )
-        return f'"{escaped}"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_value(part) for part in value)}]"
-    raise RecipeError(f"a recipe holds texts, numbers and lists, got {value!r}")
-
-
 def _build(kind: type[_Table], table: Any, where: str) -> _Table:
-    """A dataclass from a table, each entry checked against its type."""
+    """Build a dataclass from a table, checking each entry against its annotated type."""
     if not isinstance(table, dict):
         raise RecipeError(f"{where or 'a recipe'} must be a table, got {table!r}")
     hints = typing.get_type_hints(kind)
@@ -232,6 +314,8 @@ def _build(kind: type[_Table], table: Any, where: str) -> _Table:
             given[name] = _build(typing.cast(type, wanted), value, path)
         else:
             given[name] = _of_type(wanted, value, path)
+    if kind is PosePart and "max_angle" in given:
+        given["max_angle"] = math.radians(given["max_angle"])
     return kind(**given)
 
 

@@ -1,8 +1,7 @@
-"""All that a run needs to go on, in one file: weights, optimizer, average, best weights and counters; no pickle.
+"""The resumable state of a training run in one safetensors file: weights, optimizer, moving average and counters.
 
-The file is safetensors, its metadata JSON. Random numbers need no state of their own: every one is drawn from the run's
-seed and the number of its step. The learning rate too is a function of the step. What is read is compared with what the
-recipe builds, name by name and shape by shape, before any of it is used.
+Metadata is JSON; nothing is pickled. Random numbers and the learning rate are functions of the seed and the step, so
+they need no state. What is read is compared with what the recipe builds, by name and shape, before it is used.
 """
 
 import copy
@@ -22,7 +21,7 @@ from unpose.nn import Network
 from unpose.train.checkpoint import read_header, strict_json
 
 FORMAT = 1
-"""Version of the layout; raised when an older reader would misread the file."""
+"""Version of the file layout; increased when older readers would misread the file."""
 
 STATE_FILE = "state.safetensors"
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq", "momentum_buffer"}
@@ -32,60 +31,62 @@ COLUMNS = (
 
 
 class StateError(ValueError):
-    """A file from which a run cannot go on; the message names it and says why."""
+    """A file from which a run cannot be resumed; the message names the file and the reason."""
 
 
 @dataclass
 class State:
-    """A run between two steps."""
+    """The state of a run between two steps."""
 
     network: Network
     optimizer: Optimizer
-    average: Network | None  # the moving average of the weights
+    average: Network | None  # moving average of the weights
     step: int = 0
-    totals: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))  # loss, right, seen: this epoch
-    history: list[dict[str, float]] = field(default_factory=list)  # one row for each finished epoch
-    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the epoch that is kept, empty before the first
+    totals: Tensor = field(
+        default_factory=lambda: torch.zeros(3, dtype=torch.float64)
+    )  # of this epoch: loss, correct, images
+    history: list[dict[str, float]] = field(default_factory=list)  # one row per finished epoch
+    best: dict[str, Tensor] = field(default_factory=dict)  # weights of the epoch to keep; empty before the first
     best_epoch: int = 0
 
     @property
-    def judged(self) -> Network:
-        """The network that is validated and kept: the average, where there is one."""
+    def evaluated(self) -> Network:
+        """The network that is validated and kept: the moving average, if there is one."""
         return self.network if self.average is None else self.average
 
     def changing(self) -> list[Tensor]:
-        """Every tensor that a step of the optimizer writes to."""
+        """Return every tensor that a training step writes to."""
         networks = [self.network] if self.average is None else [self.network, self.average]
         weights = [tensor for network in networks for tensor in (*network.parameters(), *network.buffers())]
         moments = [value for moments in self.optimizer.state.values() for value in moments.values()]
         return [*weights, *(moment for moment in moments if isinstance(moment, Tensor)), self.totals]
 
     def is_finite(self) -> bool:
-        """Whether all weights are numbers."""
+        """Whether all weights are finite."""
         return all(bool(torch.isfinite(weight).all()) for weight in self.network.state_dict().values())
 
     def keep(self, *, only_better: bool) -> bool:
-        """Remember the last epoch's weights, where wanted only if it validated best: more right, or a lower loss."""
+        """Keep the last epoch's weights; with ``only_better``, only if it validates best."""
         now, before = self.history[-1], self.history[self.best_epoch - 1] if self.best else None
-        if only_better and before is not None and _merit(now) <= _merit(before):
+        if only_better and before is not None and _validation_rank(now) <= _validation_rank(before):
             return False
-        self.best = {name: weight.detach().cpu().clone() for name, weight in self.judged.state_dict().items()}
+        self.best = {name: weight.detach().cpu().clone() for name, weight in self.evaluated.state_dict().items()}
         self.best_epoch = len(self.history)
         return True
 
     def best_network(self) -> Network:
-        """A copy of the network with the best weights, in evaluation mode."""
-        found = copy.deepcopy(self.judged)
+        """Return a copy of the network with the kept weights, in evaluation mode."""
+        found = copy.deepcopy(self.evaluated)
         found.load_state_dict(self.best)
         return found.eval()
 
 
-def _merit(row: dict[str, float]) -> tuple[float, float]:
+def _validation_rank(row: dict[str, float]) -> tuple[float, float]:
     return row["validation_accuracy"], -row["validation_loss"]
 
 
 def save_state(path: Path, state: State, identity: dict[str, Any]) -> Path:
-    """Write a state, whole or not at all. ``identity`` says which run this is; :func:`load_state` compares it."""
+    """Write a state atomically. ``identity`` identifies the run; :func:`load_state` compares it."""
     about = {
         "format": FORMAT,
         "identity": identity,
@@ -98,10 +99,10 @@ def save_state(path: Path, state: State, identity: dict[str, Any]) -> Path:
 
 
 def load_state(path: Path, state: State, identity: dict[str, Any]) -> State:
-    """Bring a fresh state to where a file left off.
+    """Load a saved state into a freshly built one.
 
-    Raises :class:`StateError` for a file that is cut off, changed, of another version or of another run; the fresh
-    state is not touched then.
+    Raises :class:`StateError`, leaving the state untouched, if the file is truncated, modified, of another version or
+    of another run.
     """
     try:
         content = path.read_bytes()
@@ -110,21 +111,21 @@ def load_state(path: Path, state: State, identity: dict[str, Any]) -> State:
         _check_identity(about.get("identity"), identity)
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         moments = _check_names(state, shapes)
-        step, best_epoch = _whole(about, "step"), _whole(about, "best_epoch")
+        step, best_epoch = _count(about, "step"), _count(about, "best_epoch")
         history = _history(about.get("history"))
         if not 0 <= best_epoch <= len(history) or bool(best_epoch) != any(n.startswith("best.") for n in shapes):
             raise StateError(f"its best epoch, {best_epoch}, is none of its {len(history)} epochs")
         tensors = safetensors.torch.load(content)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, safetensors.SafetensorError) as error:
-        raise StateError(f"{path} does not hold a run that can go on: {error}") from error
-    state.network.load_state_dict(_below(tensors, "network."))
+        raise StateError(f"{path} does not hold a resumable run: {error}") from error
+    state.network.load_state_dict(_with_prefix(tensors, "network."))
     if state.average is not None:
-        state.average.load_state_dict(_below(tensors, "average."))
-    held = state.optimizer.state_dict()
-    held["state"] = {index: {name: tensors[f"optimizer.{index}.{name}"] for name in names} for index, names in moments}
-    state.optimizer.load_state_dict(held)
+        state.average.load_state_dict(_with_prefix(tensors, "average."))
+    saved = state.optimizer.state_dict()
+    saved["state"] = {index: {name: tensors[f"optimizer.{index}.{name}"] for name in names} for index, names in moments}
+    state.optimizer.load_state_dict(saved)
     state.totals = tensors["totals"].to(state.totals)
-    state.best, state.best_epoch = _below(tensors, "best."), best_epoch
+    state.best, state.best_epoch = _with_prefix(tensors, "best."), best_epoch
     state.step, state.history = step, history
     return state
 
@@ -143,7 +144,7 @@ def _tensors(state: State) -> dict[str, Tensor]:
 def _about(header: dict[str, Any]) -> dict[str, Any]:
     text = header.get("__metadata__", {}).get("unpose-run")
     if not isinstance(text, str):
-        raise StateError("it holds tensors but no run")
+        raise StateError("it holds tensors but no training state")
     about = strict_json(text.encode(), "its description")
     if about.get("format") != FORMAT:
         raise StateError(f"it has layout {about.get('format')!r}, and this version of unpose reads layout {FORMAT}")
@@ -153,14 +154,14 @@ def _about(header: dict[str, Any]) -> dict[str, Any]:
 def _check_identity(found: Any, wanted: dict[str, Any]) -> None:
     plain = json.loads(json.dumps(wanted))
     if not isinstance(found, dict):
-        raise StateError("it does not say which run it belongs to")
+        raise StateError("it does not identify its run")
     for name, value in plain.items():
         if found.get(name) != value:
             raise StateError(f"its {name} is {found.get(name)!r}, this run's is {value!r}")
 
 
 def _check_names(state: State, shapes: dict[str, tuple[int, ...]]) -> list[tuple[int, list[str]]]:
-    """Which moments of the optimizer are there, parameter by parameter; an error where anything is odd."""
+    """Check names and shapes of all tensors; return the optimizer's moments of each parameter."""
     weights = {name: tuple(weight.shape) for name, weight in state.network.state_dict().items()}
     wanted = {f"network.{name}": shape for name, shape in weights.items()} | {"totals": (3,)}
     if state.average is not None:
@@ -171,12 +172,12 @@ def _check_names(state: State, shapes: dict[str, tuple[int, ...]]) -> list[tuple
     groups = state.optimizer.state_dict()["param_groups"]
     order = [index for group in groups for index in group["params"]]
     parameters = [parameter for group in state.optimizer.param_groups for parameter in group["params"]]
-    moved = dict(zip(order, parameters, strict=True))
+    optimized = dict(zip(order, parameters, strict=True))
     for name, shape in shapes.items():
         if name.startswith("optimizer."):
             _, index, moment = name.split(".")
-            known = int(index) in moved and moment in _MOMENTS
-            if not known or shape not in ((), tuple(moved[int(index)].shape)):
+            known = int(index) in optimized and moment in _MOMENTS
+            if not known or shape not in ((), tuple(optimized[int(index)].shape)):
                 raise StateError(f"its tensor {name!r} of shape {shape} belongs to no parameter")
             wanted[name] = shape
             moments.setdefault(int(index), []).append(moment)
@@ -186,10 +187,10 @@ def _check_names(state: State, shapes: dict[str, tuple[int, ...]]) -> list[tuple
     return sorted(moments.items())
 
 
-def _whole(about: dict[str, Any], name: str) -> int:
+def _count(about: dict[str, Any], name: str) -> int:
     value = about.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise StateError(f"its {name} is {value!r}, not a count")
+        raise StateError(f"its {name} is {value!r}, not a non-negative integer")
     return value
 
 
@@ -198,9 +199,9 @@ def _history(rows: Any) -> list[dict[str, float]]:
         raise StateError("its history is missing")
     for row in rows:
         if set(row) != set(COLUMNS) or not all(isinstance(value, int | float) for value in row.values()):
-            raise StateError("its history has rows that are none")
+            raise StateError("its history has malformed rows")
     return rows
 
 
-def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,25 +1,30 @@
-"""One step of learning, from a batch to moved weights: all of it work on the device, so that it can be recorded."""
+"""One training step. It only enqueues work on the device, so that it can be captured as a CUDA graph."""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from unpose.train.optimizers import move_average
+from unpose.train.optimizers import update_average
 from unpose.train.processes import Processes, sum_gradients
 from unpose.train.recipe import Recipe
 from unpose.train.state import State
 
 
-def learn(
+def training_step(
     state: State, recipe: Recipe, processes: Processes, batch: int, images: Tensor, labels: Tensor, step: int | Tensor
 ) -> None:
-    """Move the weights and their average; loss, right answers and images are added to the state's totals.
+    """Update the weights and their moving average; add loss, correct answers and image count to the state's totals.
 
     Parameters
     ----------
-    batch : images of the step in all processes
-    images, labels : (b, c, h, w) and (b,), of this process
-    step : the number of the step, counted from zero; a tensor without axes where steps are recorded
+    state : State
+    recipe : Recipe
+    processes : Processes
+    batch : int
+        Images of the step over all processes.
+    images, labels : (b, c, h, w) and (b,) tensors of this process
+    step : int or 0-d tensor
+        Number of the step from zero; a tensor where steps are captured.
     """
     state.optimizer.zero_grad(set_to_none=True)
     kind = images.device.type
@@ -30,7 +35,7 @@ def learn(
     sum_gradients(state.network, processes)
     state.optimizer.step()
     if state.average is not None:
-        move_average(state.average, state.network, recipe.average, step)
-    right = (outputs.detach().argmax(1) == labels).sum()
-    own = torch.stack([loss.detach().double(), right.double(), torch.full_like(right, len(labels)).double()])
+        update_average(state.average, state.network, recipe.average, step)
+    correct = (outputs.detach().argmax(1) == labels).sum()
+    own = torch.stack([loss.detach().double(), correct.double(), torch.full_like(correct, len(labels)).double()])
     state.totals += processes.sum(own)

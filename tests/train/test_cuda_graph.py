@@ -11,9 +11,9 @@ import torch
 
 from unpose.nn import group_cnn
 from unpose.train import replay as replay_module
-from unpose.train.optimizers import make_optimizer, move_average, set_learning_rate
+from unpose.train.cuda_graph import GraphedFunction
+from unpose.train.optimizers import make_optimizer, set_learning_rate, update_average
 from unpose.train.recipe import OptimizerPart
-from unpose.train.replay import Replayed
 from unpose.train.state import State, load_state, save_state
 
 NAMES = ["adamw", "adam", "sgd"]
@@ -24,9 +24,9 @@ def small_network(seed=3):
     return group_cnn("c4", 1, 3, (9, 11), width=2, stages=(1,))
 
 
-def fresh_state(name, *, recorded):
+def fresh_state(name, *, captured):
     network = small_network()
-    optimizer = make_optimizer(network, OptimizerPart(name=name), recorded=recorded)
+    optimizer = make_optimizer(network, OptimizerPart(name=name), capturable=captured)
     return State(network, optimizer, copy.deepcopy(network))
 
 
@@ -36,19 +36,19 @@ def train_a_little(state, rates, generator):
         state.optimizer.zero_grad()
         state.network(torch.rand(5, 1, 9, 11, generator=generator)).square().sum().backward()
         state.optimizer.step()
-        move_average(state.average, state.network, 0.9, step)
+        update_average(state.average, state.network, 0.9, step)
 
 
-@pytest.fixture(params=["recorded", "not recorded"])
+@pytest.fixture(params=["captured", "not captured"])
 def played(request, monkeypatch):
-    """Whether :class:`Replayed` gets a graph, and the functions it was given to record."""
+    """Whether :class:`GraphedFunction` gets a graph, and the functions it was given to record."""
     asked = []
 
-    def record(work, changing, device):
+    def capture(work, changing, device):
         asked.append(work)
-        return SimpleNamespace(replay=work) if request.param == "recorded" else None
+        return SimpleNamespace(replay=work) if request.param == "captured" else None
 
-    monkeypatch.setattr(replay_module, "record", record)
+    monkeypatch.setattr(replay_module, "capture", capture)
     return asked
 
 
@@ -60,47 +60,47 @@ def test_every_call_does_its_work_once_on_what_it_is_given(played):
         addresses.add((rows.data_ptr(), factor.data_ptr()))
         total.add_(rows * factor)
 
-    replayed = Replayed(work, lambda: [total], torch.device("cpu"))
+    replayed = GraphedFunction(work, lambda: [total], torch.device("cpu"))
     for number in range(5):
         rows = torch.full((7,), 10.0**number)
         replayed(rows, number + 1)
         rows.zero_()  # the caller's own: nothing of it is kept
     assert total.tolist() == [54321.0] * 7
-    assert len(played) == 1  # recorded once
-    assert len(addresses) == 1  # a graph reads where it was recorded
+    assert len(played) == 1  # captured once
+    assert len(addresses) == 1  # a graph reads where it was captured
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rate_that_is_a_tensor_moves_weights_as_a_number_does(name, generator):
     rates = [0.02, 0.01, 0.0, 0.03]
-    plain, recorded = (fresh_state(name, recorded=recorded) for recorded in (False, True))
-    kept = [group["lr"] for group in recorded.optimizer.param_groups]
+    plain, captured = (fresh_state(name, captured=captured) for captured in (False, True))
+    kept = [group["lr"] for group in captured.optimizer.param_groups]
     train_a_little(plain, rates, generator.manual_seed(5))
-    train_a_little(recorded, rates, generator.manual_seed(5))
-    for one, other in zip(plain.network.parameters(), recorded.network.parameters(), strict=True):
+    train_a_little(captured, rates, generator.manual_seed(5))
+    for one, other in zip(plain.network.parameters(), captured.network.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    for group, rate in zip(recorded.optimizer.param_groups, kept, strict=True):
+    for group, rate in zip(captured.optimizer.param_groups, kept, strict=True):
         assert group["lr"] is rate  # written in place, where a graph reads it
         assert rate.item() == pytest.approx(0.03)
 
 
 def test_an_average_moves_as_far_by_a_step_that_is_a_tensor(generator):
-    state = fresh_state("sgd", recorded=False)
+    state = fresh_state("sgd", capturable=False)
     other = copy.deepcopy(state.average)
     for step in range(12):
         state.network(torch.rand(5, 1, 9, 11, generator=generator))  # moves the statistics of norms, and their count
         with torch.no_grad():
             state.network.classify.weight.add_(torch.randn(state.network.classify.weight.shape, generator=generator))
-        move_average(state.average, state.network, 0.4, step)
-        move_average(other, state.network, 0.4, torch.tensor(step, dtype=torch.float64))
+        update_average(state.average, state.network, 0.4, step)
+        update_average(other, state.network, 0.4, torch.tensor(step, dtype=torch.float64))
     for name, tensor in state.average.state_dict().items():
         torch.testing.assert_close(other.state_dict()[name], tensor, msg=lambda told, name=name: f"{name}: {told}")
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("recorded", [False, True], ids=["to plain", "to recorded"])
-def test_a_state_goes_from_one_kind_of_optimizer_to_the_other(name, recorded, generator, tmp_path):
-    source, target = fresh_state(name, recorded=not recorded), fresh_state(name, recorded=recorded)
+@pytest.mark.parametrize("captured", [False, True], ids=["to plain", "to captured"])
+def test_a_state_goes_from_one_kind_of_optimizer_to_the_other(name, captured, generator, tmp_path):
+    source, target = fresh_state(name, capturable=not captured), fresh_state(name, captured=captured)
     train_a_little(source, [0.02, 0.01], generator)
     save_state(tmp_path / "state.safetensors", source, {})
     load_state(tmp_path / "state.safetensors", target, {})
@@ -109,12 +109,12 @@ def test_a_state_goes_from_one_kind_of_optimizer_to_the_other(name, recorded, ge
     for one, other in zip(source.network.parameters(), target.network.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     held = [group["lr"] for group in target.optimizer.param_groups]
-    assert all(isinstance(rate, torch.Tensor) == recorded for rate in held)
+    assert all(isinstance(rate, torch.Tensor) == captured for rate in held)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tensors_that_change_are_all_that_a_step_writes_to(name, generator):
-    state = fresh_state(name, recorded=True)
+    state = fresh_state(name, capturable=True)
     train_a_little(state, [0.02], generator)
     before = {name: (tensor, tensor.detach().clone()) for name, tensor in everything(state).items()}
     train_a_little(state, [0.02], generator)

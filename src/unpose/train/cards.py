@@ -1,7 +1,6 @@
-"""The card of a trained network: what it was made from and what was measured, inside its own file.
+"""Model cards: what a network was trained on and what was measured, stored inside the network's own file.
 
-The file is the one source: a card is written into its notes together with the weights, and every table or page is made
-from there.
+The file is the single source; every table and page about a network is generated from its card.
 """
 
 import hashlib
@@ -15,18 +14,20 @@ from unpose.images.light import Light
 from unpose.nn import Network, count_parameters
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
 
+__all__ = ["Card", "NetworkInfo", "card_markdown", "describe", "read_light", "save_with_card"]
+
 _WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Card:
-    """What a network's file says about how it was made and measured."""
+    """How a network was trained and what was measured."""
 
     title: str
     data: str  # name of the data set
     citation: str
     licence: str  # of the data
-    command: str  # that trains it again
+    command: str  # that repeats the training
     version: str  # of unpose and torch, when it was measured
     train_images: int
     validation_images: int
@@ -34,27 +35,27 @@ class Card:
     training_seconds: float
     chosen_epoch: int
     epochs: int
-    validation: float  # share of right answers
-    upright: float  # of the test images, as they are
-    turned_images: int  # test images that a sweep turns
-    turned: float  # of these, mean over the angles of the sweep
-    worst: float  # of these, at the worst of the angles
-    angles: int  # of the sweep, evenly over the circle
-    audited: int  # test images that the audit looked at
-    exact_error: float  # largest relative change of the output under elements that only move pixels
-    turn_error: float  # largest under the group's other elements; zero where it has none
-    turn_floor: float  # what interpolation alone does at that element
+    validation: float  # accuracy
+    upright: float  # test accuracy
+    turned_images: int  # test images used in the rotation sweep
+    turned: float  # mean accuracy over the angles of the sweep
+    worst: float  # accuracy at the worst angle
+    angles: int  # number of angles of the sweep, evenly over the circle
+    audited: int  # test images used in the audit
+    exact_error: float  # largest relative change of the output under elements that permute pixels
+    turn_error: float  # largest change under the group's other elements; zero if there are none
+    turn_floor: float  # change due to interpolation alone at that element
     control: str  # a transformation outside the group
     control_error: float
     limits: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Described:
-    """A network's file: what it is, and what its card says."""
+class NetworkInfo:
+    """A network's file: description, classes, size and card."""
 
     path: Path
-    description: dict[str, Any]  # of the network, as :func:`unpose.nn.rebuild` takes it
+    description: dict[str, Any]  # for :func:`unpose.nn.rebuild`
     classes: tuple[str, ...]
     parameters: int
     size: int  # bytes
@@ -71,13 +72,13 @@ def save_with_card(
     path: str | os.PathLike[str], network: Network, classes: tuple[str, ...], recipe: dict[str, Any], light: Light,
     card: Card,
 ) -> Path:  # fmt: skip
-    """Write a network with its card; only what is needed to run it and to say what it is."""
+    """Write a network with its recipe, the light of its training images and its card."""
     notes = {"recipe": recipe, "light": asdict(light), "card": asdict(card)}
     return save_network(path, network, classes=classes, notes=notes)
 
 
-def describe(path: str | os.PathLike[str]) -> Described:
-    """What the file of a network says about itself; ``ValueError`` where it has no card."""
+def describe(path: str | os.PathLike[str]) -> NetworkInfo:
+    """Read description and card of a network's file; raises ``ValueError`` if it has no card."""
     source = Path(path)
     notes = read_notes(source)
     given = notes.get("card")
@@ -87,7 +88,7 @@ def describe(path: str | os.PathLike[str]) -> Described:
         raise ValueError(f"{source} has no card" + (f" that can be read: {', '.join(differing)}" if differing else ""))
     content = source.read_bytes()
     network = load_network(source)
-    return Described(
+    return NetworkInfo(
         source,
         network.description,
         read_classes(source),
@@ -100,38 +101,36 @@ def describe(path: str | os.PathLike[str]) -> Described:
 
 
 def read_light(path: str | os.PathLike[str]) -> Light | None:
-    """How light falls in the images that a saved network learnt from, where its file says so."""
+    """Read the brightness statistics of the training images from a network's file, or None if it has none."""
     given = read_notes(path).get("light")
     if given is None:
         return None
     names = [field.name for field in fields(Light)]
     if not isinstance(given, dict) or set(given) != set(names):
-        raise ValueError(f"{path}: its note about light must name {', '.join(names)}, got {given!r}")
+        raise ValueError(f"{path}: its note `light` must have the entries {', '.join(names)}, got {given!r}")
     for name in names:
         if not isinstance(given[name], int | float) or not abs(given[name]) <= 1e6:
             raise ValueError(f"{path}: light.{name} must be a number, got {given[name]!r}")
     return Light(**given)
 
 
-def card_markdown(model: Described) -> str:
-    """The card as Markdown."""
+def card_markdown(model: NetworkInfo) -> str:
+    """Format the card as Markdown."""
     card, description = model.card, model.description
     height, width = description["image_size"]
     colour = {1: "grey", 3: "colour"}.get(description["in_channels"], f"{description['in_channels']} channels")
-    light = (
-        f"{model.light}" if model.light is not None and model.light.is_common else "as in the data, no common ground"
-    )
+    light = f"{model.light}" if model.light is not None and model.light.is_common else "brightness as in the data"
     rows = {
-        "tells apart": ", ".join(model.classes),
-        "takes": f"{height} x {width} pixels, {colour}, values from 0 to 1, {light}",
+        "classes": ", ".join(model.classes),
+        "input": f"{height} x {width} pixels, {colour}, values from 0 to 1, {light}",
         "network": f"`{description['network']}`, group `{description['group']}`, {model.parameters:,} parameters",
-        "right answers, as they are": f"{card.upright:.2%} of {card.test_images:,} test images",
-        "right answers, turned": f"{card.turned:.2%} of {card.turned_images:,} test images on average over "
-        f"{card.angles} angles, {card.worst:.2%} at worst",
-        "change of the output": _audited(model),
+        "accuracy, upright": f"{card.upright:.2%} of {card.test_images:,} test images",
+        "accuracy, rotated": f"{card.turned:.2%} of {card.turned_images:,} test images on average over "
+        f"{card.angles} angles, {card.worst:.2%} at the worst angle",
+        "relative change of the output": _audit_summary(model),
         "trained with": f"`{card.command}`, {card.train_images:,} images, {card.training_seconds / 60:.0f} minutes",
-        "kept": f"epoch {card.chosen_epoch} of {card.epochs}, {card.validation:.2%} of {card.validation_images:,} "
-        "validation images right",
+        "epoch kept": f"{card.chosen_epoch} of {card.epochs}, validation accuracy {card.validation:.2%} of "
+        f"{card.validation_images:,} images",
         "data": f"{card.data}. {card.citation}. Licence: {card.licence}",
         "measured with": card.version,
         "file": f"`{model.path.name}`, {model.size:,} bytes, SHA-256 `{model.sha256}`",
@@ -144,9 +143,9 @@ def card_markdown(model: Described) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _audited(model: Described) -> str:
+def _audit_summary(model: NetworkInfo) -> str:
     card = model.card
-    told = f"{card.exact_error:.1g} under what only moves pixels"
+    text = f"{card.exact_error:.1g} under elements that permute pixels"
     if card.turn_error:
-        told += f", {card.turn_error:.2g} at worst under other turns (interpolation alone: {card.turn_floor:.2g})"
-    return f"{told}, {card.control_error:.2g} under a {card.control}; `unpose audit`, {card.audited} test images"
+        text += f", {card.turn_error:.2g} at most under other rotations (interpolation alone: {card.turn_floor:.2g})"
+    return f"{text}, {card.control_error:.2g} under a {card.control}; `unpose audit`, {card.audited} test images"
