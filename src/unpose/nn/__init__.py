@@ -1,7 +1,34 @@
-"""Networks for which a turned image is the same image: group attention and group convolution."""
+"""Layers and networks that are equivariant or invariant to a group: a rotated image is the same image.
+
+Most people need a network, :func:`gsa_net`, :func:`group_cnn` or :func:`swivel_net`, and train it with
+``unpose.train``. The layers are for networks of your own; :func:`group_attention` and :func:`orbit_attention` are the
+functions behind them, without weights.
+
+Which file to open, from top to bottom; each folder imports only those below it:
+
+============================================ =========================================================================
+``networks/gsa.py``                          the published group self-attention networks
+``networks/group_cnn.py``                    group convolution networks
+``networks/swivel.py``                       convolution stem, then attention
+``networks/scale.py``                        dilations: objects at unseen sizes
+``networks/patch.py``                        a vision transformer with Invariant Attention among patches
+``networks/base.py``, ``registry.py``        the base class; networks by name
+``networks/enlarge.py``                      carry weights over to a group with more rotations
+``layers/attention.py``                      lifting and group self-attention
+``layers/convolution.py``                    group convolution
+``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
+``layers/encodings.py``                      position encodings: separable (the paper's) and harmonic (steerable)
+``layers/invariant_attention.py``            Invariant Attention among patches, patch embedding over an orbit
+``functional/group_attention.py``            group attention: formula, shapes, pseudo-code, choice of implementation
+``functional/orbit_attention.py``            Invariant Attention among patches
+``functional/positions.py``                  relative positions and elements, position tables, dilations
+``functional/checks.py``                     parsing and checking of arguments
+``ops/``                                     operators: ``reference`` in plain PyTorch, kernels in ``cpu`` and ``cuda``
+============================================ =========================================================================
+"""
 
 from unpose.nn.functional.group_attention import estimate_memory, group_attention
-from unpose.nn.functional.orbit_attention import Attended, orbit_attention
+from unpose.nn.functional.orbit_attention import OrbitAttentionResult, orbit_attention
 from unpose.nn.functional.positions import position_table
 from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
@@ -9,21 +36,20 @@ from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
 from unpose.nn.networks.base import Network, count_parameters
-from unpose.nn.networks.enlarge import refined
+from unpose.nn.networks.enlarge import with_larger_group
 from unpose.nn.networks.group_cnn import group_cnn
-from unpose.nn.networks.gsa import PUBLISHED, GSAConfig, gsa_net
+from unpose.nn.networks.gsa import GSA_NET_CONFIGS, GSANetConfig, gsa_net
 from unpose.nn.networks.patch import patch_net
-from unpose.nn.networks.registry import NETWORKS, rebuild
+from unpose.nn.networks.registry import NETWORKS, create_network, rebuild
 from unpose.nn.networks.scale import scale_net, scale_pyramid
 from unpose.nn.networks.swivel import swivel_net
 from unpose.nn.ops.dispatch import implementation
 
 __all__ = [
+    "GSA_NET_CONFIGS",
     "NETWORKS",
-    "PUBLISHED",
-    "Attended",
     "ChannelNorm",
-    "GSAConfig",
+    "GSANetConfig",
     "GroupConv2d",
     "GroupPool",
     "GroupSelfAttention",
@@ -31,11 +57,13 @@ __all__ = [
     "InvariantAttentionBlock",
     "LiftingSelfAttention",
     "Network",
+    "OrbitAttentionResult",
     "OrbitEmbedding",
     "PointwiseLinear",
     "SeparableEncoding",
     "SpatialPool",
     "count_parameters",
+    "create_network",
     "estimate_memory",
     "group_attention",
     "group_cnn",
@@ -45,8 +73,8 @@ __all__ = [
     "patch_net",
     "position_table",
     "rebuild",
-    "refined",
     "scale_net",
     "scale_pyramid",
     "swivel_net",
+    "with_larger_group",
 ]

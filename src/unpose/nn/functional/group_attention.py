@@ -1,9 +1,33 @@
-"""The one core of group self-attention; lifting and group layers, local and global, are shells around it."""
+"""Group self-attention: the one function behind the lifting and group layers, local and global.
+
+The output at pixel i and group element h attends to every key, at pixel j and element k, in the window around i:
+
+``out(i, h) = sum_jk softmax_jk(<q(i, h), key(j, k) + P(h^-1 (x_j - x_i), h^-1 k)> / sqrt(d)) value(j, k)``
+
+Equation 14 (lifting: the input is an image, so there is one key element) and equation 16 (input on the group). In plain
+pseudo-code, for one image and one head, with the position table ``P`` of :func:`unpose.nn.position_table`::
+
+    for h in output_elements:
+        for i in pixels:
+            keys = [(j, k) for k in key_elements for j in pixels if j - i in window]   # never outside the image
+            scores = [dot(query[h, i], key[k, j] + P[h, k, j - i]) / sqrt(d) + bias[h, k, j - i] for j, k in keys]
+            weights = dropout(softmax(scores))
+            out[h, i] = sum(weight * value[k, j] for weight, (j, k) in zip(weights, keys))
+
+Where the code is:
+
+- this file: shape checks and the choice of implementation. :func:`group_attention` takes separate query, key and value;
+  :func:`projected_attention` takes them in one tensor, as a layer projects them; :func:`mapped_attention` also does the
+  projection. Each falls back on the one before it.
+- ``unpose.nn.ops.reference.attention``: the reference in plain PyTorch operations.
+- ``unpose.nn.ops.attention``: the fused kernels, which never write the scores to memory.
+- ``unpose.nn.layers.attention``: the layers, which add weights, an encoding and dropout.
+"""
 
 import torch
 from torch import Tensor
 
-from unpose.nn.functional.checks import check_dropout
+from unpose.nn.functional.checks import check_dropout, check_window
 from unpose.nn.ops.attention import (
     attend_fused,
     attend_mapped,
@@ -26,47 +50,50 @@ def group_attention(
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attention over pixels and group elements with a relative encoding.
+    """Attend over pixels and group elements with a relative position encoding.
 
     The output at pixel i and element h attends to every key (j, k) in its window,
 
     ``out(i, h) = sum_jk softmax_jk(<q(i, h), key(j, k) + P(h^-1 (x_j - x_i), h^-1 k)> / sqrt(d)) value(j, k)``,
 
-    equations 14 (one key element) and 16. Keys outside of the image take no part: they are masked, not zero.
+    equations 14 (one key element) and 16. Keys outside the image are masked, not zero.
 
     Parameters
     ----------
-    query : (batch, heads, outputs or 1, height, width, d)
-        One for each output element, or one shared by all: a map on the plane that is lifted.
-    key : (batch, heads, keys, height, width, d)
-        One for each element, or ``keys`` = 1 for a map on the plane.
-    value : (batch, heads, keys, height, width, any)
-    position : (heads or 1, outputs, keys, window_y, window_x, d)
-        The encoding, written out: entry ``[:, h, k, y, x]`` is P for output h, key k and the key's offset
-        ``(x - window_x // 2, y - window_y // 2)`` from the query. The windows are odd and at most ``2 size - 1``, which
-        reaches every pixel from every other: global attention. Which relative element a pair (h, k) has is settled in
-        the table (:func:`unpose.nn.position_table`); nothing below this function knows the group.
+    query : (batch, heads, outputs or 1, height, width, d) tensor
+        One query for each output element, or one shared by all of them: an image that is lifted to the group.
+    key : (batch, heads, keys, height, width, d) tensor
+        One key for each group element, or ``keys`` = 1 for an image.
+    value : (batch, heads, keys, height, width, v) tensor
+        The values, with any number of channels v.
+    position : (heads or 1, outputs, keys, window_y, window_x, d) tensor
+        Entry ``[:, h, k, y, x]`` is P for output h, key k and the offset ``(x - window_x // 2, y - window_y // 2)`` of
+        the key from the query. The window is odd and at most ``2 size - 1``, which is global attention. The table
+        already holds the relative element of each pair (h, k), see :func:`unpose.nn.position_table`; this function
+        does not know the group.
 
         With one more axis, (heads or 1, outputs, queries, keys, window_y, window_x, d), the result is the paper's
         double sum (equations 15 and 16): ``out(i, h)`` is the sum over h~ of the attention from q(i, h~) with
         ``P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k)``. The published relative element ``h^-1 (h~^-1 k)`` is not invariant;
         this one is.
-    bias : (heads or 1, outputs, keys, window_y, window_x), optional
-        Added to the scores; minus infinity leaves a key out. Each query must keep at least one key.
-    dropout : probability with which an attention weight is dropped.
+    bias : (heads or 1, outputs, keys, window_y, window_x) tensor, optional
+        Added to the scores; minus infinity removes a key. Every query must keep at least one key.
+    dropout : float, default 0.0
+        Probability with which an attention weight is dropped.
 
     Returns
     -------
-    (batch, heads, outputs, height, width, any)
+    (batch, heads, outputs, height, width, v) tensor
 
     Notes
     -----
-    Time and scores grow with ``outputs * keys * window_y * window_x`` for each pixel and head; the paper's sum has the
-    number of elements as a further factor.
+    Time grows with ``outputs * keys * window_y * window_x`` per pixel and head; the double sum multiplies this by the
+    number of elements.
 
-    Two implementations take exactly these tensors with a table of six axes: :func:`unpose.nn.ops.reference.attention.attend`, the
-    reference, and :func:`unpose.nn.ops.attention.attend_fused`, which keeps no scores; :func:`unpose.nn.implementation`
-    chooses. With dropout each draws in its own way, reproducibly from torch's seed.
+    Two implementations compute the same function: the reference in PyTorch operations
+    (``unpose.nn.ops.reference.attention``) and fused kernels that keep no scores (``unpose.nn.ops.attention``);
+    :func:`unpose.nn.implementation` chooses. With dropout they draw different random numbers, each reproducibly from
+    torch's seed.
 
     Examples
     --------
@@ -76,20 +103,77 @@ def group_attention(
     """
     check_dropout(dropout)
     if position.ndim == 7:
-        if bias is not None and (bias.ndim != 5 or bias.shape[1] != position.shape[1]):
-            raise ValueError(f"bias must be (heads or 1, outputs, keys, window_y, window_x), got {tuple(bias.shape)}")
-        parts = [
-            (position[:, h], None if bias is None else bias[:, h, None].expand(-1, position.shape[2], -1, -1, -1))
-            for h in range(position.shape[1])
-        ]
-        if not _is_fused(query, key, value, *parts[0]):
-            _check(query, key, value, *parts[0])
-            return attend_double(query, key, value, position, bias, dropout)
-        sums = (group_attention(query, key, value, own, bias=extra, dropout=dropout).sum(2) for own, extra in parts)
-        return torch.stack(list(sums), dim=2)
-    _check(query, key, value, position, bias)
-    method = attend_fused if _is_fused(query, key, value, position, bias) else attend
-    return method(query, key, value, position, bias, dropout)
+        return _double_sum(query, key, value, position, bias, dropout)
+    _check_shapes(query, key, value, position, bias)
+    attend_once = attend_fused if _is_fused(query, key, value, position, bias) else attend
+    return attend_once(query, key, value, position, bias, dropout)
+
+
+def _double_sum(
+    query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """Sum the attention of all query elements h~ for each output h; ``position`` has seven axes."""
+    outputs, queries = position.shape[1:3]
+    if bias is not None and (bias.ndim != 5 or bias.shape[1] != outputs):
+        raise ValueError(f"bias must be (heads or 1, outputs, keys, window_y, window_x), got {tuple(bias.shape)}")
+    tables = [
+        (position[:, h], None if bias is None else bias[:, h, None].expand(-1, queries, -1, -1, -1))
+        for h in range(outputs)
+    ]  # one table and bias of six and five axes for each output
+    if not _is_fused(query, key, value, *tables[0]):
+        _check_shapes(query, key, value, *tables[0])
+        return attend_double(query, key, value, position, bias, dropout)
+    sums = [
+        group_attention(query, key, value, table, bias=extra, dropout=dropout).sum(2)  # (b, heads, h, w, v)
+        for table, extra in tables
+    ]
+    return torch.stack(sums, dim=2)
+
+
+def projected_attention(
+    projected: Tensor,
+    position: Tensor,
+    *,
+    element: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Compute :func:`group_attention` of a query, key and value that lie in one tensor, as a layer projects them.
+
+    Their gradient is one tensor too, so no copy joins the three.
+
+    Parameters
+    ----------
+    projected : (batch, 3, heads, d, elements, height, width) tensor
+        Query, key and value.
+    position, bias, dropout
+        As for :func:`group_attention`.
+    element : (heads or 1, outputs, keys, e) tensor, optional
+        The last e channels of the position table, if they are the same for the whole window. ``position`` then has
+        the other channels, the same for all keys: (heads or 1, outputs, 1, window_y, window_x, d - e). The fused
+        kernels have less work with the two parts than with the joint table.
+
+    Returns
+    -------
+    (batch, heads, outputs, height, width, d) tensor
+
+    Examples
+    --------
+    >>> projected_attention(torch.randn(2, 3, 1, 6, 4, 5, 7), torch.randn(1, 4, 4, 3, 3, 6)).shape
+    torch.Size([2, 1, 4, 5, 7, 6])
+    """
+    check_dropout(dropout)
+    query_key_value = unprojected(projected)
+    if element is not None:
+        _, _, heads, channels, keys, height, width = projected.shape
+        _check_table((keys, keys), heads, channels, (height, width), position, element)
+        if bias is None and takes_parts(projected, channels) and _is_fused(*query_key_value, position, element):
+            return attend_projected(projected, position, element, None, dropout)
+        position = joint_table(position, element)
+    if position.ndim == 6 and _is_fused(*query_key_value, position, bias):
+        _check_shapes(*query_key_value, position, bias)
+        return attend_projected(projected, position, None, bias, dropout)
+    return group_attention(*query_key_value, position, bias=bias, dropout=dropout)
 
 
 def mapped_attention(
@@ -103,18 +187,24 @@ def mapped_attention(
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """:func:`projected_attention` of a linear map of the channels.
+    """Project feature maps to query, key and value, then compute :func:`projected_attention`.
+
+    One fused operator where the kernels support it (half precision on CUDA), two steps otherwise.
 
     Parameters
     ----------
-    maps : (batch, channels, elements, height, width)
-    weight, offset : (3 * heads * d, channels) and (3 * heads * d,)
+    maps : (batch, channels, elements, height, width) tensor
+        The feature maps.
+    weight, offset : (3 * heads * d, channels) and (3 * heads * d,) tensors
+        The linear map of the channels.
+    heads : int
+        Number of heads.
     position, element, bias, dropout
         As for :func:`projected_attention`.
 
     Returns
     -------
-    (batch, heads, outputs, height, width, d)
+    (batch, heads, outputs, height, width, d) tensor
 
     Examples
     --------
@@ -124,64 +214,57 @@ def mapped_attention(
     """
     check_dropout(dropout)
     channels, (keys, height, width) = len(weight) // (3 * heads), maps.shape[2:]
-    is_taken = position.ndim == 6 and bias is None and takes_maps(maps, weight, offset)
-    if is_taken and (element is None or takes_parts(maps, channels)):
+    is_supported = position.ndim == 6 and bias is None and takes_maps(maps, weight, offset)
+    if is_supported and (element is None or takes_parts(maps, channels)):
         _check_table((keys, keys), heads, channels, (height, width), position, element)
         return attend_mapped(maps, weight, offset, heads, position, element, dropout)
-    projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))  # (b, 3, n, d, keys, h, w)
+    projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))  # (b, 3, heads, d, keys, h, w)
     return projected_attention(projected, position, element=element, bias=bias, dropout=dropout)
 
 
-def projected_attention(
-    projected: Tensor,
-    position: Tensor,
-    *,
-    element: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """:func:`group_attention` of query, key and value in one tensor, and so their gradient: no copy joins the three.
-
-    Parameters
-    ----------
-    projected : (batch, 3, heads, d, elements, height, width)
-    position, bias, dropout
-        As for :func:`group_attention`.
-    element : (heads or 1, outputs, keys, e), optional
-        The last channels of the table, which are the same for the whole window; ``position`` has the others, the same
-        for all keys, (heads or 1, outputs, 1, window_y, window_x, d - e). That saves work where loops are fused.
-
-    Returns
-    -------
-    (batch, heads, outputs, height, width, d)
-
-    Examples
-    --------
-    >>> projected_attention(torch.randn(2, 3, 1, 6, 4, 5, 7), torch.randn(1, 4, 4, 3, 3, 6)).shape
-    torch.Size([2, 1, 4, 5, 7, 6])
-    """
-    check_dropout(dropout)
-    maps = unprojected(projected)
-    if element is not None:
-        _, _, heads, channels, keys, height, width = projected.shape
-        _check_table((keys, keys), heads, channels, (height, width), position, element)
-        if bias is None and takes_parts(projected, channels) and _is_fused(*maps, position, element):
-            return attend_projected(projected, position, element, None, dropout)
-        position = joint_table(position, element)
-    if position.ndim == 6 and _is_fused(*maps, position, bias):
-        _check(*maps, position, bias)
-        return attend_projected(projected, position, None, bias, dropout)
-    return group_attention(*maps, position, bias=bias, dropout=dropout)
-
-
 def joint_table(position: Tensor, element: Tensor) -> Tensor:
-    """(n, outputs, 1, window_y, window_x, c) and (n, outputs, keys, e) -> (n, outputs, keys, *window, c + e)."""
+    """Join the two parts of a position table.
+
+    (n, outputs, 1, window_y, window_x, c) and (n, outputs, keys, e) -> (n, outputs, keys, window_y, window_x, c + e)
+    """
     window, keys = position.shape[3:5], element.shape[2]
-    vectors = element[:, :, :, None, None].expand(-1, -1, -1, *window, -1)
+    vectors = element[:, :, :, None, None].expand(-1, -1, -1, *window, -1)  # (n, outputs, keys, *window, e)
     return torch.cat([position.expand(-1, -1, keys, -1, -1, -1), vectors], dim=-1)
 
 
+def estimate_memory(query: Tensor, key: Tensor, value: Tensor, position: Tensor, *, threads: int | None = None) -> int:
+    """Estimate the peak memory, in bytes, of a forward and backward pass of fused group attention on the CPU.
+
+    Inputs, result, all gradients and working memory are counted. The figure grows with the number of pixels and of
+    elements, not with pairs of elements or with the window; only the position table does.
+
+    Parameters
+    ----------
+    query, key, value, position : tensors
+        As for :func:`group_attention`, with a position table of six axes. Only shapes and types are read: tensors on
+        the ``meta`` device, which use no memory, are enough.
+    threads : int, default torch.get_num_threads()
+        Threads of the pass.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> maps = torch.empty(1, 9, 8, 256, 256, 10, device="meta")
+    >>> table = torch.empty(1, 8, 8, 5, 5, 10, device="meta")
+    >>> estimate_memory(maps, maps, maps, table, threads=2) < 2 * 2**30
+    True
+    """
+    from unpose.nn.ops.cpu.attention import peak_bytes  # late: importing numba takes time
+
+    _check_shapes(query, key, value, position, None)
+    return peak_bytes(query, key, value, position, threads or torch.get_num_threads())
+
+
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> bool:
+    """Return whether the fused kernels are to be used; raise a ``ValueError`` if they are demanded but cannot run."""
     if chosen() == "plain":
         return False
     reason = obstacle(query, key, value, position, bias)
@@ -192,33 +275,8 @@ def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias:
     return True
 
 
-def estimate_memory(query: Tensor, key: Tensor, value: Tensor, position: Tensor, *, threads: int | None = None) -> int:
-    """Bytes that a forward and backward pass of fused group attention holds at its peak on the CPU.
-
-    Inputs, result, all gradients and working memory are counted. It grows with pixels and with elements, not with pairs
-    of elements or with the window: only the position table does.
-
-    Parameters
-    ----------
-    query, key, value, position
-        As for :func:`group_attention`, with a table of six axes. Only shapes and types are read: tensors on the
-        ``meta`` device, which have no memory, will do.
-    threads : of the pass; by default those that torch uses now
-
-    Examples
-    --------
-    >>> maps = torch.empty(1, 9, 8, 256, 256, 10, device="meta")
-    >>> table = torch.empty(1, 8, 8, 5, 5, 10, device="meta")
-    >>> estimate_memory(maps, maps, maps, table, threads=2) < 2 * 2**30
-    True
-    """
-    from unpose.nn.ops.cpu.attention import peak_bytes  # late: numba takes its time to import
-
-    _check(query, key, value, position, None)
-    return peak_bytes(query, key, value, position, threads or torch.get_num_threads())
-
-
-def _check(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> None:
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> None:
+    """Raise a ``ValueError`` unless the shapes fit each other; ``position`` has six axes."""
     for name, tensor in (("query", query), ("key", key), ("value", value), ("position", position)):
         if tensor.ndim != 6:
             axes = "(heads, outputs, keys, window_y, window_x, channels)" if name == "position" else _AXES
@@ -241,11 +299,10 @@ def _check_table(
     position: Tensor,
     element: Tensor | None,
 ) -> None:
-    """Whether a table, in one part or two, is for so many query and key elements, heads and channels, and this size."""
-    (queries, keys), outputs, rest = elements, position.shape[1], 0
-    table_keys = position.shape[2]
+    """Raise a ``ValueError`` unless a table, in one part or two, fits ``elements`` (queries, keys) and the maps."""
+    (queries, keys), outputs, table_keys, table_channels = elements, *position.shape[1:3], position.shape[5]
     if element is not None:
-        table_keys, rest = element.shape[2], element.shape[3]
+        table_keys, table_channels = element.shape[2], table_channels + element.shape[3]
         if element.shape[:2] != position.shape[:2] or position.shape[2] != 1:
             raise ValueError(
                 f"a table in two parts must be (heads, outputs, 1, window_y, window_x, channels) and (heads, outputs, "
@@ -256,25 +313,12 @@ def _check_table(
             f"the position table is for {outputs} output and {table_keys} key elements, but there are {queries} query "
             f"and {keys} key elements: were they made for the same group?"
         )
-    if len(position) not in (1, heads) or position.shape[5] + rest != channels:
+    if len(position) not in (1, heads) or table_channels != channels:
         raise ValueError(
             f"the position table must have 1 or {heads} heads and {channels} channels like the query, got "
-            f"{len(position)} and {position.shape[5] + rest}"
+            f"{len(position)} and {table_channels}"
         )
     check_window((position.shape[3], position.shape[4]), size)
-
-
-def check_window(window: tuple[int, int], size: tuple[int, int] | None = None) -> None:
-    """Raise a ``ValueError`` unless a (height, width) window has a middle and no more than reaches across the image."""
-    if any(extent < 1 or extent % 2 == 0 for extent in window):
-        raise ValueError(
-            f"a window needs odd height and width, so that the query is in its middle, got {window[0]} x {window[1]}"
-        )
-    if size is not None and any(extent > 2 * full - 1 for extent, full in zip(window, size, strict=True)):
-        raise ValueError(
-            f"a window of {window[0]} x {window[1]} is larger than an image of {size[0]} x {size[1]} can fill: at most "
-            f"{2 * size[0] - 1} x {2 * size[1] - 1}, which is global attention"
-        )
 
 
 _AXES = "(batch, heads, elements, height, width, channels)"

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Layers as torch modules: attention, convolution, norm and pooling, position encodings, invariant attention."""

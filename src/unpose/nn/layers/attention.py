@@ -1,17 +1,32 @@
-"""Lifting and group self-attention as layers: projections, a position table, and the core."""
+"""Lifting and group self-attention as layers: projections and a position table around one function.
+
+Both layers compute, for every head,
+
+``out(i, h) = sum_jk softmax_jk(<q(i, h), key(j, k) + P(h^-1 (x_j - x_i), h^-1 k)> / sqrt(d)) value(j, k)``
+
+with :func:`unpose.nn.group_attention`, whose file has the shapes, the pseudo-code and the way to the reference and the
+kernels. What a layer does::
+
+    projected = linear(maps)                      # (b, 3, heads, d, keys, h, w): query, key, value
+    P = position_table(encoding, window)          # (heads or 1, order, keys, window, window, d)
+    out = group_attention(*projected, P)          # (b, heads, order, h, w, d)
+    return linear(out)                            # (b, out_channels, order, h, w)
+
+The input of :class:`LiftingSelfAttention` is an image, so it has one key element (equation 14); the input of
+:class:`GroupSelfAttention` is a map on the group (equation 16).
+"""
 
 import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import check_counts, check_dropout, check_maps
-from unpose.nn.functional.group_attention import check_window, mapped_attention
+from unpose.nn.functional.checks import check_dropout, check_feature_maps, check_positive, check_window, parse_finite
+from unpose.nn.functional.group_attention import mapped_attention
 from unpose.nn.functional.positions import (
-    dilated_neighbourhood,
+    dilation_bias,
     inverse_elements,
-    is_unimodular,
-    parse_finite,
     position_table,
+    preserves_area,
     relative_elements,
     widest_window,
 )
@@ -22,7 +37,11 @@ from unpose.nn.ops.pointwise import pointwise
 
 
 class _SelfAttention(nn.Module):
-    """What the two layers share: everything but which elements the input has."""
+    """The shared part of both layers: everything except which group elements the input has.
+
+    ``relations`` is (order, keys), or (order, queries, keys) for the double sum, and holds the index of the relative
+    element of each pair; ``n_relations`` is the number of relative elements, None for an encoding without them.
+    """
 
     inverses: Tensor
     relations: Tensor
@@ -34,7 +53,7 @@ class _SelfAttention(nn.Module):
         out_channels: int,
         *,
         relations: Tensor,
-        kinds: int | None,
+        n_relations: int | None,
         heads: int,
         head_channels: int,
         window: int | None,
@@ -44,7 +63,7 @@ class _SelfAttention(nn.Module):
         value_dropout: float,
     ) -> None:
         super().__init__()
-        check_counts(in_channels=in_channels, out_channels=out_channels, heads=heads, head_channels=head_channels)
+        check_positive(in_channels=in_channels, out_channels=out_channels, heads=heads, head_channels=head_channels)
         if reach is not None and not reach > 0:
             raise ValueError(f"reach must be a distance above 0 pixels, got {reach}")
         if window is not None:
@@ -54,13 +73,13 @@ class _SelfAttention(nn.Module):
         self.group, self.in_channels, self.heads, self.window = group, in_channels, heads, window
         check_dropout(attention_dropout)
         self.attention_dropout = attention_dropout
-        self._dilates = not is_unimodular(group)
-        self._table = None if window is None else (widest_window(group, window),) * 2
-        self.encoding = make_encoding(encoding, head_channels, kinds, heads, reach or max((window or 1) // 2, 1))
+        self._dilates = not preserves_area(group)
+        self._table_window = None if window is None else (widest_window(group, window),) * 2
+        self.encoding = make_encoding(encoding, head_channels, n_relations, heads, reach or max((window or 1) // 2, 1))
         self.project = nn.Linear(in_channels, 3 * heads * head_channels)
         self.merge = nn.Linear(heads * head_channels, out_channels)
         self.value_dropout = nn.Dropout(value_dropout)
-        # Constants of the group: they follow the module's device and are no part of what it has learnt.
+        # Constants of the group follow the module's device but are not saved with the weights.
         self.register_buffer("inverses", inverse_elements(group).contiguous(), persistent=False)
         self.register_buffer("relations", relations, persistent=False)
 
@@ -68,15 +87,15 @@ class _SelfAttention(nn.Module):
         return f"group={self.group}, in_channels={self.in_channels}, heads={self.heads}, window={self.window}"
 
     def _attend(self, maps: Tensor) -> Tensor:
-        """(b, channels, keys, h, w) -> (b, channels, order, h, w)"""
+        """(b, in_channels, keys, h, w) -> (b, out_channels, order, h, w)"""
         height, width = maps.shape[-2:]
-        kind = product_type(maps)
-        window = self._table or (2 * height - 1, 2 * width - 1)
-        position, element = self._position(window, kind)
+        dtype = product_type(maps)
+        window = self._table_window or (2 * height - 1, 2 * width - 1)
+        position, element = self._position_table(window, dtype)
         bias = None
         if self._dilates:
-            bias = dilated_neighbourhood(self.group, self.window, window, maps.shape[2])[None].to(maps.device, kind)
-        found = mapped_attention(
+            bias = dilation_bias(self.group, self.window, window, maps.shape[2])[None].to(maps.device, dtype)
+        attended = mapped_attention(
             maps,
             self.project.weight,
             self.project.bias,
@@ -85,41 +104,55 @@ class _SelfAttention(nn.Module):
             element=element,
             bias=bias,
             dropout=self.attention_dropout if self.training else 0.0,
-        )  # (b, n, order, h, w, d)
-        joined = found.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, n d, order, h, w)
+        )  # (b, heads, order, h, w, d)
+        joined = attended.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, heads * d, order, h, w)
         return self.value_dropout(pointwise(joined, self.merge.weight, self.merge.bias))
 
-    def _position(self, window: tuple[int, int], kind: torch.dtype) -> tuple[Tensor, Tensor | None]:
-        """The encoding written out, (n or 1, order, ..., keys, *window, d) in the type ``kind``; or in two parts."""
+    def _position_table(self, window: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Return the position table, (heads or 1, order, ..., keys, *window, d), or its two parts.
+
+        A separable encoding gives two parts, see :func:`unpose.nn.functional.group_attention.projected_attention`.
+        """
         if isinstance(self.encoding, SeparableEncoding) and has_table(self.encoding, self.inverses, self.relations):
-            return separable_table(self.encoding, self.inverses, self.relations, window, kind)
-        # In the weights' precision whatever the module was cast to on its way here: the same weights, the same bits.
+            return separable_table(self.encoding, self.inverses, self.relations, window, dtype)
+        # In the precision of the weights, whatever casts the module went through: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
         encoding = self.encoding
         if not isinstance(encoding, SeparableEncoding) or encoding.element is None or self.relations.ndim > 2:
-            return position_table(encoding, inverses, self.relations, window).to(kind), None
-        position = position_table(encoding.places, inverses, torch.zeros_like(self.relations[:, :1]), window)
-        return position.to(kind), encoding.element(self.relations)[None].to(kind)
+            return position_table(encoding, inverses, self.relations, window).to(dtype), None
+        position = position_table(encoding.encode_positions, inverses, torch.zeros_like(self.relations[:, :1]), window)
+        return position.to(dtype), encoding.element(self.relations)[None].to(dtype)
 
 
 class LiftingSelfAttention(_SelfAttention):
-    """Self-attention from the plane to the group (equation 14): (b, in, h, w) -> (b, out, order, h, w).
+    """Self-attention from images to maps on a group (equation 14): (b, in, h, w) -> (b, out, order, h, w).
 
     Parameters
     ----------
-    group : name or FiniteGroup
-        Point group, or ``dilations(...)`` (equation 20).
-    in_channels, out_channels : of the maps
-    heads, head_channels : number of heads and channels of each head's queries, keys and values
-    window : odd side of the square window; None attends to the whole image
-    reach : distance in pixels that the encoding spans; the window's radius by default, needed where there is none
-    encoding : ``"separable"`` (the paper's) or ``"harmonic"`` (steerable, one for each head)
-    attention_dropout, value_dropout : probabilities, of attention weights and of the layer's results
+    group : str or FiniteGroup
+        A point group such as ``"p4"``, or ``dilations(...)`` (equation 20).
+    in_channels, out_channels : int
+        Channels of the input and output maps.
+    heads : int
+        Number of heads.
+    head_channels : int
+        Channels of the query, key and value of each head.
+    window : int or None
+        Odd side of the square window in pixels; None attends to the whole image.
+    reach : float, optional
+        Distance in pixels that the encoding spans. Default: the radius of the window. Required for ``window=None``.
+    encoding : {"separable", "harmonic"}, default "separable"
+        :class:`unpose.nn.SeparableEncoding`, the paper's, or :class:`unpose.nn.HarmonicEncoding`, which is steerable
+        and has its own weights for each head.
+    attention_dropout : float, default 0.0
+        Dropout probability of the attention weights.
+    value_dropout : float, default 0.0
+        Dropout probability of the output.
 
     Notes
     -----
-    Parameters do not depend on the image size: images of any size, odd, even or not square, go through one layer, as
-    long as the window is at most 2 side - 1.
+    The weights do not depend on the image size: one layer takes images of any size, odd, even or not square, as long as
+    the window is at most ``2 side - 1``.
 
     Examples
     --------
@@ -147,7 +180,7 @@ class LiftingSelfAttention(_SelfAttention):
             in_channels,
             out_channels,
             relations=torch.zeros(group.order, 1, dtype=torch.long),
-            kinds=None,
+            n_relations=None,
             heads=heads,
             head_channels=head_channels,
             window=window,
@@ -158,19 +191,38 @@ class LiftingSelfAttention(_SelfAttention):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        check_maps(images, self.in_channels, None)
+        check_feature_maps(images, self.in_channels, None)
         return self._attend(images[:, :, None])
 
 
 class GroupSelfAttention(_SelfAttention):
-    """Self-attention on the group (equation 16): (b, in, order, h, w) -> (b, out, order, h, w).
+    """Self-attention between maps on a group (equation 16): (b, in, order, h, w) -> (b, out, order, h, w).
 
-    Parameters are those of :class:`LiftingSelfAttention`, and
-
-    mode : {"relative", "paper"}
-        ``"relative"``: the output at (i, h) asks with its own query, order^2 pairs of elements. ``"paper"``: the
-        paper's sum over the queries of all elements, order^3, with the invariant relative elements
-        ``(h^-1 h~, h^-1 k)``.
+    Parameters
+    ----------
+    group : str or FiniteGroup
+        A point group such as ``"p4"``, or ``dilations(...)`` (equation 21).
+    in_channels, out_channels : int
+        Channels of the input and output maps.
+    heads : int
+        Number of heads.
+    head_channels : int
+        Channels of the query, key and value of each head.
+    window : int or None
+        Odd side of the square window in pixels; None attends to the whole image.
+    reach : float, optional
+        Distance in pixels that the encoding spans. Default: the radius of the window. Required for ``window=None``.
+    encoding : {"separable", "harmonic"}, default "separable"
+        :class:`unpose.nn.SeparableEncoding`, the paper's, or :class:`unpose.nn.HarmonicEncoding`, which is steerable
+        and has its own weights for each head.
+    attention_dropout : float, default 0.0
+        Dropout probability of the attention weights.
+    value_dropout : float, default 0.0
+        Dropout probability of the output.
+    mode : {"relative", "paper"}, default "relative"
+        ``"relative"``: the output at (i, h) attends with its own query, at a cost of order^2 pairs of elements.
+        ``"paper"``: the paper's sum over the queries of all elements, at a cost of order^3, with the invariant relative
+        elements ``(h^-1 h~, h^-1 k)``.
 
     Examples
     --------
@@ -195,10 +247,10 @@ class GroupSelfAttention(_SelfAttention):
         mode: str = "relative",
     ) -> None:
         group = parse_finite(group)
-        relations, kinds = relative_elements(group)  # (order, order)
+        relations, n_relations = relative_elements(group)  # (order, order)
         if mode == "paper":
-            relations = relations[:, :, None] * kinds + relations[:, None, :]  # (order, order, order): h, h~, k
-            kinds = kinds**2
+            relations = relations[:, :, None] * n_relations + relations[:, None, :]  # (order, order, order): h, h~, k
+            n_relations = n_relations**2
         elif mode != "relative":
             raise ValueError(f"mode must be 'relative' or 'paper', got {mode!r}")
         super().__init__(
@@ -206,7 +258,7 @@ class GroupSelfAttention(_SelfAttention):
             in_channels,
             out_channels,
             relations=relations,
-            kinds=kinds,
+            n_relations=n_relations,
             heads=heads,
             head_channels=head_channels,
             window=window,
@@ -221,5 +273,5 @@ class GroupSelfAttention(_SelfAttention):
         return f"{super().extra_repr()}, mode={self.mode}"
 
     def forward(self, maps: Tensor) -> Tensor:
-        check_maps(maps, self.in_channels, self.group)
+        check_feature_maps(maps, self.in_channels, self.group)
         return self._attend(maps)

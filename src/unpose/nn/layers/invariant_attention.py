@@ -1,4 +1,4 @@
-"""Invariant Attention as a layer of a network, and the embedding that turns patches into tokens without a pose."""
+"""Invariant Attention as a layer, and an embedding of patches as tokens that do not depend on their pose."""
 
 import math
 
@@ -6,45 +6,53 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import check_counts
+from unpose.nn.functional.checks import check_positive, parse_point_group
 from unpose.nn.functional.orbit_attention import (
-    Attended,
+    OrbitAttentionResult,
+    group_operators,
     orbit_attention,
-    turning_operators,
-    turning_window,
+    orbit_mask,
     window_candidates,
 )
-from unpose.nn.networks.base import parse_point_group
 
 
 class InvariantAttentionBlock(nn.Module):
-    """Patches attend to each other up to pose and are replaced by their invariant means.
+    """Attention among patches up to pose: each patch is replaced by its invariant mean.
 
-    (b, rows, columns, channels, p, p) -> (b, rows, columns, out_channels, p, p), each in the pose of the patch it
-    replaces: a patch that is turned gets its mean turned, and no other patch notices.
+    (b, rows, columns, channels, p, p) -> (b, rows, columns, out_channels, p, p). Each mean has the pose of the patch
+    that it replaces: rotating one patch rotates its own mean and leaves all others unchanged.
 
-    The mean of patch j has two shares, its own ``W_jj v_j`` and that of the others, and each head has a value map for
-    either: ``out_j = sum_heads A W_jj v_j + B (mu_j - W_jj v_j)``. Equal maps give the invariant mean (2.5). Apart they
-    tell a patch among copies of itself from one without kin: both are equal to their mean.
+    The mean of patch j consists of its own part ``W_jj v_j`` and that of the other patches, and each head has a value
+    map for each: ``out_j = sum_heads A W_jj v_j + B (mu_j - W_jj v_j)``. Equal maps give the invariant mean (2.5). Two
+    maps can tell a patch that has copies from one that has none, although both equal their mean.
 
     Parameters
     ----------
-    group : turns, with or without mirror, among which poses are searched; more turns, finer poses
-    channels : of the patches, which may be pixels or features
-    patch_size : their side p
-    out_channels : ``channels`` unless given
-    heads : each has its own bandwidth and its own value map
-    neighbours : patches each patch attends to, itself included; None for all
-    window : side of the square of patches, around each patch, in which it looks for them; None for the whole grid
-    bandwidth : where training starts: the root mean square difference, in units of the patches, at which the kernel has
-        fallen to ``exp(-1/2)``. Heads start a factor of two apart, around this one.
-    smoothing : where training starts: standard deviation, in pixels, of the Gaussian through which patches are compared
+    group : str or FiniteGroup
+        Rotations, with or without mirrors, among which poses are searched; more rotations give finer poses.
+    channels : int
+        Channels of the patches, which may be pixels or features.
+    patch_size : int
+        Side p of a patch in pixels.
+    out_channels : int, default channels
+        Channels of the output.
+    heads : int, default 1
+        Number of heads; each has its own bandwidth and value maps.
+    neighbours : int, optional
+        Number of patches that each patch attends to, itself included; all of them by default.
+    window : int, optional
+        Odd side, in patches, of the square around each patch in which it attends; the whole grid by default.
+    bandwidth : float, default 0.05
+        Initial bandwidth: the root mean square difference, in units of the patches, at which the kernel has fallen to
+        ``exp(-1/2)``. The heads start a factor of two apart, centred on this value.
+    smoothing : float, default 1.0
+        Initial standard deviation, in pixels, of the Gaussian with which patches are smoothed before comparison.
 
     Notes
     -----
-    See :func:`unpose.nn.orbit_attention` for the weights and poses. Value maps act on the channels of each pixel, so
-    they commute with turns and are applied once, after the mean. With three turns or more only the disc inside a patch
-    counts, which stays in the frame at every angle.
+    See :func:`unpose.nn.orbit_attention` for the weights and poses. The value maps act on the channels of each pixel,
+    so they commute with rotations and are applied once, after the mean. With three rotations or more, only the
+    inscribed disc of a patch is used, which stays inside the patch at every angle.
 
     Examples
     --------
@@ -54,7 +62,7 @@ class InvariantAttentionBlock(nn.Module):
     """
 
     operators: Tensor
-    frame: Tensor
+    mask: Tensor
 
     def __init__(
         self,
@@ -71,8 +79,8 @@ class InvariantAttentionBlock(nn.Module):
     ) -> None:
         super().__init__()
         out_channels = channels if out_channels is None else out_channels
-        check_counts(channels=channels, patch_size=patch_size, out_channels=out_channels, heads=heads)
-        check_counts(neighbours=1 if neighbours is None else neighbours)
+        check_positive(channels=channels, patch_size=patch_size, out_channels=out_channels, heads=heads)
+        check_positive(neighbours=1 if neighbours is None else neighbours)
         if window is not None and (window < 1 or window % 2 == 0):
             raise ValueError(f"window must be odd, so that a patch is in its middle, got {window}")
         for name, width in (("bandwidth", bandwidth), ("smoothing", smoothing)):
@@ -80,22 +88,22 @@ class InvariantAttentionBlock(nn.Module):
                 raise ValueError(f"{name} must be a positive number, got {width}")
         self.group = parse_point_group(group)
         self.channels, self.patch_size, self.neighbours, self.window = channels, patch_size, neighbours, window
-        # Logarithms: widths stay positive, and a step of the optimizer is a step in proportion.
-        apart = torch.arange(heads) - (heads - 1) / 2
-        self.log_bandwidth = nn.Parameter(math.log(bandwidth) + math.log(2) * apart)
+        # Logarithms keep the widths positive and make optimizer steps relative.
+        octaves = torch.arange(heads) - (heads - 1) / 2
+        self.log_bandwidth = nn.Parameter(math.log(bandwidth) + math.log(2) * octaves)
         self.log_smoothing = nn.Parameter(torch.tensor(math.log(smoothing)))
         self.value = nn.Linear(2 * heads * channels, out_channels, bias=False)
-        _keep_constants(self, self.group, patch_size)
+        _register_constants(self, self.group, patch_size)
 
-    def attend(self, patches: Tensor) -> Attended:
-        """Who attends to whom, in what pose, and the means before the value maps; patches are counted row by row."""
+    def attend(self, patches: Tensor) -> OrbitAttentionResult:
+        """Return weights, poses and means before the value maps; patches are numbered row by row."""
         _check_patches(patches, self.channels, self.patch_size)
         rows, columns = patches.shape[1:3]
         window = self.window
-        # Copies differ by little, and half precision has no digits left for small differences of large sums.
+        # Half precision cannot represent the small differences between copies of a patch.
         with torch.autocast(patches.device.type, enabled=False):
             return orbit_attention(
-                self._framed(patches),
+                self._masked(patches),
                 self.group,
                 self.log_bandwidth.exp(),
                 self.log_smoothing.exp(),
@@ -105,27 +113,39 @@ class InvariantAttentionBlock(nn.Module):
             )
 
     def forward(self, patches: Tensor) -> Tensor:
+        """(b, rows, columns, channels, p, p) -> (b, rows, columns, out_channels, p, p)"""
         attended = self.attend(patches)
-        # A patch comes first among those it attends to.
-        own = torch.einsum("bnh,bncyx->bnhcyx", attended.weights[:, :, 0], self._framed(patches))
-        shares = torch.cat([own, attended.means - own], dim=2).flatten(2, 3)  # (b, n, 2 * heads * channels, p, p)
-        values = self.value(shares.movedim(2, -1)).movedim(-1, 2)  # (b, n, out_channels, p, p)
+        # Neighbour 0 of every patch is the patch itself.
+        own = torch.einsum("bnh,bncyx->bnhcyx", attended.weights[:, :, 0], self._masked(patches))
+        parts = torch.cat([own, attended.means - own], dim=2).flatten(2, 3)  # (b, n, 2 * heads * channels, p, p)
+        values = self.value(parts.movedim(2, -1)).movedim(-1, 2)  # (b, n, out_channels, p, p)
         return values.unflatten(1, patches.shape[1:3])
 
-    def _framed(self, patches: Tensor) -> Tensor:
-        """(b, rows, columns, c, p, p) -> (b, n, c, p, p), zero outside of what stays in the frame."""
-        return (patches.to(self.frame.dtype) * self.frame).flatten(1, 2)
+    def _masked(self, patches: Tensor) -> Tensor:
+        """(b, rows, columns, c, p, p) -> (b, n, c, p, p), zero outside the mask."""
+        return (patches.to(self.mask.dtype) * self.mask).flatten(1, 2)
 
     def extra_repr(self) -> str:
         return f"{self.group}, patch_size={self.patch_size}, neighbours={self.neighbours}, window={self.window}"
 
 
 class OrbitEmbedding(nn.Module):
-    """Tokens that do not depend on pose: the largest answer of learnt patches over the orbit.
+    """Patch embedding that does not depend on the pose of a patch: the maximum response of learnt filters over poses.
 
     (b, rows, columns, channels, p, p) -> (b, rows * columns, width). The token is ``max_g <weight, g patch> + bias``,
     the kernel (2.2) with an inner product in place of the Gaussian. With the group ``c1`` it is the linear patch
-    embedding of a vision transformer, and it has as many parameters with any other.
+    embedding of a vision transformer; the number of parameters is the same for every group.
+
+    Parameters
+    ----------
+    group : str or FiniteGroup
+        The poses: rotations, with or without mirrors.
+    channels : int
+        Channels of the patches.
+    patch_size : int
+        Side p of a patch in pixels.
+    width : int
+        Channels of a token.
 
     Examples
     --------
@@ -134,33 +154,36 @@ class OrbitEmbedding(nn.Module):
     """
 
     operators: Tensor
-    frame: Tensor
+    mask: Tensor
 
     def __init__(self, group: str | FiniteGroup, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
         self.group = parse_point_group(group)
         self.channels, self.patch_size = channels, patch_size
         self.linear = nn.Linear(channels * patch_size**2, width)
-        _keep_constants(self, self.group, patch_size)
+        _register_constants(self, self.group, patch_size)
 
     def forward(self, patches: Tensor) -> Tensor:
         _check_patches(patches, self.channels, self.patch_size)
-        flat = (patches * self.frame).flatten(1, 2).flatten(2)  # (b, n, c * p * p)
+        flat = (patches * self.mask).flatten(1, 2).flatten(2)  # (b, n, c * p * p)
         weight = self.linear.weight.unflatten(1, (self.channels, -1))  # (width, c, p * p)
-        # <w, A x> = <A^T w, x>: there are fewer weights to turn than patches.
-        turned = torch.einsum("wct,ats->awcs", weight, self.operators).flatten(2).flatten(0, 1)
-        answers = (flat @ turned.mT).unflatten(-1, (self.group.order, -1))  # (b, n, order, width)
-        return answers.amax(2) + self.linear.bias
+        # <w, A x> = <A^T w, x>: transform the filters, which are fewer than the patches.
+        filters = torch.einsum("wct,ats->awcs", weight, self.operators)  # (order, width, c, p * p)
+        responses = (flat @ filters.flatten(2).flatten(0, 1).mT).unflatten(
+            -1, (self.group.order, -1)
+        )  # (b, n, order, width)
+        return responses.amax(2) + self.linear.bias
 
 
-def _keep_constants(module: nn.Module, group: FiniteGroup, patch_size: int) -> None:
-    """Constants of the group: they follow the module's device and type and are no part of what it has learnt."""
+def _register_constants(module: nn.Module, group: FiniteGroup, patch_size: int) -> None:
+    """Register the operators and the mask as buffers that follow device and type but are not saved."""
     dtype = torch.get_default_dtype()
-    module.register_buffer("operators", turning_operators(group, patch_size).to(dtype), persistent=False)
-    module.register_buffer("frame", turning_window(group, patch_size).to(dtype), persistent=False)
+    module.register_buffer("operators", group_operators(group, patch_size).to(dtype), persistent=False)
+    module.register_buffer("mask", orbit_mask(group, patch_size).to(dtype), persistent=False)
 
 
 def _check_patches(patches: Tensor, channels: int, size: int) -> None:
+    """Raise a ``ValueError`` unless the patches are floating point and (b, rows, columns, channels, size, size)."""
     if patches.ndim != 6 or patches.shape[3:] != (channels, size, size):
         raise ValueError(
             f"patches must be (batch, rows, columns, {channels}, {size}, {size}), got shape {tuple(patches.shape)}"

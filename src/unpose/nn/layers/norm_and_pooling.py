@@ -1,7 +1,7 @@
-"""Layers beside attention and convolution: norm and pooling that keep the symmetry. Swish is ``torch.nn.SiLU``.
+"""Norm, pointwise linear layer and pooling, all equivariant. Swish is ``torch.nn.SiLU``.
 
-On a GPU what lies between the attention layers is bound by memory: maps stay where they are, the places of a channel
-side by side, as the loops of attention read and write them.
+These layers are bound by memory on a GPU. They keep the memory layout of the attention kernels, in which the pixels of
+a channel are contiguous, and so need no copies.
 """
 
 import torch
@@ -13,10 +13,23 @@ from unpose.nn.ops.pointwise import pointwise
 
 
 class ChannelNorm(nn.Module):
-    """Layer norm over the channels of each pixel and element: (b, channels, ...) -> the same.
+    """Layer norm over the channels of each pixel and group element: (b, channels, ...) -> (b, channels, ...).
 
-    Statistics never mix places or elements, so moving them and norming commute. With ``swish`` the result goes through
-    Swish, in the same pass on a GPU. ``eps`` is added to the variance.
+    Statistics never mix pixels or elements, so the norm commutes with every permutation of them.
+
+    Parameters
+    ----------
+    channels : int
+        Channels of the maps.
+    swish : bool, default False
+        Whether to apply Swish to the result, in the same pass on a GPU.
+    eps : float, default 1e-5
+        Added to the variance.
+
+    Examples
+    --------
+    >>> ChannelNorm(3)(torch.rand(2, 3, 4, 5, 7)).shape
+    torch.Size([2, 3, 4, 5, 7])
     """
 
     def __init__(self, channels: int, *, swish: bool = False, eps: float = 1e-5) -> None:
@@ -33,19 +46,34 @@ class ChannelNorm(nn.Module):
 
 
 def norm_swish(channels: int, *, eps: float = 1e-5) -> tuple[nn.Module, nn.Module]:
-    """Norm and Swish as two members of ``nn.Sequential``. The second is empty: it keeps the names in saved files."""
+    """Return norm with Swish and an empty module, for ``nn.Sequential``; the second keeps the names in saved files."""
     return ChannelNorm(channels, swish=True, eps=eps), nn.Identity()
 
 
 class PointwiseLinear(nn.Linear):
-    """A linear map of the channels, the same at each pixel and element: (b, in, ...) -> (b, out, ...)."""
+    """Linear map of the channels, the same at every pixel and group element: (b, in, ...) -> (b, out, ...).
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Channels of the input and output maps.
+    bias : bool, default True
+        Whether to add a learnt constant to each output channel.
+    device, dtype : optional
+        As for :class:`torch.nn.Linear`.
+
+    Examples
+    --------
+    >>> PointwiseLinear(3, 11)(torch.rand(2, 3, 4, 5, 7)).shape
+    torch.Size([2, 11, 4, 5, 7])
+    """
 
     def forward(self, maps: Tensor) -> Tensor:
         return pointwise(maps, self.weight, self.bias)
 
 
 class _Pool(nn.Module):
-    """What pools by the ``"max"`` or the ``"mean"``."""
+    """The shared constructor of the pooling layers."""
 
     def __init__(self, kind: str = "max") -> None:
         super().__init__()
@@ -58,17 +86,27 @@ class _Pool(nn.Module):
 
 
 class SpatialPool(_Pool):
-    """Halve height and width by the ``"max"`` or ``"mean"`` of neighbours: (b, c, ..., h, w) -> ceil(h/2), ceil(w/2).
+    """Halve height and width: (b, c, ..., h, w) -> (b, c, ..., ceil(h / 2), ceil(w / 2)).
 
-    An even side is cut into pairs. An odd side would lose its last row to pairs, and a turned image another one; there
-    three neighbours around every second pixel are taken, and those outside of the image do not count. Either way the
-    windows are symmetric about the centre, so turns and mirrors commute with pooling at every size.
+    An even side is pooled in pairs. On an odd side, pairs would drop the last row, which is another row in the rotated
+    image; there, windows of three pixels around every second pixel are pooled, without those outside the image. Either
+    way the windows are symmetric about the centre, so pooling commutes with quarter turns and mirrors at every size.
+
+    Parameters
+    ----------
+    kind : {"max", "mean"}, default "max"
+        What to take of each window.
+
+    Examples
+    --------
+    >>> SpatialPool("max")(torch.rand(2, 3, 4, 5, 8)).shape
+    torch.Size([2, 3, 4, 3, 4])
     """
 
     def forward(self, maps: Tensor) -> Tensor:
         kernel = [3 if side % 2 else 2 for side in maps.shape[-2:]]
         padding = [side % 2 for side in maps.shape[-2:]]
-        flat = maps.flatten(1, -3)  # (b, channels, h, w)
+        flat = maps.flatten(1, -3)  # (b, c * ..., h, w)
         if self.kind == "max":
             pooled = max_pool2d(flat, kernel, stride=2, padding=padding)
         else:
@@ -77,7 +115,18 @@ class SpatialPool(_Pool):
 
 
 class GroupPool(_Pool):
-    """The ``"max"`` or ``"mean"`` over the group axis: (b, c, order, ...) -> (b, c, ...), maps on the plane."""
+    """Pool over the group axis, which turns equivariant maps into invariant ones: (b, c, order, ...) -> (b, c, ...).
+
+    Parameters
+    ----------
+    kind : {"max", "mean"}, default "max"
+        What to take over the elements.
+
+    Examples
+    --------
+    >>> GroupPool("mean")(torch.rand(2, 3, 4, 5, 7)).shape
+    torch.Size([2, 3, 5, 7])
+    """
 
     def forward(self, maps: Tensor) -> Tensor:
         if maps.ndim < 3:

@@ -1,4 +1,4 @@
-"""What all networks share: they are invariant to a point group and can say how they were built."""
+"""The base class of all networks, which records how a network was built."""
 
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -7,39 +7,59 @@ import numpy as np
 from torch import nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.positions import parse_finite
 
 
 class Network(nn.Module):
-    """A classifier of images: (b, in_channels, h, w) -> (b, n_classes), plain tensors.
+    """Base class of image classifiers: (b, in_channels, h, w) -> (b, n_classes).
 
-    ``description`` holds the name of the function that built it and its arguments, nothing but strings, numbers, lists
-    and dictionaries; :func:`unpose.nn.rebuild` makes the same network with fresh weights from it.
+    Its attribute ``description`` holds the name of the function that built the network and its arguments, as plain
+    strings, numbers, lists and dictionaries that JSON can hold; :func:`unpose.nn.rebuild` builds the same network with
+    new weights from it.
+
+    Parameters
+    ----------
+    group : FiniteGroup
+        The group to which the network is invariant.
+    **arguments : Any
+        The other entries of the description.
+
+    Examples
+    --------
+    >>> from unpose.nn import group_cnn
+    >>> group_cnn("c4", 1, 10, 28, width=5).description["width"]
+    5
     """
 
     def __init__(self, group: FiniteGroup, **arguments: Any) -> None:
         super().__init__()
         self.group = group
-        self.description = {"group": group.name} | {name: _plain(value) for name, value in arguments.items()}
-
-
-def parse_point_group(group: str | FiniteGroup) -> FiniteGroup:
-    """The point group with this name; networks keep one map for each element and need all products inside."""
-    found = parse_finite(group)
-    if not found.is_group:
-        raise ValueError(f"a network needs a group that is closed, such as c4, c8 or d4, got {found}")
-    return found
+        self.description = {"group": group.name} | {name: _as_json(value) for name, value in arguments.items()}
 
 
 def count_parameters(network: nn.Module) -> int:
-    """How many numbers a network learns."""
+    """Count the learnt parameters of a module.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Any module.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> count_parameters(nn.Linear(3, 5))
+    20
+    """
     return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
+    """Convert dataclasses, tuples and NumPy numbers to values that JSON can hold."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {name: _plain(part) for name, part in asdict(value).items()}
+        return {name: _as_json(part) for name, part in asdict(value).items()}
     if isinstance(value, tuple | list):
-        return [_plain(part) for part in value]
-    # NumPy's numbers, such as a count of classes, have no place in JSON.
+        return [_as_json(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value

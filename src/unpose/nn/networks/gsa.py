@@ -1,4 +1,4 @@
-"""Group self-attention networks as published (figure F.1 and appendix F), with layers that are equivariant."""
+"""The published group self-attention networks (figure F.1 and appendix F), with layers that are truly equivariant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,27 +7,43 @@ from typing import Any
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import as_size, halved
-from unpose.nn.functional.group_attention import check_window
+from unpose.nn.functional.checks import as_image_size, check_window, parse_point_group, pooled_size
 from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool, norm_swish
-from unpose.nn.networks.base import Network, parse_point_group
+from unpose.nn.networks.base import Network
 from unpose.nn.ops.autocast import full_precision
 
 
 @dataclass(frozen=True)
-class GSAConfig:
-    """What varies among the published networks.
+class GSANetConfig:
+    """The architecture of a :func:`gsa_net`: what differs between the published networks.
 
     Parameters
     ----------
-    lifted : channels of the lifting layer
-    stages : channels of the attention blocks, stage by stage; maps are halved between stages
-    window : side of the attention window, None for global attention
-    heads : number of heads; each has half of a block's channels
-    attention_dropout, value_dropout : in every attention layer
-    input_dropout, stage_dropout : of the image, and after every halving
-    pool_last : whether the last stage is halved too
+    lifted : int
+        Channels of the lifting layer, at least 4.
+    stages : tuple of tuples of int
+        Channels of the attention blocks of each stage, at least 6; maps are halved between stages.
+    window : int or None, default 5
+        Odd side of the attention window, None for global attention.
+    heads : int, default 9
+        Number of heads; each has half of a block's channels.
+    attention_dropout : float, default 0.1
+        Dropout probability of attention weights.
+    value_dropout : float, default 0.1
+        Dropout probability after every attention layer.
+    input_dropout : float, default 0.0
+        Dropout probability of the image.
+    stage_dropout : float, default 0.0
+        Dropout probability after every halving.
+    pool_last : bool, default False
+        Whether maps are halved after the last stage too.
+
+    Examples
+    --------
+    >>> config = GSANetConfig(lifted=6, stages=((6,), (8, 8)), window=3, heads=2)
+    >>> gsa_net("c4", 1, 10, 28, config=config).description["config"]["stages"]
+    [[6], [8, 8]]
     """
 
     lifted: int
@@ -41,50 +57,52 @@ class GSAConfig:
     pool_last: bool = False
 
     def __post_init__(self) -> None:
-        # Lists come back from JSON; a value compares and hashes as tuples.
+        # JSON gives lists; tuples make the configuration comparable and hashable.
         object.__setattr__(self, "stages", tuple(tuple(stage) for stage in self.stages))
         if self.lifted < 4 or any(channels < 6 for stage in self.stages for channels in stage):
             raise ValueError(
-                f"a lifting layer needs at least 4 channels and a block 6, for an encoding of x, y and element in half "
-                f"of them; got {self.lifted} and {self.stages}"
+                f"a lifting layer needs at least 4 channels and a block 6, because half of them encode x, y and the "
+                f"element; got {self.lifted} and {self.stages}"
             )
 
 
-PUBLISHED = {
-    "rotated-mnist": GSAConfig(20, ((20, 20), (20, 20, 20))),
-    "cifar-10": GSAConfig(96, ((96, 96), (192, 192), (192, 192)), input_dropout=0.3, stage_dropout=0.2),
-    "patch-camelyon": GSAConfig(12, ((), (24,), (48, 48), (96,)), pool_last=True),
+GSA_NET_CONFIGS = {
+    "rotated-mnist": GSANetConfig(20, ((20, 20), (20, 20, 20))),
+    "cifar-10": GSANetConfig(96, ((96, 96), (192, 192), (192, 192)), input_dropout=0.3, stage_dropout=0.2),
+    "patch-camelyon": GSANetConfig(12, ((), (24,), (48, 48), (96,)), pool_last=True),
 }
-"""The networks of appendix F.1, F.2 and F.3 by name."""
+"""The published architectures of appendix F.1, F.2 and F.3 by name."""
 
 
 class _Block(nn.Module):
-    """One block of figure F.1: attention, then two pointwise layers, each beside a shortcut."""
+    """One block of figure F.1: attention, then two pointwise layers, each with a residual connection."""
 
-    def __init__(self, group: FiniteGroup, inside: int, outside: int, config: GSAConfig, reach: float | None) -> None:
+    def __init__(
+        self, group: FiniteGroup, in_channels: int, out_channels: int, config: GSANetConfig, reach: float | None
+    ) -> None:
         super().__init__()
         self.attention = nn.Sequential(
-            *norm_swish(inside),
+            *norm_swish(in_channels),
             GroupSelfAttention(
                 group,
-                inside,
-                outside,
+                in_channels,
+                out_channels,
                 heads=config.heads,
-                head_channels=outside // 2,
+                head_channels=out_channels // 2,
                 window=config.window,
                 reach=reach,
                 attention_dropout=config.attention_dropout,
             ),
-            *norm_swish(outside),
+            *norm_swish(out_channels),
             nn.Dropout(config.value_dropout),
         )
         self.pointwise = nn.Sequential(
-            PointwiseLinear(outside, outside // 2),
-            *norm_swish(outside // 2),
-            PointwiseLinear(outside // 2, outside),
-            ChannelNorm(outside),
+            PointwiseLinear(out_channels, out_channels // 2),
+            *norm_swish(out_channels // 2),
+            PointwiseLinear(out_channels // 2, out_channels),
+            ChannelNorm(out_channels),
         )
-        self.shortcut = nn.Identity() if inside == outside else PointwiseLinear(inside, outside)
+        self.shortcut = nn.Identity() if in_channels == out_channels else PointwiseLinear(in_channels, out_channels)
 
     def forward(self, maps: Tensor) -> Tensor:
         maps = full_precision(self.shortcut(maps)) + self.attention(maps)
@@ -92,10 +110,10 @@ class _Block(nn.Module):
 
 
 class GSANet(Network):
-    """See :func:`gsa_net`."""
+    """The network of :func:`gsa_net`."""
 
     def __init__(
-        self, group: FiniteGroup, in_channels: int, n_classes: int, image_size: tuple[int, int], config: GSAConfig
+        self, group: FiniteGroup, in_channels: int, n_classes: int, image_size: tuple[int, int], config: GSANetConfig
     ) -> None:
         super().__init__(
             group, network="gsa_net", in_channels=in_channels, n_classes=n_classes, image_size=image_size, config=config
@@ -124,7 +142,7 @@ class GSANet(Network):
                     check_window((config.window, config.window), size)
             if index < len(config.stages) - 1 or config.pool_last:
                 blocks += [SpatialPool("max"), nn.Dropout(config.stage_dropout)]
-                size = halved(size)
+                size = pooled_size(size)
                 reach = reach and max(reach / 2, 1.0)
         self.features = nn.Sequential(*blocks)
         self.classify = PointwiseLinear(channels, n_classes, bias=False)
@@ -141,21 +159,33 @@ def gsa_net(
     n_classes: int,
     image_size: int | Sequence[int],
     *,
-    config: str | GSAConfig | dict[str, Any] = "rotated-mnist",
+    config: str | GSANetConfig | dict[str, Any] = "rotated-mnist",
 ) -> GSANet:
-    """A group self-attention network (figure F.1): (b, in_channels, h, w) -> (b, n_classes), invariant to the group.
+    """Create a group self-attention network (figure F.1), invariant to the group.
 
     Parameters
     ----------
-    group : name or FiniteGroup
+    group : str or FiniteGroup
         The paper's Z2 is ``c1``, M is ``d1``, R4, R8, R12 and R16 are ``c4``, ``c8``, ``c12``, ``c16``, R4M is ``d4``.
-    image_size : side, or (height, width)
-        Checked against the windows; global attention scales its encoding by it. Other sizes go through as well.
-    config : name in :data:`PUBLISHED`, a :class:`GSAConfig`, or its fields
+    in_channels : int
+        Channels of the images.
+    n_classes : int
+        Number of classes.
+    image_size : int or (int, int)
+        Side, or (height, width), in pixels. Windows must fit it, and global attention scales its
+        encoding by it. Other sizes work as well.
+    config : str, GSANetConfig or dict, default "rotated-mnist"
+        A published architecture, ``"rotated-mnist"``, ``"cifar-10"`` or ``"patch-camelyon"``, or one of your own, or
+        the fields of one.
+
+    Returns
+    -------
+    Network
+        A torch module: (b, in_channels, h, w) -> (b, n_classes).
 
     Notes
     -----
-    Parameters, counted and as published:
+    Number of parameters, here and as published:
 
     ================  =========================================  =========
     network           here                                       published
@@ -165,18 +195,28 @@ def gsa_net(
     patch-camelyon    206,494 (c1), 206,602 (c4), 206,746 (d4)   205.66K
     ================  =========================================  =========
 
-    The paper prints one number for all groups; its first is that of 16 rotations (each element has an embedding in each
-    layer), its second that of either group, cut off after two digits. The third we cannot reach from the text, which
-    names four blocks and lists five widths: 0.4 to 0.5 % more here. The released code of the second and third also
-    norms between blocks (3.00M and 207K) and that of the first and third crops borders between layers; neither is in
-    the paper and neither is here. The paper gives no window for the second and third; 5 is ours.
+    The paper gives one number for all groups. The first is that of 16 rotations (each element has an embedding in each
+    layer), the second that of either group, truncated after two digits. The third cannot be reproduced from the text,
+    which names four blocks and lists five widths: there are 0.4 to 0.5 % more here. The published code of the second
+    and third also has norms between blocks (3.00M and 207K), and that of the first and third crops borders between
+    layers; neither is in the paper, and neither is here. The paper gives no window for the second and third; 5 is our
+    choice.
 
     The head is the paper's: a linear map, the maximum over the group, the mean over the image.
+
+    Examples
+    --------
+    >>> import torch
+    >>> config = GSANetConfig(lifted=6, stages=((6,), (8,)), window=3, heads=2)
+    >>> gsa_net("c4", 1, 10, 28, config=config)(torch.rand(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
     """
     if isinstance(config, str):
-        if config not in PUBLISHED:
-            raise ValueError(f"unknown configuration {config!r}; known: {', '.join(PUBLISHED)}, or give a GSAConfig")
-        config = PUBLISHED[config]
-    elif not isinstance(config, GSAConfig):
-        config = GSAConfig(**config)
-    return GSANet(parse_point_group(group), in_channels, n_classes, as_size(image_size), config)
+        if config not in GSA_NET_CONFIGS:
+            raise ValueError(
+                f"unknown configuration {config!r}; known: {', '.join(GSA_NET_CONFIGS)}, or pass a GSANetConfig"
+            )
+        config = GSA_NET_CONFIGS[config]
+    elif not isinstance(config, GSANetConfig):
+        config = GSANetConfig(**config)
+    return GSANet(parse_point_group(group), in_channels, n_classes, as_image_size(image_size), config)

@@ -1,4 +1,4 @@
-"""The networks by name, and a network from its description."""
+"""All networks by name; a new network is added to ``NETWORKS``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +17,46 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     "scale_net": scale_net,
     "patch_net": patch_net,
 }
+"""The functions that build networks, by name; recipes and saved files refer to networks by these names."""
+
+
+def create_network(name: str, **options: Any) -> Network:
+    """Create a network by its name, with new weights.
+
+    Parameters
+    ----------
+    name : str
+        ``"gsa_net"`` (group self-attention), ``"group_cnn"`` (group convolution), ``"swivel_net"`` (convolution, then
+        attention), ``"scale_net"`` (dilations) or ``"patch_net"`` (attention among patches).
+    **options : Any
+        Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`.
+
+    Returns
+    -------
+    Network
+
+    Examples
+    --------
+    >>> network = create_network("group_cnn", group="p4", in_channels=1, n_classes=10, image_size=28)
+    >>> network.group.name
+    'c4'
+    """
+    if name not in NETWORKS:
+        raise ValueError(f"unknown network {name!r}; known: {', '.join(NETWORKS)}")
+    return NETWORKS[name](**options)
 
 
 def rebuild(description: dict[str, Any]) -> Network:
-    """The network that a description stands for, with fresh weights.
+    """Build the network that a description stands for, with new weights.
+
+    Parameters
+    ----------
+    description : dict
+        The attribute ``description`` of a network, or the same read from JSON.
+
+    Returns
+    -------
+    Network
 
     Examples
     --------
@@ -28,11 +64,9 @@ def rebuild(description: dict[str, Any]) -> Network:
     >>> rebuild(network.description).description == network.description
     True
     """
-    arguments = dict(description)
-    name = arguments.pop("network", None)
-    if name not in NETWORKS:
-        raise ValueError(f"unknown network {name!r}; known: {', '.join(NETWORKS)}")
+    options = dict(description)
+    name = options.pop("network", None)
     try:
-        return NETWORKS[name](**arguments)
+        return create_network(name, **options)
     except TypeError as error:
         raise ValueError(f"the description of a {name} does not fit: {error}") from error

@@ -1,4 +1,4 @@
-"""Our own network: convolutions on the group see the strokes, attention on the group relates them."""
+"""The network of this library: group convolutions extract features, group attention relates them."""
 
 from collections.abc import Sequence
 
@@ -6,27 +6,28 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import as_size, check_counts, halved
-from unpose.nn.functional.group_attention import check_window
+from unpose.nn.functional.checks import as_image_size, check_positive, check_window, parse_point_group, pooled_size
 from unpose.nn.layers.attention import GroupSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
-from unpose.nn.networks.base import Network, parse_point_group
+from unpose.nn.networks.base import Network
 
 
 class _ConvBlock(nn.Sequential):
-    """Convolution, batch norm over elements and pixels together, Swish."""
+    """Group convolution, batch norm over elements and pixels together, Swish."""
 
-    def __init__(self, group: FiniteGroup, inside: int, outside: int, kernel_size: int, lifting: bool = False) -> None:
+    def __init__(
+        self, group: FiniteGroup, in_channels: int, out_channels: int, kernel_size: int, lifting: bool = False
+    ) -> None:
         super().__init__(
-            GroupConv2d(group, inside, outside, kernel_size, lifting=lifting, bias=False),
-            nn.BatchNorm3d(outside),
+            GroupConv2d(group, in_channels, out_channels, kernel_size, lifting=lifting, bias=False),
+            nn.BatchNorm3d(out_channels),
             nn.SiLU(),
         )
 
 
 class _AttentionBlock(nn.Module):
-    """Attention and two pointwise layers, each normed before and added to what came in."""
+    """Attention, then two pointwise layers, each with a norm before and a residual connection."""
 
     def __init__(self, group: FiniteGroup, channels: int, heads: int, window: int, dropout: float) -> None:
         super().__init__()
@@ -57,7 +58,7 @@ class _AttentionBlock(nn.Module):
 
 
 class SwivelNet(Network):
-    """See :func:`swivel_net`."""
+    """The network of :func:`swivel_net`."""
 
     def __init__(
         self,
@@ -90,12 +91,12 @@ class SwivelNet(Network):
         size = image_size
         for before, width, depth in zip(widths, widths[1:], depths, strict=False):
             layers += [SpatialPool("max"), _ConvBlock(group, before, width, 5)]
-            size = halved(size)
+            size = pooled_size(size)
             if depth:
                 check_window((window, window), size)
             layers += [_AttentionBlock(group, width, heads, window, dropout) for _ in range(depth)]
         self.features = nn.Sequential(*layers)
-        self.summits, self.means = GroupPool("max"), GroupPool("mean")
+        self.max_pool, self.mean_pool = GroupPool("max"), GroupPool("mean")
         self.classify = nn.Sequential(
             nn.LayerNorm(2 * widths[-1]),
             nn.Dropout(dropout),
@@ -104,8 +105,8 @@ class SwivelNet(Network):
 
     def forward(self, images: Tensor) -> Tensor:
         """(b, in_channels, h, w) -> (b, n_classes)"""
-        seen = self.features(images).mean((-2, -1))  # (b, channels, order)
-        return self.classify(torch.cat([self.summits(seen), self.means(seen)], dim=1))
+        features = self.features(images).mean((-2, -1))  # (b, channels, order)
+        return self.classify(torch.cat([self.max_pool(features), self.mean_pool(features)], dim=1))
 
 
 def swivel_net(
@@ -120,7 +121,7 @@ def swivel_net(
     window: int = 5,
     dropout: float = 0.1,
 ) -> SwivelNet:
-    """Convolution stem, group attention blocks, invariant head: (b, in_channels, h, w) -> (b, n_classes).
+    """Create a network with a convolution stem and group attention blocks, invariant to the group.
 
     Two convolutions at full size (7 pixels, lifting; 5 pixels). Then for each further width: halve the maps, one
     5-pixel convolution, and ``depth`` attention blocks (norm first, residual, harmonic encodings). The head takes the
@@ -128,18 +129,34 @@ def swivel_net(
 
     Parameters
     ----------
-    group : name or FiniteGroup
-    image_size : side or (height, width), for checking windows; other sizes go through as well
-    widths : channels of the stem and of each stage
-    depths : attention blocks in each stage, one number fewer than widths
-    heads : of the attention; each has ``width // heads`` channels
-    window : side of the attention window
-    dropout : after attention, pointwise layers and before the last linear map
+    group : str or FiniteGroup
+        A point group such as ``"c8"`` or ``"d4"``.
+    in_channels : int
+        Channels of the images.
+    n_classes : int
+        Number of classes.
+    image_size : int or (int, int)
+        Side, or (height, width), in pixels. Windows must fit it; other sizes work as well.
+    widths : sequence of int, default (24, 48, 72)
+        Channels of the stem and of each stage.
+    depths : sequence of int, default (2, 2)
+        Number of attention blocks of each stage, one entry fewer than ``widths``.
+    heads : int, default 6
+        Number of heads; each has ``width // heads`` channels.
+    window : int, default 5
+        Odd side of the attention window in pixels.
+    dropout : float, default 0.1
+        Dropout probability after attention, after pointwise layers and before the last linear map.
+
+    Returns
+    -------
+    Network
+        A torch module: (b, in_channels, h, w) -> (b, n_classes).
 
     Notes
     -----
     The convolutions have batch norm: in short trials on a few hundred digits it learnt much faster than norms of single
-    images. Its running averages lag behind weights that move fast, so train with a learning rate that falls to zero;
+    images. Its running averages lag behind weights that change fast, so train with a learning rate that decays to zero;
     before that, results in evaluation mode can be far below those of training.
 
     Examples
@@ -149,15 +166,15 @@ def swivel_net(
     """
     if len(widths) < 2 or len(depths) != len(widths) - 1:
         raise ValueError(
-            f"widths must name the stem and at least one stage, depths one number for each stage; got {tuple(widths)} "
-            f"and {tuple(depths)}"
+            f"widths must have an entry for the stem and at least one stage, depths one for each stage; got "
+            f"{tuple(widths)} and {tuple(depths)}"
         )
-    check_counts(heads=heads)
+    check_positive(heads=heads)
     return SwivelNet(
         parse_point_group(group),
         in_channels,
         n_classes,
-        as_size(image_size),
+        as_image_size(image_size),
         tuple(widths),
         tuple(depths),
         heads,
