@@ -20,20 +20,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from unpose.cli.shared.networks import sweep_angles
 
 import unpose
-from unpose.audit import EquivarianceError, equivariance_error
-from unpose.cli.shared.networks import sweep_angles
+from unpose.audit import EquivarianceReport, equivariance_error
 from unpose.data import Split, credit, load
-from unpose.files.atomic import write_text
-from unpose.images import as_batch
-from unpose.images.light import light_of
+from unpose.files import write_text
+from unpose.images import as_batch, measure_light
 from unpose.train import (
-    Card,
     accuracy,
     accuracy_by_angle,
-    card_markdown,
-    describe,
     load_network,
     named_recipe,
     pretrained_file,
@@ -41,8 +37,8 @@ from unpose.train import (
     read_classes,
     read_recipe,
     recipe_names,
-    save_with_card,
 )
+from unpose.train.cards import Card, card_markdown, describe, save_with_card
 from unpose.train.pretrained import WEIGHTS
 from unpose.train.recipe import recipe_table
 
@@ -76,7 +72,7 @@ def sample(test: Split, most: int) -> Split:
     return test.take(np.unique(np.linspace(0, len(test) - 1, most).astype(int)))
 
 
-def audited(network, part: Split) -> EquivarianceError:
+def audited(network, part: Split) -> EquivarianceReport:
     """The audit, which the network must hold."""
     measured = equivariance_error(network, as_batch(part.images, dtype=torch.float32), network.group)
     if not measured.holds():
@@ -84,7 +80,7 @@ def audited(network, part: Split) -> EquivarianceError:
     return measured
 
 
-def swept(network, test: Split, audit: EquivarianceError) -> np.ndarray:
+def swept(network, test: Split, audit: EquivarianceReport) -> np.ndarray:
     """Right answers at the angles of `unpose evaluate`: (angles,)."""
     angles = sweep_angles()
     if "turn 90" not in audit.elements:
@@ -157,7 +153,7 @@ def ship(
     )
     return save_with_card(
         weights / f"{name}.safetensors", network.cpu(), read_classes(run / "model.safetensors"), recipe_table(recipe),
-        light_of(data.train.images), card,
+        measure_light(data.train.images), card,
     )  # fmt: skip
 
 

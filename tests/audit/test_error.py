@@ -202,7 +202,7 @@ def test_continuous_groups_are_drawn_by_seed():
     # mass is kept by turns and shifts, as far as resampling keeps it
     assert draw[0].errors.max() < 0.01
     only_shifts = equivariance_error(lambda x: x.sum((2, 3)), smooth_noise(3, 1, (19, 19)), "translation", n_elements=3)
-    assert "read each error beside its floor" in str(only_shifts)
+    assert "compare each error with its floor" in str(only_shifts)
     assert not only_shifts.decides
     assert draw[0].decides
 
@@ -270,7 +270,7 @@ def test_mirror_of_a_regular_output_tries_every_answer():
     measured = equivariance_error(crossed, smooth_noise(2, 2, (9, 9)), group, "regular")
     assert measured.worst_exact < 1e-6
     assert measured.control_error < 1e-6
-    assert "may hold for a larger group" in str(measured)
+    assert "its group may be larger" in str(measured)
 
 
 GOOD = smooth_noise(2, 1, (6, 6))
@@ -287,11 +287,11 @@ GOOD = smooth_noise(2, 1, (6, 6))
         (lambda x: x.flatten(1).argmax(1), GOOD, "c4", {}, "one-hot"),
         (lambda x: x.sum((2, 3)), GOOD, "c4", {"output": "image"}, "at least 3 axes"),
         (lambda x: x.sum((2, 3)), GOOD, "c4", {"output": "vector"}, "'regular image'"),
-        (lambda x: x, GOOD, "c4", {"output": "regular"}, "must have 4 places"),
+        (lambda x: x, GOOD, "c4", {"output": "regular"}, "must have 4 entries"),
         (lambda x: x.sum((2, 3)), GOOD, "c4", {"output": "regular"}, "no group axis 2"),
         (lambda x: x, GOOD, "se2", {"output": "regular"}, "finite group"),
         (lambda x: x, GOOD, "so3", {}, "unknown group 'so3'"),
-        (lambda x: x, GOOD, "c4", {"input": "invariant"}, "does not move"),
+        (lambda x: x, GOOD, "c4", {"input": "invariant"}, "does not transform"),
         (lambda x: x, GOOD, "c4", {"input": "regular", "output": "image"}, "input with pixels"),
         (lambda x: x, GOOD[:0], "c4", {}, "empty"),
         (lambda x: x, GOOD[:1], "c4", {}, "two different inputs"),

@@ -25,11 +25,11 @@ def test_a_right_network_has_no_culprit(group, frame):
     found = audit_modules(Network(group), smooth_noise(3, 2, frame), group)
     assert found.error < 1e-6
     assert found.culprits == ()
-    moves = {row.name: (row.takes, row.gives) for row in found.rows}
+    moves = {row.name: (row.input_kind, row.output_kind) for row in found.rows}
     assert moves["lift"] == ("image", "regular image, axis 2")
     assert moves["last"] == ("regular image, axis 2", "regular image, axis 2")
     assert moves["pool"] == ("regular image, axis 2", "invariant")
-    assert all(row.own < 1e-6 for row in found.rows)
+    assert all(row.own_error < 1e-6 for row in found.rows)
 
 
 BROKEN = {
@@ -59,8 +59,8 @@ def test_the_module_broken_on_purpose_is_named_and_no_other(case):
     assert [row.name for row in guilty] == [culprit]
     # those after it receive what is broken, and are cleared all the same
     after = [row for row in found.rows if row.name in ("last", "pool", "head") and row.name != culprit]
-    assert after[-1].arrives > 1e-3
-    assert all(row.own < 1e-6 for row in after)
+    assert after[-1].input_error > 1e-3
+    assert all(row.own_error < 1e-6 for row in after)
 
 
 def test_rolling_the_axis_of_a_cyclic_group_is_no_mistake():
@@ -100,14 +100,14 @@ def test_a_plain_convolution_is_the_culprit_of_a_plain_network():
     found = audit_modules(network, smooth_noise(3, 2, (8, 8)), "c4")
     assert found.culprits == ("0",)
     # four features and four elements: a vector that does not move is not taken for one on the group
-    assert [row.own for row in found.rows[2:]] == pytest.approx([0] * 4, abs=1e-6)
+    assert [row.own_error for row in found.rows[2:]] == pytest.approx([0] * 4, abs=1e-6)
 
 
 def test_features_as_many_as_elements_do_not_confuse():
     network = nn.Sequential(Lifting("c4", 2, 4), RolledAxis(), GroupConvolution("c4", 4, 4), PoolGroupAndPixels())
     found = audit_modules(network, smooth_noise(4, 2, (4, 4)), "c4")
     assert found.culprits == ()
-    assert found.rows[2].takes == "regular image, axis 2"
+    assert found.rows[2].input_kind == "regular image, axis 2"
 
 
 def test_the_output_may_move():
@@ -151,13 +151,13 @@ def test_modules_of_several_inputs_and_outputs(spoilt):
     found = audit_modules(Gated(spoilt), smooth_noise(3, 2, (6, 6)), "c4", "regular image")
     assert found.culprits == (("after",) if spoilt else ())
     (gate,) = (row for row in found.rows if row.name == "gate")
-    assert gate.takes == gate.gives == "regular image, axis 2 & invariant"
+    assert gate.input_kind == gate.output_kind == "regular image, axis 2 & invariant"
 
 
 def test_tensors_are_seen_before_a_module_works_in_place():
     network = nn.Sequential(Lifting("c4", 2, 3), nn.ReLU(inplace=True), PoolGroupAndPixels())
     found = audit_modules(network, smooth_noise(3, 2, (7, 7)), "c4")
-    assert [row.own for row in found.rows] == pytest.approx([0] * 4, abs=1e-6)
+    assert [row.own_error for row in found.rows] == pytest.approx([0] * 4, abs=1e-6)
 
 
 def test_nothing_is_left_on_the_network():
@@ -181,11 +181,11 @@ class Undecided(nn.Module):
 @pytest.mark.parametrize(
     ("network", "group", "options", "message"),
     [
-        (Network("c4"), "c3", {}, "only moves pixels"),
-        (Network("c4"), "translation", {}, "only moves pixels"),
+        (Network("c4"), "c3", {}, "no quarter turn or mirror"),
+        (Network("c4"), "translation", {}, "no quarter turn or mirror"),
         (lambda x: x, "c4", {}, "torch module"),
-        (Undecided(), "c4", {"output": "image"}, "other modules"),
-        (nn.Conv2d(2, 3, 3), "c4", {"output": "regular"}, "must have 4 places"),
+        (Undecided(), "c4", {"output": "image"}, "different modules"),
+        (nn.Conv2d(2, 3, 3), "c4", {"output": "regular"}, "must have 4 entries"),
         (nn.Sequential(nn.Flatten(2), nn.LSTM(49, 5)), "c4", {}, "got tuple"),
     ],
 )
@@ -196,6 +196,6 @@ def test_wrong_calls_say_what_is_wrong(network, group, options, message):
 
 def test_a_network_of_one_size_says_so():
     network = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.LayerNorm([3, 5, 7]))
-    with pytest.raises(ValueError, match=r"fails on its input after 'turn 90', \(3, 2, 7, 5\)"):
+    with pytest.raises(ValueError, match=r"fails on inputs transformed by 'turn 90', \(3, 2, 7, 5\)"):
         audit_modules(network, smooth_noise(3, 2, (5, 7)), "c4", "image")
     assert audit_modules(network, smooth_noise(3, 2, (5, 7)), "c2", "image").culprits == ("0",)

@@ -12,7 +12,7 @@ from unpose.nn import (
     GroupConv2d,
     GroupPool,
     GroupSelfAttention,
-    GSAConfig,
+    GSANetConfig,
     LiftingSelfAttention,
     SpatialPool,
     gsa_net,
@@ -55,7 +55,7 @@ def test_layers(layer, group):
 
 @pytest.fixture(scope="module")
 def network():
-    small = GSAConfig(lifted=4, stages=((6,), (6,)), window=3, heads=2)
+    small = GSANetConfig(lifted=4, stages=((6,), (6,)), window=3, heads=2)
     return contrasted(gsa_net("c4", in_channels=2, n_classes=5, image_size=7, config=small))
 
 
@@ -68,7 +68,7 @@ def test_a_network_is_invariant_and_so_is_each_of_its_modules(network):
     assert not found.remarks()
     audit = audit_modules(network, images, "c4")
     assert audit.culprits == ()
-    assert all(row.own < 1e-5 for row in audit.rows), str(audit)
+    assert all(row.own_error < 1e-5 for row in audit.rows), str(audit)
 
 
 @pytest.mark.parametrize("spoilt", [PoolPixels(), AbsolutePositions(7)])

@@ -50,7 +50,7 @@ class Element:
         """Whether it permutes pixels without interpolation: quarter turns, mirrors, and the swap of quadrants."""
         return self.pose is None or self.quarter_turns is not None
 
-    def keeps(self, frame: tuple[int, int]) -> bool:
+    def preserves(self, frame: tuple[int, int]) -> bool:
         """Whether it is exact and preserves the (height, width) of a frame."""
         return self.is_exact and (frame[0] == frame[1] or self.quarter_turns is None or self.quarter_turns[0] % 2 == 0)
 
@@ -73,7 +73,7 @@ def elements_of(group: Group, frame: tuple[int, int], count: int, generator: tor
     drawn = group.random(
         count, generator=generator, max_shift=side / 8, max_scale=1.25, max_tilt=0.2 / side, dtype=torch.float64
     )
-    fits = [element for element in exact_elements(group) if element.keeps(frame)]
+    fits = [element for element in exact_elements(group) if element.preserves(frame)]
     return [*fits, *(Element(_name(pose), pose) for pose in drawn.cpu())]
 
 

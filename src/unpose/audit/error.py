@@ -1,4 +1,4 @@
-"""How far a function is from equivariant: one relative error per element, beside what interpolation alone costs."""
+"""Measure the equivariance error of any function, per group element, beside the error of interpolation alone."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,70 +10,102 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.audit.actions import Kind, act, check_shape, comparable, disc_window, kind_of, there_and_back
+from unpose.audit.actions import Kind, act, check_shape, disc_window, kind_of, round_trip, valid_mask
 from unpose.audit.elements import Element, content_radius, control_for, elements_of
 from unpose.groups import FiniteGroup, Group, parse
 
 NEARLY_CONSTANT = 1e-3
-"""Below this discrimination a function hardly looks at its input, and a small error means little."""
+"""Below this discrimination a function hardly depends on its input, and a small error means little."""
 
 
 @dataclass(frozen=True)
-class EquivarianceError:
-    """What :func:`equivariance_error` measured; ``print`` it for the table.
+class EquivarianceReport:
+    """The result of :func:`equivariance_error`; ``print`` it to see the table.
 
-    Entry 0 of each array is the identity: f called twice on the same input.
+    Entry 0 of each array is the identity, for which f is called twice on the same input.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group.
+    input, output : str
+        Kinds of the input and the output.
+    elements : tuple of k str
+        Names of the group elements.
+    exact : (k,) array of bool
+        Whether the element permutes pixels without interpolation.
+    errors : (k,) array
+        ``||f(g x) - g f(x)|| / ||g f(x)||``.
+    floors : (k,) array
+        The error that interpolation alone causes in f(x) and in the output; 0 for exact elements.
+    input_floors : (k,) array
+        Relative change of the input when it is transformed and transformed back; 0 for exact elements.
+    by_input : (k, n) array
+        The error of each input, relative to the root mean square norm over all inputs.
+    control : str
+        Name of a transformation outside the group.
+    control_error, control_floor : float
+        Error and interpolation floor of the control.
+    discrimination : float
+        Spread of f over the inputs: 0 for a constant function, near 1 if outputs of different inputs are unrelated.
+
+    Examples
+    --------
+    >>> images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> report = equivariance_error(lambda x: x.sum((2, 3)), images, "c4")
+    >>> report.elements
+    ('identity', 'turn 90', 'turn 180', 'turn 270')
     """
 
     group: str
     input: str
     output: str
-    elements: tuple[str, ...]  # k names
-    exact: NDArray[np.bool_]  # (k,) whether the element only moves pixels
-    errors: NDArray[np.float64]  # (k,) ||f(gx) - g f(x)|| / ||g f(x)||
-    floors: NDArray[np.float64]  # (k,) what interpolation alone does to f and to its output; 0 where exact
-    input_floors: NDArray[np.float64]  # (k,) what turning the input and turning it back costs; 0 where exact
-    by_input: NDArray[np.float64]  # (k, n) the same error of each input, over the mean norm of all
-    control: str  # a transformation outside the group
+    elements: tuple[str, ...]
+    exact: NDArray[np.bool_]
+    errors: NDArray[np.float64]
+    floors: NDArray[np.float64]
+    input_floors: NDArray[np.float64]
+    by_input: NDArray[np.float64]
+    control: str
     control_error: float
     control_floor: float
-    discrimination: float  # 0 for a constant function, near 1 where every input has an output of its own
+    discrimination: float
 
     @property
     def worst(self) -> int:
-        """The element with the largest error."""
+        """Index of the element with the largest error."""
         return int(self.errors.argmax())
 
     @property
     def worst_exact(self) -> float:
-        """The largest error of the elements that only move pixels."""
+        """The largest error of the exact elements."""
         return float(self.errors[self.exact].max())
 
     @property
     def worst_of_discrimination(self) -> float:
-        """The largest error as a share of what tells inputs apart, which a large constant part cannot hide."""
+        """The largest error divided by the discrimination, so that a large constant part of f cannot hide it."""
         return float(self.errors.max() / self.discrimination) if self.discrimination else float(self.errors.any())
 
     @property
     def is_nearly_constant(self) -> bool:
-        """Whether f gives nearly the same output whatever it is shown: then no error of it counts for much."""
+        """Whether f gives nearly the same output for every input, so that its errors mean little."""
         return self.discrimination < NEARLY_CONSTANT
 
     @property
     def decides(self) -> bool:
-        """Whether any element but the identity only moves pixels: without one :meth:`holds` says next to nothing."""
+        """Whether any element but the identity is exact; otherwise :meth:`holds` only compares f with itself."""
         return bool(self.exact[1:].any())
 
     def holds(self, tolerance: float = 1e-5) -> bool:
-        """Whether every element that only moves pixels stays within the tolerance, and f is not nearly constant.
+        """Whether the error of every exact element is within the tolerance, and f is not nearly constant.
 
-        Resampled elements do not decide: they are to be read beside their floors. Where there are no others, see
-        :attr:`decides`.
+        Elements that need interpolation are not considered: compare their errors with their floors. See
+        :attr:`decides` for groups without exact elements.
         """
         return self.worst_exact <= tolerance and not self.is_nearly_constant
 
     def table(self) -> str:
-        """The measurement as text, one line per element."""
+        """Format the report as text, one line per element."""
         width = max(len("worst / discrimination"), len("control: " + self.control), *map(len, self.elements))
         lines = [f"{'under ' + self.group:{width}} {'error':>9} {'floor':>9} {'(pixels)':>9}"]
         for i, name in enumerate(self.elements):
@@ -87,7 +119,7 @@ class EquivarianceError:
         return "\n".join(lines)
 
     def remarks(self) -> list[str]:
-        """What to be careful about when reading the numbers."""
+        """Warnings about how to read the numbers."""
         found = []
         if self.is_nearly_constant:
             found.append("nearly constant: the output hardly depends on the input, so small errors mean little")
@@ -95,14 +127,16 @@ class EquivarianceError:
             found.append("not repeatable: two calls on the same input differ (the identity's error)")
         if self.control_error <= max(1e-2 * self.discrimination, self.control_floor):
             found.append(
-                f"the control ({self.control}) is not told apart: f may hold for a larger group, or ignore pose"
+                f"f is equivariant to the control ({self.control}) too: its group may be larger, or it ignores pose"
             )
         lost = ~self.exact & (self.errors > 2 * self.floors) & (self.errors > self.control_error / 2)
         if lost.any():
             names = ", ".join(np.array(self.elements)[lost][:3]) + (", ..." if lost.sum() > 3 else "")
             found.append(f"far above the floor, and about as large as the control: {names}")
         if not self.decides and len(self.elements) > 1:
-            found.append("no element only moves pixels on this grid: read each error beside its floor")
+            found.append(
+                "every element but the identity needs interpolation on this grid: compare each error with its floor"
+            )
         return found
 
     def __str__(self) -> str:
@@ -119,48 +153,52 @@ def equivariance_error(
     group_axis: int = 2,
     n_elements: int = 16,
     random_state: int = 0,
-) -> EquivarianceError:
+) -> EquivarianceReport:
     """Measure ``||f(g x) - g f(x)|| / ||g f(x)||`` for the elements g of a group.
 
     Parameters
     ----------
     f : callable
-        Anything from a tensor to a tensor or array of numbers with one entry per input. A torch module is measured in
-        evaluation mode and then put back.
+        Any function from a tensor to a tensor or array of numbers with one entry per input. A torch module is
+        measured in evaluation mode and then restored.
     inputs : (n, c, h, w) tensor, or (n, c, order, h, w) for ``input="regular image"``
-        At least two different ones, float32 or float64.
+        At least two different inputs, float32 or float64.
     group : str or Group
-        Of a finite group every element is measured, of a continuous one ``n_elements`` drawn ones, and those quarter
-        turns and mirrors of it that leave the frame's height and width what they are.
-    output, input : {"invariant", "image", "regular", "regular image"}
-        How f's output and input move: not at all, as images (pixels in the last two axes), by permuting the places of
-        ``group_axis`` as the product table says, or both.
-    group_axis : int
+        Every element of a finite group is measured. For a continuous group, ``n_elements`` random elements are
+        measured and those of its quarter turns and mirrors that preserve the height and width of the input.
+    output : {"invariant", "image", "regular", "regular image"}, default "invariant"
+        How the output transforms: not at all, as an image (pixels in the last two axes), by permuting the entries of
+        ``group_axis`` according to the product table, or both.
+    input : {"image", "regular", "regular image"}, default "image"
+        How the input transforms.
+    group_axis : int, default 2
         The group axis of inputs and outputs that have one.
-    n_elements : int
-        How many elements of a continuous group are drawn.
-    random_state : int
-        Seed of the drawn elements.
+    n_elements : int, default 16
+        Number of random elements of a continuous group.
+    random_state : int, default 0
+        Seed of the random elements.
 
     Returns
     -------
-    EquivarianceError
+    EquivarianceReport
+        Errors, interpolation floors, control and discrimination.
 
     Notes
     -----
-    Norms are the root of the sum of squares over everything, in float64: the whole batch, all channels, whole maps.
+    Norms are root sums of squares in float64 over the whole batch, all channels and all pixels.
 
-    Quarter turns and mirrors are exact permutations; a frame that is not square has its sides swapped by a quarter
-    turn. For other elements the input stands under a window that fades to zero inside the largest disc no element
-    pushes out of the frame, is resampled once, and maps are compared inside a disc. Beside their error stands the
-    floor: f of the input moved there and back against f of the input and, for images, f's output moved there and back
-    against itself, added. Both leave the pose as it was, so all of it is interpolation.
+    Quarter turns and mirrors are exact permutations of pixels; a quarter turn of a non-square image swaps its sides.
+    For other elements the input is first multiplied by a window that fades to zero inside the largest disc that no
+    element moves out of the image; it is resampled once, and outputs are compared inside a disc. Their floor is the
+    change of f(x) when the input is transformed and transformed back, plus, for images, the change of the output when
+    it is transformed and transformed back. Both leave the pose unchanged, so the floor is due to interpolation alone.
 
-    The control lies outside the group: the mirror or, where the group mirrors, the first turn by 180, 90, 45, ...
-    degrees it does not hold, then a stretch by 1.3, then swapped quadrants. A function equivariant under the group
-    and no more shows a large error there. Discrimination is the spread of f over the inputs, relative to the norm of f.
+    The control is outside the group: the mirror or, for groups with mirrors, the first rotation by 180, 90, 45, ...
+    degrees that is not in the group, then a stretch by 1.3, then a swap of quadrants. A function that is equivariant
+    to the group and to nothing more shows a large error there. Discrimination is the spread of f over the inputs,
+    relative to the norm of f.
 
-    Cost: one call of f per element that only moves pixels, two for any other.
+    Cost: one call of f per exact element, two for every other element.
 
     Examples
     --------
@@ -180,7 +218,7 @@ def equivariance_error(
         measured = [probe.measure(element) for element in elements]
         outside = probe.measure(control)
     errors, floors, input_floors = np.array([m[:3] for m in measured]).T
-    return EquivarianceError(
+    return EquivarianceReport(
         group=group.name,
         input=input,
         output=output,
@@ -198,17 +236,17 @@ def equivariance_error(
 
 
 def discrimination(outputs: Tensor) -> float:
-    """Spread of outputs (n, ...) about their mean, relative to their norm: 0 for a constant function."""
+    """Spread of outputs (n, ...) around their mean, relative to their norm; 0 for a constant function."""
     return relative_norm(outputs - outputs.mean(0, keepdim=True), outputs)
 
 
 def relative_norm(difference: Tensor, reference: Tensor) -> float:
-    """``||difference|| / ||reference||``, zero where both are."""
+    """``||difference|| / ||reference||``, and 0 if both are 0."""
     return float(_ratio(difference.norm(), reference.norm()))
 
 
 class _Probe:
-    """f with its inputs: calls it, checks what comes back, and keeps what all elements share."""
+    """Calls f on transformed inputs, checks its outputs, and keeps what is common to all elements."""
 
     def __init__(
         self, f: Callable[[Tensor], Any], inputs: Tensor, takes: Kind, gives: Kind, order: int,
@@ -225,35 +263,35 @@ class _Probe:
         return element.is_exact or not self._takes.image
 
     def measure(self, element: Element) -> tuple[float, float, float, NDArray]:
-        """Error, floor, floor of the input, and the error of each input."""
+        """Error, floor, floor of the input, and the error of each input (n,)."""
         exact = self.is_exact(element)
         inputs, outputs = (self._inputs, self.whole) if exact else (self._windowed, self._faded)
         given = self._call_moved(inputs, element)
-        ways = len(element.orders) if self._gives.group_axis is not None else 1
-        tries = [self._compare(given, outputs, element, way) for way in range(ways)]
-        error, by_input = min(tries, key=lambda result: result[0])
+        candidates = len(element.permutations) if self._gives.group_axis is not None else 1
+        results = [self._compare(given, outputs, element, candidate) for candidate in range(candidates)]
+        error, by_input = min(results, key=lambda result: result[0])
         if exact:
             return error, 0.0, 0.0, by_input
-        back = there_and_back(inputs, element, self._frame)
-        mask = comparable(outputs, element, self._gives, self._frame)
+        back = round_trip(inputs, element, self._frame)
+        mask = valid_mask(outputs, element, self._gives, self._frame)
         floor = relative_norm(mask * (self._call(back) - outputs), mask * outputs)
         if self._gives.image:
-            returned = there_and_back(outputs, element, self._frame)
+            returned = round_trip(outputs, element, self._frame)
             floor += relative_norm(mask * (returned - outputs), mask * outputs)
         return error, floor, relative_norm((back - inputs).double(), inputs.double()), by_input
 
-    def _compare(self, given: Tensor, outputs: Tensor, element: Element, way: int) -> tuple[float, NDArray]:
-        expected = act(outputs, element, self._gives, self._frame, way)
+    def _compare(self, given: Tensor, outputs: Tensor, element: Element, candidate: int) -> tuple[float, NDArray]:
+        expected = act(outputs, element, self._gives, self._frame, candidate)
         if given.shape != expected.shape:
             raise ValueError(
                 f"f gives {tuple(outputs.shape)} for the inputs and {tuple(given.shape)} after '{element.name}', where "
                 f"an output of kind '{self._gives}' would be {tuple(expected.shape)}"
             )
-        mask = comparable(outputs, element, self._gives, self._frame, way)
-        gaps = (mask * (given - expected)).flatten(1).norm(dim=1)  # (n,)
+        mask = valid_mask(outputs, element, self._gives, self._frame, candidate)
+        differences = (mask * (given - expected)).flatten(1).norm(dim=1)  # (n,)
         size = (mask * expected).norm()
-        by_input = _ratio(gaps, size / len(gaps) ** 0.5)
-        return float(_ratio(gaps.norm(), size)), by_input.numpy()
+        by_input = _ratio(differences, size / len(differences) ** 0.5)
+        return float(_ratio(differences.norm(), size)), by_input.numpy()
 
     def _call_moved(self, inputs: Tensor, element: Element) -> Tensor:
         moved = act(inputs, element, self._takes, self._frame)
@@ -263,27 +301,27 @@ class _Probe:
             return self._call(moved)
         except Exception as error:
             raise ValueError(
-                f"f fails on the frame that '{element.name}' makes of the inputs, {tuple(moved.shape)} from "
+                f"f fails on inputs transformed by '{element.name}', of shape {tuple(moved.shape)} instead of "
                 f"{tuple(inputs.shape)}: {error}. Give square images, or a group without quarter turns"
             ) from error
 
     def _call(self, inputs: Tensor) -> Tensor:
-        # a copy, because f may work in place
+        # f may modify its input in place
         outputs = checked_numbers(self._f(inputs.clone()), len(inputs))
         check_shape(outputs, self._gives, self._order, "f's output")
         return outputs
 
 
 def checked_numbers(outputs: Any, n: int) -> Tensor:
-    """What a function returned as a float64 tensor on the CPU; raises unless it is finite numbers for n inputs."""
+    """Convert outputs of f to a float64 tensor on the CPU, and check that they are finite, one entry per input."""
     if isinstance(outputs, np.ndarray):
         outputs = torch.from_numpy(outputs)
     if not isinstance(outputs, Tensor):
         raise ValueError(f"f must return a tensor or an array, got {type(outputs).__name__}; pick one in a lambda")
     if not outputs.dtype.is_floating_point:
         raise ValueError(
-            f"f must return real numbers, got {outputs.dtype}; of labels give scores or a one-hot code, of complex "
-            "numbers torch.view_as_real"
+            f"f must return real numbers, got {outputs.dtype}; return scores or a one-hot code instead of labels, "
+            "and torch.view_as_real of complex numbers"
         )
     if outputs.ndim == 0 or len(outputs) != n or outputs.numel() == 0:
         raise ValueError(f"f must return one output per input ({n}), got shape {tuple(outputs.shape)}")
@@ -294,14 +332,14 @@ def checked_numbers(outputs: Any, n: int) -> Tensor:
 
 
 def check_inputs(inputs: Tensor, takes: Kind, gives: Kind, order: int) -> None:
-    """Raise unless inputs and kinds can be audited."""
+    """Raise a ValueError unless inputs and kinds can be audited."""
     if not isinstance(inputs, Tensor) or inputs.dtype not in (torch.float32, torch.float64):
         given = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
         raise ValueError(
             f"inputs must be a float32 or float64 tensor (n, c, h, w), got {given}; unpose.images.as_batch makes one"
         )
     if takes == Kind():
-        raise ValueError("an input of kind 'invariant' does not move, so nothing can be measured on it")
+        raise ValueError("an input of kind 'invariant' does not transform, so nothing can be measured on it")
     if gives.image and not takes.image:
         raise ValueError(f"an output of kind '{gives}' needs an input with pixels, got kind '{takes}'")
     if takes.image and inputs.ndim < 4:
@@ -311,7 +349,7 @@ def check_inputs(inputs: Tensor, takes: Kind, gives: Kind, order: int) -> None:
 
 
 def _check_differ(inputs: Tensor) -> None:
-    """Raise unless there are two different, finite inputs: without them a constant function would look perfect."""
+    """Raise unless there are two different, finite inputs; otherwise a constant function would look perfect."""
     if inputs.ndim == 0 or inputs.numel() == 0:
         raise ValueError(f"inputs are empty: shape {tuple(inputs.shape)}; at least two images are needed")
     if not inputs.isfinite().all():
@@ -322,7 +360,7 @@ def _check_differ(inputs: Tensor) -> None:
 
 @contextmanager
 def evaluation(f: object) -> Iterator[None]:
-    """No gradients, and a module's dropout and batch statistics switched off for a while."""
+    """Disable gradients and put a module into evaluation mode inside the context; restores its mode afterwards."""
     modules = list(f.modules()) if isinstance(f, torch.nn.Module) else []
     trained = [module.training for module in modules]
     try:
@@ -336,5 +374,5 @@ def evaluation(f: object) -> Iterator[None]:
 
 
 def _ratio(size: Tensor, reference: Tensor) -> Tensor:
-    """size / reference, zero where both are."""
+    """size / reference, and 0 if both are 0."""
     return torch.where(size > 0, size / reference, torch.zeros_like(size))

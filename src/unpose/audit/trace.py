@@ -1,4 +1,4 @@
-"""What each module of a network is given and gives back during one call of the network."""
+"""Record the inputs and outputs of every module during one call of a network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 @dataclass
 class Call:
-    """One call of a module: what went in, what came out, and the calls it made in turn."""
+    """One call of a module: its arguments, its output, and the calls of submodules it made."""
 
     name: str
     module: nn.Module
@@ -19,31 +19,31 @@ class Call:
     calls: list["Call"] = field(default_factory=list)
 
     @property
-    def given(self) -> list[Tensor]:
-        """The floating tensors among the arguments, in order."""
+    def input_tensors(self) -> list[Tensor]:
+        """The floating-point tensors among the arguments, in order."""
         return floats((self.args, self.kwargs))
 
     @property
-    def gave(self) -> list[Tensor]:
-        """The floating tensors of the output, in order."""
+    def output_tensors(self) -> list[Tensor]:
+        """The floating-point tensors in the output, in order."""
         return floats(self.output)
 
-    def again(self, given: list[Tensor]) -> list[Tensor]:
-        """Call the module with these tensors in place of those it was given."""
-        new = iter(given)
-        # a copy, because a module may work in place
+    def call_with(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Call the module again with these tensors in place of the recorded input tensors."""
+        new = iter(tensors)
+        # The module may modify its inputs in place.
         args, kwargs = map_floats((self.args, self.kwargs), lambda _: next(new).clone())
         return floats(self.module(*args, **kwargs))
 
     def walk(self) -> list["Call"]:
-        """This call and all below it, in the order in which they began."""
+        """This call and all calls below it, in the order in which they started."""
         return [self, *(below for call in self.calls for below in call.walk())]
 
 
 def trace(network: nn.Module, inputs: Tensor) -> Call:
-    """Call a network and record every call of a module on the way, as a tree.
+    """Call a network and record all calls of its modules as a tree.
 
-    Tensors are copied as they pass: what a later module changes in place is not seen.
+    Tensors are copied when they are recorded, so that later in-place changes do not affect them.
     """
     stack: list[Call] = []
     roots: list[Call] = []
@@ -56,13 +56,13 @@ def trace(network: nn.Module, inputs: Tensor) -> Call:
 
     def after(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: object) -> None:
         stack.pop().output = map_floats(output, Tensor.clone)
-        if output is None and stack:  # it failed, or has nothing to judge
+        if output is None and stack:  # the module raised an error or has no output to compare
             del stack[-1].calls[-1]
 
     handles = []
     for module in names:
         handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
-        # also after an error, which a module above may catch
+        # Runs after an error too, because an enclosing module may catch the error.
         handles.append(module.register_forward_hook(after, with_kwargs=True, always_call=True))
     try:
         network(inputs.clone())
@@ -73,14 +73,14 @@ def trace(network: nn.Module, inputs: Tensor) -> Call:
 
 
 def floats(value: object) -> list[Tensor]:
-    """The floating tensors in nested tuples, lists and dictionaries."""
+    """Collect the floating-point tensors in nested tuples, lists and dictionaries."""
     found: list[Tensor] = []
     map_floats(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found
 
 
 def map_floats(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """Apply a function to the floating tensors in nested tuples, lists and dictionaries; the rest stays."""
+    """Apply a function to the floating-point tensors in nested tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return function(value) if value.dtype.is_floating_point else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from unpose.audit import EquivarianceError, ModulesAudit
+    from unpose.audit import EquivarianceReport, NetworkReport
     from unpose.nn import Network
 
 _SWEEP = 24
@@ -138,7 +138,7 @@ def _inputs(path: Path | None, count: int, seed: int, channels: int, frame: tupl
     return as_batch(found[chosen])
 
 
-def _verdict(measured: "EquivarianceError", tolerance: float) -> str:
+def _verdict(measured: "EquivarianceReport", tolerance: float) -> str:
     if measured.is_nearly_constant:
         return (
             f"Cannot be judged: the outputs of different images differ by {measured.discrimination:.1g} of their norm."
@@ -151,7 +151,7 @@ def _verdict(measured: "EquivarianceError", tolerance: float) -> str:
     return f"Not invariant to {measured.group}: errors up to {worst:.2g} where {tolerance:g} is allowed."
 
 
-def _picture(network: "Network", inputs: "Tensor", measured: "EquivarianceError", name: str, seed: int) -> "Image":
+def _picture(network: "Network", inputs: "Tensor", measured: "EquivarianceReport", name: str, seed: int) -> "Image":
     """Left, the error of every turn by 15 degrees beside its floor; right, the group's elements by powers of ten."""
     import numpy as np
 
@@ -178,7 +178,7 @@ def _picture(network: "Network", inputs: "Tensor", measured: "EquivarianceError"
 
 
 def _numbers(
-    measured: "EquivarianceError", modules: "ModulesAudit | None", checkpoint: Path, tolerance: float
+    measured: "EquivarianceReport", modules: "NetworkReport | None", checkpoint: Path, tolerance: float
 ) -> dict[str, Any]:
     rows = zip(measured.elements, measured.exact, measured.errors, measured.floors, measured.input_floors, strict=True)
     return {
