@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.files.atomic import write_chunks, write_image, write_text
+from unpose.files import write_chunks, write_image, write_text
 
 posix = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names, nor these modes")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unpose.files.byte_sizes import in_bytes
+from unpose.files import in_bytes
 
 
 @pytest.mark.parametrize(

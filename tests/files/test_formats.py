@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.files.formats import frames, guarded, header
-from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, Unreadable, printable
-from unpose.images.canvas import choose_canvas, onto_canvas
+from unpose.files import UnreadableError, decoder_limits, read_frames, read_header
+from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, printable_name
+from unpose.images import choose_canvas, onto_canvas
 
 GREY = (np.arange(13 * 7).reshape(13, 7) * 2).astype(np.uint8)  # (13, 7), no two rows or columns alike
 DEEP = (np.arange(13 * 7).reshape(13, 7) * 700).astype(np.uint16)
@@ -26,10 +26,10 @@ def write(path, array, form=None, **options):
 
 def only(path, side=4096, **options):
     """The single frame of a file, whose header must have told its size and colour."""
-    with guarded():
-        told = header(path, side, **options)
-        ((number, frame),) = frames(path, side, **options)
-    if isinstance(frame, Unreadable):
+    with decoder_limits():
+        told = read_header(path, side, **options)
+        ((number, frame),) = read_frames(path, side, **options)
+    if isinstance(frame, UnreadableError):
         raise frame
     assert (number, told.sizes) == (0, [frame.shape[:2]])
     assert told.colour or frame.ndim == 2
@@ -38,14 +38,14 @@ def only(path, side=4096, **options):
 
 def refused(path, side=4096, **options):
     """The reason for which a file or its only frame is refused: one printable line."""
-    with guarded():
+    with decoder_limits():
         try:
-            header(path, side, **options)
-            reasons = [frame for _, frame in frames(path, side, **options)]
-        except Unreadable as reason:
+            read_header(path, side, **options)
+            reasons = [frame for _, frame in read_frames(path, side, **options)]
+        except UnreadableError as reason:
             reasons = [reason]
     assert len(reasons) == 1
-    assert isinstance(reasons[0], Unreadable)
+    assert isinstance(reasons[0], UnreadableError)
     assert str(reasons[0]).isprintable()
     return str(reasons[0])
 
@@ -100,7 +100,7 @@ def test_colour_tiff_keeps_its_depth_with_tifffile(tmp_path, kind):
         stored = deep if planes == "contig" else np.moveaxis(deep, -1, 0)
         tifffile.imwrite(tmp_path / "a.tif", stored, photometric="rgb", planarconfig=planes)
         np.testing.assert_array_equal(only(tmp_path / "a.tif"), deep.astype(np.float32) / np.float32(scale))
-        assert header(tmp_path / "a.tif", 64).note == ""
+        assert read_header(tmp_path / "a.tif", 64).note == ""
 
 
 def test_one_bit_and_palette(tmp_path):
@@ -163,11 +163,11 @@ def test_an_animation_is_its_first_frame_and_a_tiff_is_all_its_pages(tmp_path):
     for ending in ("gif", "png", "webp"):
         frame = only(tmp_path / f"a.{ending}")
         np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], GREY / 255, atol=1e-6)
-    found = dict(frames(tmp_path / "a.tiff", 64))
-    assert header(tmp_path / "a.tiff", 64).sizes == [(13, 7)] * 5
+    found = dict(read_frames(tmp_path / "a.tiff", 64))
+    assert read_header(tmp_path / "a.tiff", 64).sizes == [(13, 7)] * 5
     for k in range(5):
         np.testing.assert_allclose(found[k], (GREY + 10 * k) / 255, atol=1e-6)
-    assert set(dict(frames(tmp_path / "a.tiff", 64, wanted={1, 3}))) == {1, 3}
+    assert set(dict(read_frames(tmp_path / "a.tiff", 64, wanted={1, 3}))) == {1, 3}
 
 
 def test_content_decides_and_not_the_name(tmp_path):
@@ -181,8 +181,8 @@ def test_a_large_picture_comes_smaller_and_means_the_same(tmp_path, rng):
     large = (np.kron(coarse, np.ones((64, 64))) * 255).astype(np.uint8)  # (704, 832)
     for ending in ("png", "jpg"):
         path = write(tmp_path / f"a.{ending}", large)
-        with guarded():
-            ((_, small),) = frames(path, 26)
+        with decoder_limits():
+            ((_, small),) = read_frames(path, 26)
         assert 2 * 26 <= max(small.shape) <= 8 * 26
         direct = onto_canvas((large / 255).astype(np.float32), (22, 26))
         np.testing.assert_allclose(onto_canvas(small, (22, 26)), direct, atol=0.08)
@@ -205,7 +205,7 @@ def test_empty_tiny_and_nonsense(tmp_path, rng):
     (tmp_path / "zero.png").touch()
     assert refused(tmp_path / "zero.png") == "is empty"
     (tmp_path / "text.png").write_text("no picture")
-    assert "not a picture" in refused(tmp_path / "text.png")
+    assert "not an image" in refused(tmp_path / "text.png")
     (tmp_path / "noise.jpg").write_bytes(rng.bytes(5000))
     assert refused(tmp_path / "noise.jpg")
     assert "1 x 1" in refused(write(tmp_path / "one.png", np.zeros((1, 1), np.uint8)))
@@ -225,8 +225,8 @@ def declared(path, height, width):
 
 @pytest.mark.parametrize("shape", [(14_000, 14_000), (PIXEL_LIMIT // 9000, 9000)])
 def test_a_large_picture_is_no_bomb(tmp_path, shape):
-    with guarded():
-        assert header(declared(tmp_path / "a.png", *shape), 64).sizes == [shape]
+    with decoder_limits():
+        assert read_header(declared(tmp_path / "a.png", *shape), 64).sizes == [shape]
 
 
 @pytest.mark.parametrize("shape", [(PIXEL_LIMIT // 9000 + 1, 9000), (60_000, 70_000), (2**31 - 1, 2**31 - 1)])
@@ -242,7 +242,7 @@ def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path, shape
 def test_the_limit_of_pillow_itself_is_as_before_when_the_last_has_read(monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     filters = list(warnings.filters)
-    first, second = guarded(), guarded()
+    first, second = decoder_limits(), decoder_limits()
     for enter in (first, second):
         enter.__enter__()
         assert 2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
@@ -257,10 +257,10 @@ def test_decoders_that_run_programs_or_read_documents_are_never_started(tmp_path
     (tmp_path / "a.png").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
     )
-    assert "not a picture" in refused(tmp_path / "a.png")
+    assert "not an image" in refused(tmp_path / "a.png")
     for form in ("PCX", "ICO", "TGA", "PDF"):
         Image.fromarray(COLOUR).save(tmp_path / "b.png", format=form)
-        assert "not a picture" in refused(tmp_path / "b.png")
+        assert "not an image" in refused(tmp_path / "b.png")
 
 
 def test_archives_are_not_unpacked(tmp_path):
@@ -285,8 +285,8 @@ def test_one_bad_page_costs_only_itself(tmp_path):
     values[1][0, 0] = np.nan
     pages = [Image.fromarray(page) for page in values]
     pages[0].save(tmp_path / "a.tiff", save_all=True, append_images=pages[1:])
-    found = dict(frames(tmp_path / "a.tiff", 64))
-    assert isinstance(found[1], Unreadable)
+    found = dict(read_frames(tmp_path / "a.tiff", 64))
+    assert isinstance(found[1], UnreadableError)
     np.testing.assert_array_equal(found[2], values[2])
 
 
@@ -311,7 +311,7 @@ def test_interrupting_passes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Image, "open", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        header(path, 64)
+        read_header(path, 64)
 
 
 # Arrays --------------------------------------------------------------------------------------------------------------
@@ -325,8 +325,8 @@ def test_npy(tmp_path, kind, order):
     stack = np.asarray((np.arange(5 * 13 * 7) % 251).reshape(5, 13, 7), dtype=kind, order=order)
     np.save(tmp_path / "a.npy", stack)
     scale = {"B": 255, "H": 65535}.get(stack.dtype.char, 1)
-    assert header(tmp_path / "a.npy", 64).sizes == [(13, 7)] * 5
-    for k, frame in frames(tmp_path / "a.npy", 64):
+    assert read_header(tmp_path / "a.npy", 64).sizes == [(13, 7)] * 5
+    for k, frame in read_frames(tmp_path / "a.npy", 64):
         assert frame.dtype == np.float32
         np.testing.assert_array_equal(frame, stack[k].astype(np.float32) / np.float32(scale))
 
@@ -340,8 +340,8 @@ def test_shapes_of_arrays(tmp_path, shape, count, colour, rng):
     stack = rng.random(shape).astype(np.float32)
     stack[..., 3:] = 1  # opaque, where there is a fourth channel
     np.save(tmp_path / "a.npy", stack)
-    found = list(frames(tmp_path / "a.npy", 64))
-    assert header(tmp_path / "a.npy", 64).colour == colour
+    found = list(read_frames(tmp_path / "a.npy", 64))
+    assert read_header(tmp_path / "a.npy", 64).colour == colour
     assert [frame.shape for _, frame in found] == [(13, 7, 3) if colour else (13, 7)] * count
     if shape == (5, 3, 13, 7):
         np.testing.assert_array_equal(found[2][1], np.moveaxis(stack[2], 0, -1))
@@ -354,7 +354,7 @@ def test_npz_finds_the_images(tmp_path, save, rng):
     save(tmp_path / "only.npz", pictures=stack, y=np.arange(5), centre=rng.random((5, 2)))
     save(tmp_path / "two.npz", x_train=stack, x_test=stack[:2])
     for name, key, count in (("named", None, 5), ("only", None, 5), ("two", "x_test", 2)):
-        found = list(frames(tmp_path / f"{name}.npz", 64, key=key))
+        found = list(read_frames(tmp_path / f"{name}.npz", 64, key=key))
         assert len(found) == count
         np.testing.assert_allclose(found[1][1], stack[1] / 255, atol=1e-7)
     reason = refused(tmp_path / "two.npz")
@@ -375,7 +375,11 @@ def test_arrays_that_are_no_images(tmp_path, rng):
     values = rng.random((3, 5, 7))
     values[1, 2, 3] = 1e300  # beyond float32
     np.save(tmp_path / "e.npy", values)
-    assert [isinstance(frame, Unreadable) for _, frame in frames(tmp_path / "e.npy", 64)] == [False, True, False]
+    assert [isinstance(frame, UnreadableError) for _, frame in read_frames(tmp_path / "e.npy", 64)] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_header_that_promises_more_than_the_file_has(tmp_path):
@@ -395,8 +399,8 @@ def test_mrc(tmp_path, rng):
         stack = (rng.random((5, 13, 7)) * 100).astype(kind)
         with mrcfile.new(tmp_path / "a.mrcs", overwrite=True) as file:
             file.set_data(stack)
-        found = dict(frames(tmp_path / "a.mrcs", 64))
-        assert header(tmp_path / "a.mrcs", 64).sizes == [(13, 7)] * 5
+        found = dict(read_frames(tmp_path / "a.mrcs", 64))
+        assert read_header(tmp_path / "a.mrcs", 64).sizes == [(13, 7)] * 5
         scale = 65535 if kind == np.uint16 else 1
         np.testing.assert_array_equal(found[3], stack[3].astype(np.float32) / np.float32(scale))
     whole = (tmp_path / "a.mrcs").read_bytes()
@@ -412,8 +416,8 @@ def test_hdf5(tmp_path, rng):
         file["entry/other"] = stack[:3]
         file.create_dataset("packed", data=stack, chunks=(2, 13, 7), compression="gzip")
     for key in (None, "packed"):
-        np.testing.assert_array_equal(dict(frames(tmp_path / "a.h5", 64, key=key))[4], stack[4])
-    assert len(list(frames(tmp_path / "a.h5", 64, key="entry/other"))) == 3
+        np.testing.assert_array_equal(dict(read_frames(tmp_path / "a.h5", 64, key=key))[4], stack[4])
+    assert len(list(read_frames(tmp_path / "a.h5", 64, key="entry/other"))) == 3
 
 
 def test_hdf5_that_asks_for_too_much_or_leads_out(tmp_path, rng):
@@ -438,8 +442,8 @@ def test_zarr(tmp_path, version, rng):
     inner = group.create_array("deep/images", shape=stack.shape, chunks=(2, 5, 7), dtype="f4")
     inner[:] = stack
     for folder in ("a", "g"):
-        assert header(tmp_path / folder, 64).sizes == [(13, 7)] * 5
-        np.testing.assert_array_equal(dict(frames(tmp_path / folder, 64))[4], stack[4])
+        assert read_header(tmp_path / folder, 64).sizes == [(13, 7)] * 5
+        np.testing.assert_array_equal(dict(read_frames(tmp_path / folder, 64))[4], stack[4])
 
 
 def test_zarr_never_unpickles(tmp_path):
@@ -519,7 +523,7 @@ def test_luminance_of_grey_is_grey():
 
 def test_names_are_printable_and_stay_apart():
     names = ["a\nb", "a\\nb", "a\x1b[31m", "a\udcff", "a\\xff", "\u202egpj", "q\"u'o<script>te", "é", "日本"]
-    shown = [printable(name) for name in names]
+    shown = [printable_name(name) for name in names]
     assert all(name.isprintable() for name in shown)
     assert len(set(shown)) == len(names)
     assert [shown[i] for i in (3, 6, 7, 8)] == ["a\\xff", *names[6:]]

@@ -1,1 +1,46 @@
-"""TODO."""
+"""Files: reads images of many formats and writes files atomically. This room imports no other room.
+
+Where to look:
+
+=================== ============================================================================================
+``formats``         which reader takes a file (by its content); header first, then frames
+``pictures``        PNG, JPEG, WebP, BMP, GIF and PPM, with Pillow
+``tiff``            TIFF, with tifffile and Pillow; pages, channels, 16-bit and float colour
+``stacks``          arrays of images: ``.npy``, ``.npz``, MRC, HDF5
+``zarr``, ``star``  Zarr folders; STAR files that list stacks
+``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
+``listing``         which files of a folder could be images
+``atomic``          writing files complete or not at all
+``byte_sizes``      sizes such as 4GB
+``arrays``          whole arrays of public data sets (a door of its own, for ``unpose.data``)
+=================== ============================================================================================
+
+Most users call :func:`unpose.data.read_images`, which reads a whole folder into one array.
+"""
+
+from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text
+from unpose.files.byte_sizes import in_bytes
+from unpose.files.formats import decoder_limits, read_frames, read_header
+from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
+from unpose.files.listing import ListedFile, Listing, list_images, split_array_name
+
+__all__ = [
+    "LUMINANCE",
+    "Header",
+    "ListedFile",
+    "Listing",
+    "UnreadableError",
+    "as_unreadable_error",
+    "atomic_file",
+    "decoder_limits",
+    "in_bytes",
+    "list_images",
+    "printable_name",
+    "read_file",
+    "read_frames",
+    "read_header",
+    "split_array_name",
+    "write_chunks",
+    "write_image",
+    "write_text",
+]

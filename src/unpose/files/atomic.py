@@ -1,4 +1,4 @@
-"""Pictures to and from the disk, each written whole or not at all."""
+"""Atomic writes: a file appears complete under its name, or not at all."""
 
 import os
 import secrets
@@ -15,53 +15,147 @@ from PIL.PngImagePlugin import PngInfo
 
 
 def write_image(path: str | os.PathLike[str], picture: Image.Image | NDArray, *, software: str | None = None) -> Path:
-    """Write a picture as PNG: a Pillow image, or floats in [0, 1] of shape (h, w) or (h, w, 3).
+    """Write a PNG file. Missing folders are created.
 
-    Folders on the way are made. The file can say what ``software`` wrote it, near its beginning.
+    Parameters
+    ----------
+    path : str or path
+        The file to write.
+    picture : PIL.Image.Image or ndarray
+        A Pillow image, or floats in [0, 1] of shape (h, w) or (h, w, 3).
+    software : str, optional
+        The name of the program, stored in the file's metadata.
+
+    Returns
+    -------
+    Path
+        The path that was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_image(folder + "/grey.png", np.full((5, 7), 0.5)).name
+    'grey.png'
     """
     if not isinstance(picture, Image.Image):
         picture = Image.fromarray((np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8))
-    about = PngInfo()
+    metadata = PngInfo()
     if software is not None:
-        about.add_text("Software", software)
+        metadata.add_text("Software", software)
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _whole_file(target) as temporary:
-        picture.save(temporary, format="PNG", optimize=True, pnginfo=about)
+    with atomic_file(target) as temporary:
+        picture.save(temporary, format="PNG", optimize=True, pnginfo=metadata)
     return target
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file in UTF-8."""
+    """Write a text file in UTF-8.
+
+    Parameters
+    ----------
+    path : str or path
+        The file to write; its folder must exist.
+    text : str
+        The content.
+
+    Returns
+    -------
+    Path
+        The path that was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(folder + "/notes.txt", "turned by 90°").read_text(encoding="utf-8")
+    'turned by 90°'
+    """
     target = Path(path)
-    with _whole_file(target) as temporary:
+    with atomic_file(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return target
 
 
 def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
-    """Write bytes as they come; what raises on the way leaves no file. Folders on the way are made."""
+    """Write bytes chunk by chunk. Missing folders are created; if the iterable raises, no file is left.
+
+    Parameters
+    ----------
+    path : str or path
+        The file to write.
+    chunks : iterable of bytes
+        The content.
+
+    Returns
+    -------
+    Path
+        The path that was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_chunks(folder + "/a/b.bin", [b"one ", b"two"]).read_bytes()
+    b'one two'
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _whole_file(target) as temporary, temporary.open("wb") as stream:
+    with atomic_file(target) as temporary, temporary.open("wb") as stream:
         for chunk in chunks:
             stream.write(chunk)
     return target
 
 
-def read_file(path: str | os.PathLike[str], most: int) -> bytes:
-    """The bytes of a file, if there are at most so many."""
+def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """Read a file, or raise ValueError if it is larger than a limit.
+
+    Parameters
+    ----------
+    path : str or path
+        The file to read.
+    max_bytes : int
+        The limit.
+
+    Returns
+    -------
+    bytes
+        The content.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     read_file(write_text(folder + "/a.txt", "abc"), max_bytes=10)
+    b'abc'
+    """
     source = Path(path)
-    if (size := source.stat().st_size) > most:
-        raise ValueError(f"{source} has {size} bytes, more than the {most} that are read")
+    if (size := source.stat().st_size) > max_bytes:
+        raise ValueError(f"{source} has {size} bytes, more than the limit of {max_bytes}")
     return source.read_bytes()
 
 
-class _whole_file:
-    """A temporary file whose content comes to the target only when everything is written.
+class atomic_file:
+    """Context manager that gives a temporary path and moves it to the target when the block ends without an error.
 
-    It takes the place of a file and has the mode of it, or the one that ``open`` gives to a new file. A link stays, and
-    what it leads to is replaced. A device or a pipe would no longer be one, so the content is copied into it.
+    The new file keeps the mode of the file it replaces; a new file gets the mode that ``open`` would give it. A
+    symbolic link stays, and the file it points to is replaced. Devices and pipes cannot be replaced, so the content is
+    copied into them.
+
+    Parameters
+    ----------
+    target : Path
+        The file to write.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with atomic_file(Path(folder) / "a.txt") as temporary:
+    ...         _ = temporary.write_text("whole")
+    ...     (Path(folder) / "a.txt").read_text()
+    'whole'
     """
 
     def __init__(self, target: Path) -> None:
@@ -69,28 +163,28 @@ class _whole_file:
         self._replaced: Path | None = None
 
     def __enter__(self) -> Path:
-        self._mode = _mode(self._target)
+        self._mode = _file_mode(self._target)
         if self._mode is not None and not stat.S_ISREG(self._mode) and not stat.S_ISDIR(self._mode):
             handle, name = tempfile.mkstemp(suffix=".tmp")
             os.close(handle)
             self._temporary = Path(name)
             return self._temporary
-        # Only now: /dev/stdout leads to a pipe that has no path.
+        # The path is resolved only here: /dev/stdout may lead to a pipe, which has no path.
         self._replaced = Path(os.path.realpath(self._target))
         self._temporary = self._replaced.parent / f".{self._replaced.name}.{secrets.token_hex(4)}.tmp"
-        # Made here and not by mkstemp, so that the umask and the folder's own rules decide. What replaces a private
-        # file is never open to others.
+        # Not mkstemp, so that the umask and the folder's rules decide the mode of a new file. The replacement of a
+        # private file is never readable by others.
         self._temporary.touch(0o666 if self._mode is None else 0o600, exist_ok=False)
         return self._temporary
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
-                self._deliver()
+                self._move_to_target()
         finally:
             self._temporary.unlink(missing_ok=True)
 
-    def _deliver(self) -> None:
+    def _move_to_target(self) -> None:
         if self._replaced is None:
             with self._temporary.open("rb") as written, self._target.open("wb") as stream:
                 shutil.copyfileobj(written, stream)
@@ -100,8 +194,8 @@ class _whole_file:
         os.replace(self._temporary, self._replaced)
 
 
-def _mode(path: Path) -> int | None:
-    """Kind and rights of what a path leads to; None where there is nothing yet."""
+def _file_mode(path: Path) -> int | None:
+    """Type and permissions of the file that a path leads to; None if there is none."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:

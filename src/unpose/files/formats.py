@@ -1,7 +1,11 @@
-"""One file to frames: what kind it is, by its content and not by its name, and which reader takes it.
+"""Reads any supported file: chooses the reader by the file's content, never by its name.
 
-Two steps, so that nothing large is done before it is known to fit: :func:`header` reads what a file declares,
-:func:`frames` its pixels. Whatever a decoder raises comes out as :class:`Unreadable` with one line to list.
+To add a format, write a reader like :mod:`unpose.files.pictures` (images) or the openers in
+:mod:`unpose.files.stacks` (arrays), and add its first bytes here: to :data:`_ARRAY_FORMATS`, or to
+:func:`read_header` and :func:`read_frames`.
+
+Reading takes two steps, so that nothing large is done before it is known to fit: :func:`read_header` reads what a file
+declares, :func:`read_frames` its pixels. Whatever a decoder raises becomes an :class:`UnreadableError` of one line.
 """
 
 import warnings
@@ -12,123 +16,183 @@ from threading import Lock
 
 from PIL import Image
 
-from unpose.files import pictures, stacks
-from unpose.files import zarr as zarr_arrays
-from unpose.files.frames import PIXEL_LIMIT, Frame, Header, Unreadable, unreadable
+from unpose.files import pictures, stacks, tiff, zarr
+from unpose.files.frames import PIXEL_LIMIT, Frame, Header, UnreadableError, as_unreadable_error
+
+_ARRAY_FORMATS = (
+    (0, (b"\x93NUMPY",), stacks.open_npy),
+    (0, (b"PK\x03\x04", b"PK\x05\x06"), stacks.open_npz),
+    (0, (b"\x89HDF\r\n\x1a\n",), stacks.open_hdf5),
+    (208, (b"MAP ", b"MAP\0"), stacks.open_mrc),
+)
+"""Offset of a signature in the file, the signatures of a format, and its opener."""
 
 _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
 
 
-def header(path: Path, side: int, key: str | None = None) -> Header:
-    """What a file declares: sizes of its frames and what reading it takes.
+def read_header(path: Path, side: int, key: str | None = None) -> Header:
+    """Read what a file declares: the sizes of its frames and what reading it costs.
 
     Parameters
     ----------
-    path : a file, or the folder of a Zarr array
-    side : what :func:`frames` will be asked for, at most; larger pictures are made smaller and then cost less
-    key : the array to read from a file that holds several
+    path : Path
+        A file, or the folder of a Zarr array.
+    side : int
+        The largest ``side`` that :func:`read_frames` will be given; larger images are shrunk and then cost less.
+    key : str, optional
+        The array to read from a file that holds several.
+
+    Returns
+    -------
+    Header
+        Sizes, colour, cost and notes.
 
     Raises
     ------
-    Unreadable
-        For anything that is wrong with it.
+    UnreadableError
+        For anything that is wrong with the file.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(folder + "/stack.npy", np.zeros((2, 31, 17)))
+    ...     read_header(Path(folder) / "stack.npy", side=64).sizes
+    [(31, 17), (31, 17)]
     """
     try:
-        window = open_window(path, key)
-        if window is None:
-            return pictures.probe(path, side, key)
-        with window as opened:
-            return stacks.probe(opened)
-    except Exception as error:  # decoders raise whatever they like; Ctrl-C is no Exception and passes
-        raise unreadable(error) from error
+        opener = open_array(path, key)
+        if opener is None:
+            if key is not None:
+                raise UnreadableError(f"is an image file, which holds no array {key!r}")
+            return tiff.read_header(path, side) if _is_tiff(path) else pictures.read_header(path, side)
+        with opener as array:
+            return stacks.header(array)
+    except Exception as error:  # decoders raise any exception; Ctrl-C is not an Exception and passes
+        raise as_unreadable_error(error) from error
 
 
-def frames(path: Path, side: int, wanted: set[int] | None = None, key: str | None = None) -> Iterator[Frame]:
-    """The frames of a file with their numbers; in place of a bad one, its reason.
+def read_frames(path: Path, side: int, wanted: set[int] | None = None, key: str | None = None) -> Iterator[Frame]:
+    """Read the frames of a file; in place of a bad frame comes its error.
 
     Parameters
     ----------
-    side : frames much larger than this may come out smaller than stored, never smaller than twice it
-    wanted : numbers of the frames to read, all by default
+    path : Path
+        A file, or the folder of a Zarr array.
+    side : int
+        Frames much larger than this may be shrunk, but never below ``2 * side``.
+    wanted : set of int, optional
+        Indices of the frames to read; all by default.
+    key : str, optional
+        The array to read from a file that holds several.
+
+    Returns
+    -------
+    iterator of (int, ndarray or UnreadableError)
+        Index of each frame, and its pixels (h, w) or (h, w, 3) in float32, or why it could not be read.
 
     Raises
     ------
-    Unreadable
-        Where the whole file is damaged; frames that came before are not to be trusted either.
+    UnreadableError
+        If the whole file is damaged; frames that came before should then be discarded too.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(folder + "/stack.npy", np.zeros((2, 31, 17)))
+    ...     [(index, frame.shape) for index, frame in read_frames(Path(folder) / "stack.npy", side=64)]
+    [(0, (31, 17)), (1, (31, 17))]
     """
     try:
-        window = open_window(path, key)
-        if window is None:
-            yield from pictures.read(path, side, wanted)
-        else:
-            with window as opened:
-                yield from stacks.read(opened, wanted)
+        opener = open_array(path, key)
+        if opener is not None:
+            with opener as array:
+                yield from stacks.read_frames(array, wanted)
+        elif _is_tiff(path):
+            yield from tiff.read_frames(path, side, wanted)
+        elif wanted is None or 0 in wanted:
+            yield from pictures.read_frames(path, side)
     except Exception as error:
-        raise unreadable(error) from error
+        raise as_unreadable_error(error) from error
 
 
-def guarded() -> AbstractContextManager[None]:
-    """Within it decoders' warnings are silent, and a picture may be as large as our own limit says.
+def decoder_limits() -> AbstractContextManager[None]:
+    """Context in which decoders' warnings are silent and Pillow accepts images of up to ``PIXEL_LIMIT`` pixels.
 
-    Warnings and Pillow's limit belong to the process, so this is entered once, around all threads that read. Where
-    several do so at a time, the first sets them and the last puts them back.
+    Warnings and Pillow's limit belong to the process, so enter this once, around all threads that read. If several
+    callers use it at a time, the first one sets the limits and the last one restores them.
+
+    Returns
+    -------
+    context manager
+        To be used in a ``with`` statement.
+
+    Examples
+    --------
+    >>> with decoder_limits():
+    ...     2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
+    True
     """
-    return _GUARD
+    return _DECODER_LIMITS
 
 
-class _Guard:
+class _DecoderLimits:
     def __init__(self) -> None:
-        self._lock, self._within = Lock(), 0
+        self._lock, self._users = Lock(), 0
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._within == 0:
-                self._settings = _settings()
+            if self._users == 0:
+                self._settings = _process_settings()
                 self._settings.__enter__()
-            self._within += 1
+            self._users += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._within -= 1
-            if self._within == 0:
+            self._users -= 1
+            if self._users == 0:
                 self._settings.__exit__(None, None, None)
 
 
-_GUARD = _Guard()
+_DECODER_LIMITS = _DecoderLimits()
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
+def _process_settings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = Image.MAX_IMAGE_PIXELS
-        Image.MAX_IMAGE_PIXELS = PIXEL_LIMIT // 2  # beyond it Pillow warns, beyond twice it refuses
+        Image.MAX_IMAGE_PIXELS = PIXEL_LIMIT // 2  # Pillow warns above this limit and refuses above twice it
         try:
             yield
         finally:
             Image.MAX_IMAGE_PIXELS = before
 
 
-def open_window(path: Path, key: str | None) -> AbstractContextManager[stacks.Window] | None:
-    """The opener for a file that holds an array; None for a picture."""
+def open_array(path: Path, key: str | None) -> AbstractContextManager[stacks.StoredArray] | None:
+    """The opener of a file that holds an array; None for an image file."""
     if path.is_dir():
-        return zarr_arrays.open_zarr(path, key)
+        return zarr.open_zarr(path, key)
     if not path.exists():
-        raise Unreadable("does not exist")
+        raise UnreadableError("does not exist")
     if not path.is_file():
-        raise Unreadable("is not a regular file")
-    with path.open("rb") as handle:
-        start = handle.read(512)
+        raise UnreadableError("is not a regular file")
+    start = _first_bytes(path)
     if not start:
-        raise Unreadable("is empty")
-    if start.startswith(b"\x93NUMPY"):
-        return stacks.open_npy(path, key)
-    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return stacks.open_npz(path, key)
-    if start.startswith(b"\x89HDF\r\n\x1a\n"):
-        return stacks.open_hdf5(path, key)
-    if start[208:212] in (b"MAP ", b"MAP\0"):
-        return stacks.open_mrc(path, key)
+        raise UnreadableError("is empty")
+    for offset, signatures, opener in _ARRAY_FORMATS:
+        if start[offset:].startswith(signatures):
+            return opener(path, key)
     if start.startswith(_ARCHIVES) or start[257:262] == b"ustar":
-        raise Unreadable("is an archive; archives are not unpacked")
+        raise UnreadableError("is an archive; archives are not unpacked")
     return None
+
+
+def _is_tiff(path: Path) -> bool:
+    return _first_bytes(path).startswith(tiff.MAGIC)
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as handle:
+        return handle.read(512)

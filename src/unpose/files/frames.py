@@ -1,7 +1,7 @@
-"""What every reader of files speaks: a header before any pixel, frames in natural units, one reason for what fails.
+"""What all image readers share: the header of a file, frames as float32 arrays, and the error for unreadable files.
 
-A frame is a ``float32`` array ``(h, w)`` or ``(h, w, 3)``: ``uint8`` and ``uint16`` divided by their full scale, all
-other numbers as they are (true is one).
+A frame is a ``float32`` array ``(h, w)`` or ``(h, w, 3)``. ``uint8`` and ``uint16`` pixels are divided by their full
+scale; all other numbers keep their values (True becomes 1).
 """
 
 import re
@@ -12,102 +12,170 @@ from numpy.typing import NDArray
 from PIL import Image
 
 PIXEL_LIMIT = 2**28
-"""Pixels of one frame, against decompression bombs: no file makes us decode more. 16384 on each side."""
+"""Most pixels of one frame (16384 x 16384). It protects against decompression bombs."""
 
 FRAME_LIMIT = 10_000_000
-"""Frames of one file: a few bytes can declare more than can be counted."""
+"""Most frames of one file. A header of a few bytes can declare more than fit into memory."""
 
 LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-"""Grey from red, green and blue (ITU-R BT.601), as everywhere."""
+"""Weights of red, green and blue in grey (ITU-R BT.601)."""
 
-Frame = tuple[int, "NDArray | Unreadable"]
-"""The number of a frame in its file, and its pixels or why there are none."""
+Frame = tuple[int, "NDArray | UnreadableError"]
+"""The index of a frame in its file, and its pixels or the reason why it could not be read."""
 
 
-class Unreadable(ValueError):
-    """A file or a frame that is not read; the message is one line for the list of rejected files."""
+class UnreadableError(ValueError):
+    """A file or frame cannot be read. The message is one line that continues the file's name: "is cut short"."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says it holds, read before any pixel."""
+    """What a file declares, read before any pixel.
 
-    sizes: list[tuple[int, int]]  # height and width of each frame
-    colour: bool  # some frame has colour channels, which may still all be equal
-    cost: int  # bytes of memory while it is read, besides the frames kept
-    note: str = ""  # what reading will lose, if anything
+    Parameters
+    ----------
+    sizes : list of (int, int)
+        Height and width of each frame.
+    colour : bool
+        Whether some frame has colour channels, which may all be equal.
+    cost : int
+        Bytes of memory needed while the file is read, besides the frames that are kept.
+    note : str, default ""
+        What reading will lose, if anything.
+
+    Examples
+    --------
+    >>> Header([(31, 17)], colour=False, cost=10_000).sizes
+    [(31, 17)]
+    """
+
+    sizes: list[tuple[int, int]]
+    colour: bool
+    cost: int
+    note: str = ""
 
 
-def natural_units(array: NDArray) -> NDArray:
-    """Numbers of any real type as float32: by full scale where the type has one, else as they are."""
+def to_float32(array: NDArray) -> NDArray:
+    """Convert pixels to float32: ``uint8`` and ``uint16`` divided by their full scale, other types unchanged."""
     if array.dtype.kind not in "biuf":
-        raise Unreadable(f"holds values of type {array.dtype}, which are not pixels")
+        raise UnreadableError(f"holds values of type {array.dtype}, which are not pixels")
     if array.dtype.kind == "u" and array.dtype.itemsize <= 2:
         return np.divide(array, np.iinfo(array.dtype).max, dtype=np.float32)
-    with np.errstate(over="ignore"):  # a double beyond float32 becomes infinite, and that is refused below
+    with np.errstate(over="ignore"):  # doubles beyond float32 become infinite, which check_frame rejects
         return array.astype(np.float32)
 
 
-def checked_frame(frame: NDArray) -> NDArray:
-    """The frame (h, w, ...) itself, or :class:`Unreadable` where it cannot be an image."""
+def check_frame(frame: NDArray) -> NDArray:
+    """Return the frame (h, w, ...), or raise :class:`UnreadableError` if it cannot be an image."""
     check_size(frame.shape[0], frame.shape[1])
     if not np.isfinite(frame).all():
-        raise Unreadable("has pixels that are NaN or infinite")
+        raise UnreadableError("has pixels that are NaN or infinite")
     return frame
 
 
 def check_size(height: int, width: int) -> None:
-    """Refuse frames that are too small to have a pose and those too large to decode safely."""
+    """Reject frames that are too small to have a pose or too large to decode safely."""
     if height < 2 or width < 2:
-        raise Unreadable(f"is {height} x {width} pixels; at least 2 x 2 are needed")
+        raise UnreadableError(f"is {height} x {width} pixels; at least 2 x 2 are needed")
     if height * width > PIXEL_LIMIT:
         raise _too_large(f"{height} x {width}", PIXEL_LIMIT)
 
 
-def _too_large(pixels: str, limit: int) -> Unreadable:
-    return Unreadable(f"has {pixels} pixels, more than the limit of {limit:,}; crop it or scale it down")
+def _too_large(pixels: str, limit: int) -> UnreadableError:
+    return UnreadableError(f"has {pixels} pixels, more than the limit of {limit:,}; crop it or scale it down")
 
 
-def over_ground(image: NDArray) -> NDArray:
-    """Transparent images on a ground: colour (h, w, 4) -> (h, w, 3), grey (h, w, 2) -> (h, w).
+def blend_over_background(image: NDArray) -> NDArray:
+    """Blend an image with alpha over a background: colour (h, w, 4) -> (h, w, 3), grey (h, w, 2) -> (h, w).
 
-    The ground is black, and white where the visible part is itself nearly black (mean luminance below a quarter): a
-    black shape cut out of nothing would vanish on black.
+    The background is black. It is white if the visible part is nearly black (mean luminance below 1/4), because a
+    black shape would vanish on black.
     """
     colour, alpha = image[..., :-1], image[..., -1:]
     luminance = colour @ LUMINANCE if colour.shape[-1] == 3 else colour[..., 0]
     total = float(alpha.sum(dtype=np.float64))
     brightness = float((luminance * alpha[..., 0]).sum(dtype=np.float64)) / total if total > 0 else 1.0
-    ground = np.float32(brightness < 0.25)
+    background = np.float32(brightness < 0.25)
     blended = colour * alpha
-    blended += ground * (1 - alpha)
+    blended += background * (1 - alpha)
     return blended if colour.shape[-1] == 3 else blended[..., 0]
 
 
-def unreadable(error: Exception) -> Unreadable:
-    """Any decoder's complaint as one line."""
-    if isinstance(error, Unreadable):
-        return error
-    if isinstance(error, MemoryError):
-        return Unreadable("needs more memory than there is")
-    if isinstance(error, OSError) and error.strerror:
-        return Unreadable(f"cannot be read: {error.strerror}")
-    # Pillow tells how many pixels there are, and how many there may be, in words only.
-    if isinstance(error, Image.DecompressionBombError) and len(told := re.findall(r"\d+", str(error))) == 2:
-        return _too_large(f"{int(told[0]):,}", int(told[1]))
-    said = " ".join(printable(str(error)).split())[:160]
-    return Unreadable(f"is damaged or not what it seems: {said or type(error).__name__}")
+def shrink(pixels: NDArray, side: int, *, has_alpha: bool) -> NDArray:
+    """Convert pixels (h, w, c) to float32, averaged over boxes if they are much larger than ``side``.
+
+    The longer side of the result is at least ``2 * side``, unless the image itself is smaller. Boxes are converted row
+    by row, so that a large image is never in memory as floats. With alpha, every pixel is weighted by its alpha.
+    """
+    factor = max(1, max(pixels.shape[:2]) // (2 * side))
+    if factor == 1:
+        return to_float32(pixels)
+    height, width, _ = pixels.shape
+    starts = np.arange(0, width, factor)
+    box_widths = np.minimum(starts + factor, width) - starts  # the last box of a row may be narrower
+    rows = []
+    for top in range(0, height, factor):
+        strip = to_float32(pixels[top : top + factor])
+        if has_alpha:
+            strip[..., :-1] *= strip[..., -1:]
+        totals = np.add.reduceat(strip.sum(0), starts, axis=0)  # (w / factor, c)
+        rows.append(totals / (len(strip) * box_widths[:, None].astype(np.float32)))
+    small = np.stack(rows)
+    if has_alpha:
+        small[..., :-1] /= np.maximum(small[..., -1:], np.float32(1e-9))
+    return small
 
 
-def printable(name: str) -> str:
-    r"""A file's name as text that is safe to show and still names one file only.
+def as_unreadable_error(error: Exception) -> UnreadableError:
+    """Convert any exception of a decoder to an :class:`UnreadableError` of one printable line.
 
-    Bytes that are no UTF-8, control characters (new lines, terminal codes, reversed writing) and backslashes are
-    written as escapes. Quotes and angle brackets stay: a page escapes them where it shows them.
+    Parameters
+    ----------
+    error : Exception
+        What the decoder raised.
+
+    Returns
+    -------
+    UnreadableError
+        The same object if it is one already.
 
     Examples
     --------
-    >>> printable("two\nlines")
+    >>> as_unreadable_error(MemoryError())
+    UnreadableError('needs more memory than there is')
+    """
+    if isinstance(error, UnreadableError):
+        return error
+    if isinstance(error, MemoryError):
+        return UnreadableError("needs more memory than there is")
+    if isinstance(error, OSError) and error.strerror:
+        return UnreadableError(f"cannot be read: {error.strerror}")
+    # Pillow gives the number of pixels and its limit only in the text of its message.
+    if isinstance(error, Image.DecompressionBombError) and len(numbers := re.findall(r"\d+", str(error))) == 2:
+        return _too_large(f"{int(numbers[0]):,}", int(numbers[1]))
+    message = " ".join(printable_name(str(error)).split())[:160]
+    return UnreadableError(f"is damaged or has an unexpected content: {message or type(error).__name__}")
+
+
+def printable_name(name: str) -> str:
+    r"""Escape a file name so that it is safe to print and still identifies one file.
+
+    Bytes that are not UTF-8, control characters (newlines, terminal codes, right-to-left marks) and backslashes become
+    escape sequences. Quotes and angle brackets stay: HTML pages escape them when they show them.
+
+    Parameters
+    ----------
+    name : str
+        A file name or any other text from outside.
+
+    Returns
+    -------
+    str
+        The text with escapes.
+
+    Examples
+    --------
+    >>> printable_name("two\nlines")
     'two\\nlines'
     """
     return "".join(letter if letter.isprintable() and letter != "\\" else _escaped(letter) for letter in name)
@@ -115,6 +183,6 @@ def printable(name: str) -> str:
 
 def _escaped(letter: str) -> str:
     code = ord(letter)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8, as the operating system's interface hands it over
+    if 0xDC80 <= code <= 0xDCFF:  # surrogate escape: a byte of the name that is not UTF-8
         return f"\\x{code - 0xDC00:02x}"
     return letter.encode("unicode_escape").decode("ascii")

@@ -1,60 +1,125 @@
-"""Which files of a folder could be images: a walk that always gives the same order and never leaves the folder."""
+"""Lists the files of a folder that could be images, always in the same order and never outside the folder."""
 
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unpose.files.frames import Unreadable, printable, unreadable
+from unpose.files.frames import UnreadableError, as_unreadable_error, printable_name
 from unpose.files.star import read_star
-from unpose.files.zarr import MARKS
+from unpose.files.zarr import METADATA_FILES
 
 _NOT_IMAGES = {
     ".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".md", ".rst", ".html",
     ".htm", ".pdf", ".log", ".py", ".ipynb", ".star", ".db", ".doc", ".docx", ".xls", ".xlsx", ".sh", ".bat", ".tex",
 }  # fmt: skip
-"""Endings of what people keep beside their images; these files are not opened."""
+"""Endings of files that people keep beside their images; these files are not opened."""
 
-_SYSTEM = {"thumbs.db", "desktop.ini", "__macosx"}
+_SYSTEM_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 
 
 @dataclass(frozen=True)
-class Found:
-    """A file that could hold images."""
+class ListedFile:
+    """A file that could hold images.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Its path relative to the input, safe to print.
+    folder : str, optional
+        The first folder on the way to the file.
+    row_of_frame : dict of int to int, optional
+        Frames to read, and the row of each in a STAR file; by default all frames are read.
+
+    Examples
+    --------
+    >>> ListedFile(Path("cells/a.png"), "a.png").folder is None
+    True
+    """
 
     path: Path
-    name: str  # relative to the folder, safe to print
-    folder: str | None = None  # the first folder on the way to it
-    wanted: dict[int, int] | None = None  # frames to read and the row each belongs to; all of them where None
+    name: str
+    folder: str | None = None
+    row_of_frame: dict[int, int] | None = None
 
 
 @dataclass
 class Listing:
-    """What a walk met."""
+    """The files found in a folder.
 
-    files: list[Found] = field(default_factory=list)
-    ignored: int = 0  # hidden files and those that are plainly no images
-    linked: int = 0  # links to folders, which are not followed
-    rejected: list[tuple[str, str]] = field(default_factory=list)  # name, reason
+    Parameters
+    ----------
+    files : list of ListedFile, default []
+        Files that could be images.
+    ignored : int, default 0
+        Number of hidden files, and of files whose ending says that they are not images.
+    linked : int, default 0
+        Number of links to folders, which are not followed.
+    rejected : list of (str, str), default []
+        Name and reason of what could not be listed.
+
+    Examples
+    --------
+    >>> Listing(ignored=2).files
+    []
+    """
+
+    files: list[ListedFile] = field(default_factory=list)
+    ignored: int = 0
+    linked: int = 0
+    rejected: list[tuple[str, str]] = field(default_factory=list)
 
 
-def locate(path: Path) -> tuple[Path, str | None] | None:
-    """An input ``FILE`` or ``FILE::NAME`` as the file and the array in it; None where there is no such file."""
+def split_array_name(path: Path) -> tuple[Path, str | None] | None:
+    """Split an input ``FILE`` or ``FILE::NAME`` into the file and the name of the array in it.
+
+    Parameters
+    ----------
+    path : Path
+        The input as the user gave it.
+
+    Returns
+    -------
+    (Path, str or None) or None
+        None if there is no such file.
+
+    Examples
+    --------
+    >>> split_array_name(Path("missing.h5::images")) is None
+    True
+    """
     if path.exists():
         return path, None
-    before, mark, key = str(path).rpartition("::")
-    return (Path(before), key) if mark and Path(before).exists() else None
+    before, separator, key = str(path).rpartition("::")
+    return (Path(before), key) if separator and Path(before).exists() else None
 
 
 def list_images(path: Path) -> Listing:
-    """The files to read for an input: a folder, one file, a Zarr folder, or a STAR file that lists stacks.
+    """List the files to read for an input.
 
-    Files of a folder come in the order of their names, byte by byte, folder after folder. Links to files count as
-    files; links to folders, which could lead in circles or anywhere, are counted and not followed.
+    Files are sorted by the bytes of their names, folder after folder. Links to files count as files. Links to folders
+    are counted and not followed, because they could lead in circles or anywhere.
+
+    Parameters
+    ----------
+    path : Path
+        A folder, one file, a Zarr folder, or a STAR file that lists stacks.
+
+    Returns
+    -------
+    Listing
+        The files, and what was ignored or rejected.
+
+    Examples
+    --------
+    >>> [file.name for file in list_images(Path("cells.png")).files]
+    ['cells.png']
     """
     if path.suffix.lower() == ".star" and path.is_file():
         return _listed_in_star(path)
     if not path.is_dir() or _is_zarr(path):
-        return Listing([Found(path, printable(path.name or str(path)))])
+        return Listing([ListedFile(path, printable_name(path.name or str(path)))])
     listing = Listing()
     todo = [path]
     while todo:
@@ -63,49 +128,52 @@ def list_images(path: Path) -> Listing:
             with os.scandir(folder) as entries:
                 inside = sorted(entries, key=lambda entry: os.fsencode(entry.name))
         except OSError as error:
-            listing.rejected.append((_relative(path, folder), str(unreadable(error))))
+            listing.rejected.append((_relative_name(path, folder), str(as_unreadable_error(error))))
             continue
-        deeper = []
+        subfolders = []
         for entry in inside:
-            if entry.name.startswith(".") or entry.name.lower() in _SYSTEM:
+            if entry.name.startswith(".") or entry.name.lower() in _SYSTEM_FILES:
                 listing.ignored += 1
             elif entry.is_dir():
                 if entry.is_symlink():
                     listing.linked += 1
                 elif _is_zarr(Path(entry.path)):
-                    listing.files.append(_found(path, Path(entry.path)))
+                    listing.files.append(_listed_file(path, Path(entry.path)))
                 else:
-                    deeper.append(Path(entry.path))
+                    subfolders.append(Path(entry.path))
             elif Path(entry.name).suffix.lower() in _NOT_IMAGES:
                 listing.ignored += 1
             else:
-                listing.files.append(_found(path, Path(entry.path)))
-        todo += reversed(deeper)
+                listing.files.append(_listed_file(path, Path(entry.path)))
+        todo += reversed(subfolders)
     return listing
 
 
-def _found(root: Path, path: Path) -> Found:
-    way = path.relative_to(root).parts
-    return Found(path, _relative(root, path), printable(way[0]) if len(way) > 1 else None)
+def _listed_file(root: Path, path: Path) -> ListedFile:
+    parts = path.relative_to(root).parts
+    return ListedFile(path, _relative_name(root, path), printable_name(parts[0]) if len(parts) > 1 else None)
 
 
-def _relative(root: Path, path: Path) -> str:
-    return printable(path.relative_to(root).as_posix())
+def _relative_name(root: Path, path: Path) -> str:
+    return printable_name(path.relative_to(root).as_posix())
 
 
 def _is_zarr(path: Path) -> bool:
-    return any((path / mark).is_file() for mark in MARKS)
+    return any((path / name).is_file() for name in METADATA_FILES)
 
 
 def _listed_in_star(path: Path) -> Listing:
     try:
         rows = read_star(path)
-    except (Unreadable, OSError) as error:
-        return Listing(rejected=[(printable(path.name), str(unreadable(error)))])
+    except (UnreadableError, OSError) as error:
+        return Listing(rejected=[(printable_name(path.name), str(as_unreadable_error(error)))])
     listing = Listing()
-    wanted: dict[Path, dict[int, int]] = {}
-    for row, (stack, number) in enumerate(rows):
-        if wanted.setdefault(stack, {}).setdefault(number, row) != row:
-            listing.rejected.append((f"{printable(stack.name)}[{number}]", "is listed more than once"))
-    listing.files += [Found(stack, printable(stack.name), None, rows_of) for stack, rows_of in wanted.items()]
+    rows_of_stack: dict[Path, dict[int, int]] = {}
+    for row, (stack, index) in enumerate(rows):
+        if rows_of_stack.setdefault(stack, {}).setdefault(index, row) != row:
+            listing.rejected.append((f"{printable_name(stack.name)}[{index}]", "is listed more than once"))
+    listing.files += [
+        ListedFile(stack, printable_name(stack.name), None, row_of_frame)
+        for stack, row_of_frame in rows_of_stack.items()
+    ]
     return listing

@@ -1,9 +1,7 @@
-"""Picture files by Pillow: PNG, JPEG, TIFF, WebP, BMP, GIF and PPM, and nothing else that Pillow could start.
+"""Reads PNG, JPEG, WebP, BMP, GIF and PPM files with Pillow; TIFF files are read by :mod:`unpose.files.tiff`.
 
-An animation (GIF, WebP, PNG) is one image, its first frame; every page of a TIFF is one, or one of the three colours of
-one (:mod:`unpose.files.tiff_channels`). EXIF orientation is applied.
-16 bits and floats are kept; where Pillow would not, :mod:`unpose.files.deep_colour` and
-:mod:`unpose.files.tiff` read in its place.
+Only the first frame of an animation is read. The EXIF orientation is applied. Pillow keeps only 8 bits of 16-bit
+colour; for PNG files all 16 bits are recovered here, PPM files are read at 8 bits.
 """
 
 import logging
@@ -12,163 +10,155 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, TiffImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from unpose.files import deep_colour
-from unpose.files import tiff as deep_tiff
-from unpose.files import tiff_channels as channels
 from unpose.files.frames import (
     Frame,
     Header,
-    Unreadable,
+    UnreadableError,
+    blend_over_background,
+    check_frame,
     check_size,
-    checked_frame,
-    natural_units,
-    over_ground,
-    unreadable,
+    shrink,
+    to_float32,
 )
-from unpose.files.orientation import upright, upright_size
 
-FORMATS = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "GIF", "PPM")
-"""The only decoders that are ever started: others run programs (EPS) or read what is no picture."""
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM")
+"""The only Pillow decoders that are used here: some others run programs (EPS)."""
 
-_BYTES_DECODED = 20
-"""Memory for each pixel while a picture is decoded, turned and made smaller: Pillow's pixels and copies of them."""
+BYTES_DECODED = 20
+"""Memory per pixel while Pillow decodes, rotates and shrinks an image."""
 
-_BYTES_AS_FLOATS = 48
-"""Memory for each pixel that is left then: four channels of floats, and copies while they are blended and scaled."""
+BYTES_AS_FLOATS = 48
+"""Memory per remaining pixel: four float channels, and copies while they are blended and scaled."""
 
-_GREY = ("1", "L", "LA", "La", "I", "F")
+_BYTES_PLAIN_TEXT = 40
+"""Memory per pixel of a PNM file written as text, for which Pillow makes copies at 32 bits."""
 
-Image.preinit()  # registers the decoders once, before threads ask for them
-logging.getLogger("PIL").addHandler(logging.NullHandler())  # or damaged files speak on stderr
+_GREY_MODES = ("1", "L", "LA", "La", "I", "F")
+_GREY_ALPHA_16 = "LA;16B"
+_DEEP_PNG_MODES = (_GREY_ALPHA_16, "RGB;16B", "RGBA;16B")
+"""Pillow's raw modes of PNG files with 16-bit colour, or 16-bit grey with alpha."""
 
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> the operation that makes the image upright."""
 
-def probe(path: Path, side: int, key: str | None) -> Header:
-    """Sizes of the frames and what reading will cost, from the file's headers alone."""
-    _refuse_key(key)
-    told = _probe_pages(path, side)
-    return channels.joined_header(told) if _are_colours(path) else told
-
-
-def _probe_pages(path: Path, side: int) -> Header:
-    sizes, colour, reasons, notes, plain = [], False, [], set(), False
-    with path.open("rb") as handle:
-        try:
-            image = Image.open(handle, formats=FORMATS)
-        except UnidentifiedImageError as error:
-            if deep_tiff.is_tiff(path):
-                return deep_tiff.probe(path)
-            raise Unreadable(f"is not a picture of a kind that is read ({', '.join(FORMATS)})") from error
-        with image:
-            if image.format == "TIFF":
-                deep_tiff.check_pages(path)
-            if _is_for_tifffile(image, path):
-                return deep_tiff.probe(path)
-            for _, reason in _pages(image):
-                if reason is not None:
-                    reasons.append(reason)
-                    continue
-                sizes.append(upright_size(image))
-                grey = image.mode in _GREY or image.mode.startswith("I;16") or deep_colour.is_grey(image)
-                colour |= not grey
-                plain |= deep_colour.is_plain(image)
-                if deep_colour.is_deep(image) and not deep_colour.can_read(image):
-                    notes.add("colour of more than 8 bits read at 8 bits")
-    if not sizes:
-        raise reasons[0] if reasons else Unreadable("holds no page")
-    pixels = max(height * width for height, width in sizes)
-    decoded = deep_colour.BYTES_PLAIN if plain else _BYTES_DECODED
-    cost = decoded * pixels + _BYTES_AS_FLOATS * min(pixels, (4 * side) ** 2)
-    return Header(sizes, colour, cost, "; ".join(sorted(notes)))
+Image.preinit()  # registers the decoders once, before several threads use them
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # otherwise damaged files print warnings to stderr
 
 
-def read(path: Path, side: int, wanted: set[int] | None) -> Iterator[Frame]:
-    """The frames of a picture file; those much larger than ``side`` are made smaller on the way."""
-    if _are_colours(path):
-        return channels.joined(_read_pages(path, side, None), wanted)
-    return _read_pages(path, side, wanted)
+def read_header(path: Path, side: int) -> Header:
+    """Read size and memory cost from the file's header."""
+    with _open(path) as image:
+        width, height = image.size
+        check_size(height, width)
+        # The base class's method, because that of PNG decodes the image to find metadata behind the pixels.
+        if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) > 4:
+            height, width = width, height
+        raw_mode = _png_raw_mode(image)
+        is_grey = image.mode in _GREY_MODES or image.mode.startswith("I;16") or raw_mode == _GREY_ALPHA_16
+        is_plain_text = bool(image.tile) and image.tile[0].codec_name == "ppm_plain"
+        note = "colour of more than 8 bits read at 8 bits" if _ppm_white(image) > 255 else ""
+    decoded = _BYTES_PLAIN_TEXT if is_plain_text else BYTES_DECODED
+    cost = decoded * height * width + BYTES_AS_FLOATS * min(height * width, (4 * side) ** 2)
+    return Header([(height, width)], not is_grey, cost, note)
 
 
-def _are_colours(path: Path) -> bool:
-    if not deep_tiff.is_tiff(path):
-        return False
-    with path.open("rb") as handle:
-        return channels.are_colours(handle)
-
-
-def _read_pages(path: Path, side: int, wanted: set[int] | None) -> Iterator[Frame]:
-    with path.open("rb") as handle:
-        try:
-            image = Image.open(handle, formats=FORMATS)
-        except UnidentifiedImageError:
-            yield from deep_tiff.read(path)
-            return
-        with image:
-            if _is_for_tifffile(image, path):
-                yield from deep_tiff.read(path)
-                return
-            for number, reason in _pages(image):
-                if wanted is not None and number not in wanted:
-                    continue
-                if reason is not None:
-                    yield number, reason
-                    continue
-                try:
-                    deep = deep_colour.can_read(image)
-                    frame = checked_frame(deep_colour.read(path, number, side) if deep else _pixels(image, side))
-                except Exception as error:
-                    yield number, unreadable(error)
-                else:
-                    yield number, frame
-
-
-def _pages(image: ImageFile.ImageFile) -> Iterator[tuple[int, Unreadable | None]]:
-    """Opens the frames that count, one after the other: all full pages of a TIFF, else the first."""
-    for number in range(image.n_frames) if isinstance(image, TiffImagePlugin.TiffImageFile) else (0,):
-        try:
-            image.seek(number)
-            if isinstance(image, TiffImagePlugin.TiffImageFile) and int(image.tag_v2.get(254, 0)) & 1:
-                continue  # NewSubfileType: a small copy of another page
-            check_size(image.size[1], image.size[0])
-            deep_colour.check(image)
-        except Exception as error:
-            yield number, unreadable(error)
+def read_frames(path: Path, side: int) -> Iterator[Frame]:
+    """Read the first frame; an image much larger than ``side`` is shrunk."""
+    with _open(path) as image:
+        if (raw_mode := _png_raw_mode(image)) in _DEEP_PNG_MODES:
+            frame = _deep_png_pixels(path, raw_mode, image.info.get("transparency"), side)
         else:
-            yield number, None
+            frame = pixels(image, side)
+    yield 0, check_frame(frame)
 
 
-def _is_for_tifffile(image: ImageFile.ImageFile, path: Path) -> bool:
-    """A TIFF with bits that only tifffile keeps."""
-    return deep_colour.is_deep(image) and not deep_colour.can_read(image) and deep_tiff.can_read(path)
+def pixels(image: ImageFile.ImageFile, side: int, *, white_is_zero: bool = False) -> NDArray:
+    """Decode an opened image, upright: (h, w) or (h, w, 3) float32.
 
-
-def _pixels(image: Image.Image, side: int) -> NDArray:
-    """One opened frame as (h, w) or (h, w, 3) floats, upright."""
-    image.draft(image.mode, (2 * side, 2 * side))  # JPEG only: decodes at half, a quarter, an eighth
+    ``white_is_zero`` inverts 16-bit grey; at 8 bits Pillow itself inverts.
+    """
+    image.draft(image.mode, (2 * side, 2 * side))  # JPEG only: decodes at 1/2, 1/4 or 1/8 of the size
     image.load()
-    turned = upright(image)
+    turned = _upright(image)
     if turned.mode.startswith("I;16"):
-        words, key = np.asarray(turned).astype(np.uint16), image.info.get("transparency")
-        if isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(262) == deep_tiff.WHITE_IS_ZERO:
-            words = ~words  # as Pillow itself does for 8 bits
-        frame = natural_units(words)
-        return over_ground(np.stack([frame, words != key], axis=-1)) if isinstance(key, int) else frame
+        samples, key = np.asarray(turned).astype(np.uint16), image.info.get("transparency")
+        frame = to_float32(~samples if white_is_zero else samples)
+        return blend_over_background(np.stack([frame, samples != key], axis=-1)) if isinstance(key, int) else frame
     if turned.mode in ("I", "F"):
-        scale = 65535 if turned.mode == "I" and image.format == "PPM" else 1  # Pillow brings PGM to 16 bits
+        scale = 65535 if turned.mode == "I" and image.format == "PPM" else 1  # Pillow scales PGM to 16 bits
         return np.asarray(turned, dtype=np.float32) / np.float32(scale)
-    grey = turned.mode in _GREY
-    mode = "RGBA" if turned.has_transparency_data else "L" if grey else "RGB"
+    is_grey = turned.mode in _GREY_MODES
+    mode = "RGBA" if turned.has_transparency_data else "L" if is_grey else "RGB"
     turned = turned.convert(mode)
-    # Boxes of whole pixels first: the rest of the way, in floats, then costs no more than twice the canvas.
+    # Average boxes of whole pixels first, so that the conversion to floats needs at most (4 side)^2 pixels.
     if (factor := max(turned.size) // (2 * side)) > 1:
         turned = turned.reduce(factor)
-    frame = natural_units(np.asarray(turned))
+    frame = to_float32(np.asarray(turned))
     if mode != "RGBA":
         return frame
-    return over_ground(frame)[..., 0] if grey else over_ground(frame)
+    return blend_over_background(frame)[..., 0] if is_grey else blend_over_background(frame)
 
 
-def _refuse_key(key: str | None) -> None:
-    if key is not None:
-        raise Unreadable(f"is a picture file, which holds no array {key!r}")
+def _open(path: Path) -> ImageFile.ImageFile:
+    try:
+        return Image.open(path, formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise UnreadableError(f"is not an image of a supported format ({', '.join(FORMATS)}, TIFF)") from error
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation to a decoded image."""
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:
+        return image  # the pixels are good, only the metadata are damaged
+    return image.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else image
+
+
+def _ppm_white(image: ImageFile.ImageFile) -> int:
+    """The value of white that a colour PPM file declares; 0 for other files."""
+    args = image.tile[0].args if image.format == "PPM" and image.mode == "RGB" and image.tile else ()
+    return args[-1] if isinstance(args, tuple) and args and isinstance(args[-1], int) else 0
+
+
+# 16-bit PNG ----------------------------------------------------------------------------------------------------------
+# Pillow has no image mode with more than 8 bits in colour. But its PNG decoder accepts both byte orders and keeps the
+# first byte of each sample, so decoding once in either order gives the high and the low bytes. Decompression, filters,
+# interlacing and the checks against damage stay Pillow's.
+
+
+def _png_raw_mode(image: ImageFile.ImageFile) -> str:
+    return str(image.tile[0].args) if image.format == "PNG" and image.tile else ""
+
+
+def _deep_png_pixels(path: Path, raw_mode: str, transparent: object, side: int) -> NDArray:
+    """Decode a PNG of 16-bit colour or 16-bit grey with alpha, upright: (h, w) or (h, w, 3) float32."""
+    if raw_mode == _GREY_ALPHA_16:  # its four bytes per pixel are decoded as if they were RGBA at 8 bits
+        samples = np.ascontiguousarray(_decoded_as(path, "RGBA")).view(">u2").astype(np.uint16)  # (h, w, 2)
+    else:
+        samples = _decoded_as(path, raw_mode).astype(np.uint16) << 8  # big-endian: the first byte is the high one
+        samples |= _decoded_as(path, raw_mode[:-1] + "L")
+    if isinstance(transparent, tuple) and samples.shape[-1] == 3:  # this colour stands for transparent
+        opaque = (samples != np.array(transparent, dtype=np.uint16)).any(-1, keepdims=True)
+        samples = np.concatenate([samples, opaque.astype(np.uint16) * np.uint16(65535)], axis=-1)  # (h, w, 4)
+    has_alpha = samples.shape[-1] in (2, 4)
+    frame = shrink(samples, side, has_alpha=has_alpha)
+    return blend_over_background(frame) if has_alpha else frame
+
+
+def _decoded_as(path: Path, raw_mode: str) -> NDArray:
+    """Decode a PNG as if its samples had another raw mode: (h, w, c) uint8, upright."""
+    with Image.open(path, formats=["PNG"]) as image:
+        image.tile = [tile._replace(args=raw_mode) for tile in image.tile]
+        image.load()
+        return np.asarray(_upright(image))

@@ -1,11 +1,12 @@
-"""Arrays of images on disk: ``.npy``, ``.npz``, MRC stacks and HDF5 (Zarr beside it), all through one small window.
+"""Reads arrays of images from ``.npy``, ``.npz``, MRC and HDF5 files, all as a :class:`StoredArray`.
 
-Shapes: ``(h, w)`` is one image, ``(h, w, 3)`` and ``(h, w, 4)`` are one in colour, ``(n, h, w)`` are n images, and so
-are ``(n, h, w, c)`` and ``(n, c, h, w)`` with c = 1 (grey), 3 (colour) or 4 (colour with transparency). Where a file
-holds several arrays, the one named like images is read, or the only one that could be images; else the caller names it.
+Shapes: ``(h, w)`` is one image, ``(h, w, 3)`` and ``(h, w, 4)`` are one colour image, ``(n, h, w)`` are n images, and
+so are ``(n, h, w, c)`` and ``(n, c, h, w)`` with c = 1 (grey), 3 (colour) or 4 (colour with alpha). If a file holds
+several arrays, the one with a usual name for images is read, or the only one that could be images; otherwise the user
+names it.
 
-Headers are read first and believed by nobody: declared sizes are compared with the file and with the limits before
-anything is allocated. No object is unpickled, nothing leads out of the file.
+Headers are not trusted: declared sizes are compared with the file and the limits before anything is allocated. No
+object is unpickled, and no link out of the file is followed.
 """
 
 import zipfile
@@ -25,33 +26,33 @@ from unpose.files.frames import (
     FRAME_LIMIT,
     Frame,
     Header,
-    Unreadable,
+    UnreadableError,
+    blend_over_background,
+    check_frame,
     check_size,
-    checked_frame,
-    natural_units,
-    over_ground,
+    to_float32,
 )
 
-_BLOCK = 16 * 2**20
-"""Bytes read at a time, unless the file is cut into larger pieces."""
+_BLOCK_BYTES = 16 * 2**20
+"""Bytes read at a time, unless the file is stored in larger chunks."""
 
-_MOST_CHUNKS = 1_000_000
-"""A file of a few bytes can declare more chunks than anyone can wait for."""
+_MAX_CHUNKS = 1_000_000
+"""A file of a few bytes can declare more chunks than can be read in reasonable time."""
 
-_NAMES = ("images", "image", "x", "data", "stack", "particles", "frames")
-"""Names by which an array of images goes, the likelier first."""
+_USUAL_NAMES = ("images", "image", "x", "data", "stack", "particles", "frames")
+"""Usual names of an array of images, the most likely first."""
 
 
 @dataclass(frozen=True)
-class Window:
-    """An array on disk that is read by rows of its first axis."""
+class StoredArray:
+    """An array on disk that is read in ranges of its first axis."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    rows: Callable[[int, int], NDArray]  # rows a to b, (b - a, ...) as stored
-    piece: int = 1  # rows that are stored, and therefore read, together
-    piece_bytes: int = 0  # what one stored piece takes when it is unpacked
-    whole: bool = False  # the file can only be read all at once
+    read: Callable[[int, int], NDArray]  # (start, stop) -> (stop - start, ...) as stored
+    chunk_length: int = 1  # indices of the first axis that are stored, and therefore read, together
+    chunk_bytes: int = 0  # size of one decompressed chunk
+    is_indivisible: bool = False  # the file can only be read all at once
 
 
 @dataclass(frozen=True)
@@ -61,94 +62,95 @@ class _Layout:
     width: int
     channels: int
     channels_first: bool = False
-    single: bool = False
+    is_single: bool = False
 
 
-def probe(window: Window) -> Header:
-    """What an opened array holds."""
-    layout = _layout(window.shape)
-    if window.dtype.kind not in "biuf":
-        raise Unreadable(f"holds values of type {window.dtype}, which are not pixels")
+def header(array: StoredArray) -> Header:
+    """The header of an opened array."""
+    layout = _layout(array.shape)
+    if array.dtype.kind not in "biuf":
+        raise UnreadableError(f"holds values of type {array.dtype}, which are not pixels")
     check_size(layout.height, layout.width)
     if layout.count > FRAME_LIMIT:
-        raise Unreadable(f"declares {layout.count:,} images, more than the limit of {FRAME_LIMIT:,}")
-    step = layout.count if window.whole else _step(window, layout)
-    # The block as stored, and each of its frames as floats while it is blended.
+        raise UnreadableError(f"declares {layout.count:,} images, more than the limit of {FRAME_LIMIT:,}")
+    block_length = layout.count if array.is_indivisible else _block_length(array, layout)
+    # One block as stored, and one frame as floats while it is blended.
     pixels = layout.height * layout.width * layout.channels
-    cost = step * pixels * window.dtype.itemsize + 12 * pixels + window.piece_bytes
+    cost = block_length * pixels * array.dtype.itemsize + 12 * pixels + array.chunk_bytes
     return Header([(layout.height, layout.width)] * layout.count, layout.channels > 1, cost)
 
 
-def read(window: Window, wanted: set[int] | None) -> Iterator[Frame]:
-    """The frames of an opened array, all or those wanted."""
-    layout = _layout(window.shape)
-    numbers = range(layout.count) if wanted is None else sorted(wanted & set(range(layout.count)))
-    step = _step(window, layout)
+def read_frames(array: StoredArray, wanted: set[int] | None) -> Iterator[Frame]:
+    """Read all frames of an opened array, or those wanted."""
+    layout = _layout(array.shape)
+    indices = range(layout.count) if wanted is None else sorted(wanted & set(range(layout.count)))
+    block_length = _block_length(array, layout)
     block, start, stop = np.empty(0), 0, 0
-    for number in numbers:
-        if not start <= number < stop:
-            start = number - number % step
-            stop = min(start + step, layout.count)
-            block = window.rows(0, window.shape[0])[None] if layout.single else window.rows(start, stop)
+    for index in indices:
+        if not start <= index < stop:
+            start = index - index % block_length
+            stop = min(start + block_length, layout.count)
+            block = array.read(0, array.shape[0])[None] if layout.is_single else array.read(start, stop)
         try:
-            yield number, checked_frame(_frame(block[number - start], layout))
-        except Unreadable as reason:
-            yield number, reason
+            yield index, check_frame(_frame(block[index - start], layout))
+        except UnreadableError as error:
+            yield index, error
 
 
 def _frame(stored: NDArray, layout: _Layout) -> NDArray:
-    frame = natural_units(np.moveaxis(stored, 0, -1) if layout.channels_first else stored)
+    frame = to_float32(np.moveaxis(stored, 0, -1) if layout.channels_first else stored)
     if layout.channels == 4:
-        return over_ground(frame)
+        return blend_over_background(frame)
     return frame[..., 0] if layout.channels == 1 and frame.ndim == 3 else frame
 
 
-def _step(window: Window, layout: _Layout) -> int:
-    if layout.single:
+def _block_length(array: StoredArray, layout: _Layout) -> int:
+    """How many images to read at a time: whole chunks, about ``_BLOCK_BYTES``."""
+    if layout.is_single:
         return 1
-    row = prod(window.shape[1:]) * window.dtype.itemsize
-    pieces = max(1, _BLOCK // max(1, row * window.piece))
-    return min(window.piece * pieces, max(1, layout.count))
+    image_bytes = prod(array.shape[1:]) * array.dtype.itemsize
+    n_chunks = max(1, _BLOCK_BYTES // max(1, image_bytes * array.chunk_length))
+    return min(array.chunk_length * n_chunks, max(1, layout.count))
 
 
 def _layout(shape: tuple[int, ...]) -> _Layout:
     match shape:
         case (height, width):
-            return _Layout(1, height, width, 1, single=True)
+            return _Layout(1, height, width, 1, is_single=True)
         case (height, width, 3 | 4 as channels):
-            return _Layout(1, height, width, channels, single=True)
+            return _Layout(1, height, width, channels, is_single=True)
         case (count, height, width):
             return _Layout(count, height, width, 1)
         case (count, height, width, 1 | 3 | 4 as channels):
             return _Layout(count, height, width, channels)
         case (count, 1 | 3 | 4 as channels, height, width):
             return _Layout(count, height, width, channels, channels_first=True)
-    raise Unreadable(f"holds an array of shape {shape}; images are (n, h, w) or (n, h, w, c) with c = 1, 3 or 4")
+    raise UnreadableError(f"holds an array of shape {shape}; images are (n, h, w) or (n, h, w, c) with c = 1, 3 or 4")
 
 
-def choose(shapes: dict[str, tuple[int, ...]], key: str | None) -> str:
-    """Which of the named arrays holds the images; an error that lists them where that cannot be told."""
+def choose_array(shapes: dict[str, tuple[int, ...]], key: str | None) -> str:
+    """The name of the array that holds the images; an error that lists all arrays if that is not clear."""
     listed = ", ".join(f"{name!r} {shape}" for name, shape in sorted(shapes.items())[:12]) or "none"
     if key is not None:
         if key not in shapes:
-            raise Unreadable(f"holds no array {key!r}; it holds: {listed}")
+            raise UnreadableError(f"holds no array {key!r}; it holds: {listed}")
         return key
     stacks = [name for name, shape in shapes.items() if _is_images(shape) and len(shape) > 2]
     candidates = stacks or [name for name, shape in shapes.items() if _is_images(shape)]
-    for wanted in _NAMES:
+    for wanted in _USUAL_NAMES:
         named = [name for name in candidates if name.rpartition("/")[2].lower() == wanted]
         if len(named) == 1:
             return named[0]
     if len(candidates) == 1:
         return candidates[0]
     few = "no array" if not candidates else f"{len(candidates)} arrays"
-    raise Unreadable(f"holds {few} that could be images; name one as FILE::NAME. It holds: {listed}")
+    raise UnreadableError(f"holds {few} that could be images; name one as FILE::NAME. It holds: {listed}")
 
 
 def _is_images(shape: tuple[int, ...]) -> bool:
     try:
         layout = _layout(shape)
-    except Unreadable:
+    except UnreadableError:
         return False
     return layout.height > 1 and layout.width > 1
 
@@ -157,28 +159,28 @@ def _is_images(shape: tuple[int, ...]) -> bool:
 
 
 @contextmanager
-def open_npy(path: Path, key: str | None) -> Iterator[Window]:
-    """A ``.npy`` file, read in blocks and never whole."""
+def open_npy(path: Path, key: str | None) -> Iterator[StoredArray]:
+    """Open a ``.npy`` file."""
     if key is not None:
-        raise Unreadable(f"is a single array; it holds no {key!r}")
+        raise UnreadableError(f"is a single array; it holds no {key!r}")
     with path.open("rb") as handle:
-        yield _npy_window(handle, path.stat().st_size)
+        yield _npy_array(handle, path.stat().st_size)
 
 
 @contextmanager
-def open_npz(path: Path, key: str | None) -> Iterator[Window]:
-    """One member of a ``.npz``, unpacked as it is read."""
+def open_npz(path: Path, key: str | None) -> Iterator[StoredArray]:
+    """Open one array of an ``.npz`` file, which is decompressed as it is read."""
     with zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
         if not members or len(members) < len(archive.infolist()):
-            raise Unreadable("is an archive; archives are not unpacked")
+            raise UnreadableError("is an archive; archives are not unpacked")
         shapes = {}
         for member in members:
             with archive.open(member) as stream:
                 shapes[member.filename.removesuffix(".npy")] = _npy_header(stream)[0]
-        chosen = archive.getinfo(choose(shapes, key) + ".npy")
+        chosen = archive.getinfo(choose_array(shapes, key) + ".npy")
         with archive.open(chosen) as stream:
-            yield _npy_window(stream, chosen.file_size)
+            yield _npy_array(stream, chosen.file_size)
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -187,36 +189,37 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
         return np.lib.format.read_array_header_1_0(stream)
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(stream)
-    raise Unreadable(f"is a NumPy file of version {version[0]}.{version[1]}, which does not hold images")
+    raise UnreadableError(f"is a NumPy file of version {version[0]}.{version[1]}, which does not hold images")
 
 
-def _npy_window(stream: IO[bytes], size: int) -> Window:
+def _npy_array(stream: IO[bytes], size: int) -> StoredArray:
     shape, fortran, dtype = _npy_header(stream)
     if dtype.hasobject:
-        raise Unreadable("holds Python objects, which are not unpickled")
+        raise UnreadableError("holds Python objects, which are not unpickled")
     if any(length < 0 for length in shape):
-        raise Unreadable(f"declares the shape {shape}")
-    start, declared = stream.tell(), prod(shape) * dtype.itemsize
-    if start + declared > size:
-        raise Unreadable(f"is cut short: declares {declared:,} bytes of pixels and has {size - start:,}")
-    row = prod(shape[1:]) * dtype.itemsize
+        raise UnreadableError(f"declares the shape {shape}")
+    offset, declared = stream.tell(), prod(shape) * dtype.itemsize
+    if offset + declared > size:
+        raise UnreadableError(f"is cut short: declares {declared:,} bytes of pixels and has {size - offset:,}")
+    item_bytes = prod(shape[1:]) * dtype.itemsize
 
-    def rows(first: int, last: int) -> NDArray:
+    def read(start: int, stop: int) -> NDArray:
         if fortran:
-            stream.seek(start)
-            return np.frombuffer(_exactly(stream, declared), dtype).reshape(shape[::-1]).T[first:last]
-        stream.seek(start + first * row)
-        return np.frombuffer(_exactly(stream, (last - first) * row), dtype).reshape(last - first, *shape[1:])
+            stream.seek(offset)
+            return np.frombuffer(_read_exactly(stream, declared), dtype).reshape(shape[::-1]).T[start:stop]
+        stream.seek(offset + start * item_bytes)
+        data = _read_exactly(stream, (stop - start) * item_bytes)
+        return np.frombuffer(data, dtype).reshape(stop - start, *shape[1:])
 
-    if fortran and shape:  # the last axis varies slowest: no row can be had alone
-        return Window(shape, dtype, rows, piece=max(1, shape[0]), whole=True)
-    return Window(shape, dtype, rows)
+    if fortran and shape:  # the first axis varies fastest: no image is stored contiguously
+        return StoredArray(shape, dtype, read, chunk_length=max(1, shape[0]), is_indivisible=True)
+    return StoredArray(shape, dtype, read)
 
 
-def _exactly(stream: IO[bytes], count: int) -> bytes:
+def _read_exactly(stream: IO[bytes], count: int) -> bytes:
     data = stream.read(count)
     if len(data) < count:
-        raise Unreadable("is cut short")
+        raise UnreadableError("is cut short")
     return data
 
 
@@ -224,58 +227,62 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 @contextmanager
-def open_mrc(path: Path, key: str | None) -> Iterator[Window]:
-    """An MRC or MRCS file: every section is an image, whether the header calls it a stack or a volume."""
+def open_mrc(path: Path, key: str | None) -> Iterator[StoredArray]:
+    """Open an MRC or MRCS file: every section is an image, whether the header declares a stack or a volume."""
     if key is not None:
-        raise Unreadable(f"is a single stack; it holds no {key!r}")
-    mrcfile = extra("mrcfile", "em", "an MRC file")
-    # Mapped and strict: a header that promises more than the file has is refused before anything is allocated.
+        raise UnreadableError(f"is a single stack; it holds no {key!r}")
+    mrcfile = import_optional("mrcfile", "em", "an MRC file")
+    # Memory-mapped and strict: a header that declares more than the file has is rejected before anything is allocated.
     with mrcfile.mmap(path, mode="r", permissive=False) as file:
         data = file.data
         if data is None or data.ndim not in (2, 3):
-            raise Unreadable("holds no image or stack of images")
-        # Copied block by block: nothing may point into the file when it is closed.
-        yield Window(data.shape, data.dtype, lambda first, last: np.array(data[first:last]))
+            raise UnreadableError("holds no image or stack of images")
+        # Blocks are copied, because nothing may point into the memory map after the file is closed.
+        yield StoredArray(data.shape, data.dtype, lambda start, stop: np.array(data[start:stop]))
 
 
 # HDF5 ----------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def open_hdf5(path: Path, key: str | None) -> Iterator[Window]:
-    """One dataset of an HDF5 file; links out of the file, virtual and external storage are not followed."""
-    h5py = extra("h5py", "formats", "an HDF5 file")
+def open_hdf5(path: Path, key: str | None) -> Iterator[StoredArray]:
+    """Open one dataset of an HDF5 file; external links, virtual datasets and external storage are not followed."""
+    h5py = import_optional("h5py", "formats", "an HDF5 file")
     with h5py.File(path, "r") as file:
         found = {}
 
-        def visit(name: str, item: object) -> None:  # visits what is in this file, never a link to another
+        def visit(name: str, item: object) -> None:  # visititems never follows links to other files
             if isinstance(item, h5py.Dataset) and item.shape is not None and item.dtype.kind in "biuf":
                 found[name] = item
 
         file.visititems(visit)
-        dataset = found[choose({name: item.shape for name, item in found.items()}, key)]
+        dataset = found[choose_array({name: item.shape for name, item in found.items()}, key)]
         if dataset.is_virtual or dataset.external:
-            raise Unreadable("keeps its pixels in other files, which are not followed")
-        yield chunked(dataset.shape, dataset.dtype, dataset.chunks or (1,), lambda first, last: dataset[first:last])
+            raise UnreadableError("keeps its pixels in other files, which are not followed")
+        yield chunked_array(
+            dataset.shape, dataset.dtype, dataset.chunks or (1,), lambda start, stop: dataset[start:stop]
+        )
 
 
 # Chunks --------------------------------------------------------------------------------------------------------------
 
 
-def chunked(
-    shape: tuple[int, ...], dtype: np.dtype, chunks: tuple[int, ...], rows: Callable[[int, int], NDArray]
-) -> Window:
-    """The window of an array that is stored in chunks of a shape."""
+def chunked_array(
+    shape: tuple[int, ...], dtype: np.dtype, chunks: tuple[int, ...], read: Callable[[int, int], NDArray]
+) -> StoredArray:
+    """An array that is stored in chunks of a given shape."""
     if len(chunks) == len(shape):
         count = prod(-(-length // max(1, chunk)) for length, chunk in zip(shape, chunks, strict=True))
-        if count > _MOST_CHUNKS:
-            raise Unreadable(f"is cut into {count:,} chunks, more than the limit of {_MOST_CHUNKS:,}")
-    return Window(shape, dtype, rows, piece=max(1, int(chunks[0])), piece_bytes=prod(chunks) * dtype.itemsize)
+        if count > _MAX_CHUNKS:
+            raise UnreadableError(f"is stored in {count:,} chunks, more than the limit of {_MAX_CHUNKS:,}")
+    return StoredArray(
+        shape, dtype, read, chunk_length=max(1, int(chunks[0])), chunk_bytes=prod(chunks) * dtype.itemsize
+    )
 
 
-def extra(module: str, extra: str, what: str) -> ModuleType:
-    """A reader's library, or the line that says how to get it."""
+def import_optional(module: str, extra: str, what: str) -> ModuleType:
+    """Import an optional library, or raise an error that says how to install it."""
     try:
         return import_module(module)
     except ImportError as error:
-        raise Unreadable(f"is {what}; pip install unpose[{extra}] reads it") from error
+        raise UnreadableError(f"is {what}; pip install unpose[{extra}] reads it") from error

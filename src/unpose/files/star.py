@@ -1,34 +1,34 @@
-"""The particles that a STAR file lists: which image of which stack.
+"""Reads from a STAR file of RELION which images of which stacks it lists.
 
-Only the column ``_rlnImageName`` is read (``000012@Extract/job007/stack.mrcs``, counted from one).
+Only the column ``_rlnImageName`` is used (``000012@Extract/job007/stack.mrcs``, counted from one).
 """
 
 import re
 from pathlib import Path
 
-from unpose.files.frames import Unreadable, printable
+from unpose.files.frames import UnreadableError, printable_name
 
 _COLUMN = "_rlnImageName"
 _TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|\S+")
 
 
 def read_star(path: Path) -> list[tuple[Path, int]]:
-    """Stack and number (from zero) of every image listed, in the order of the file.
+    """Stack and index (from zero) of every listed image, in the order of the file.
 
-    Relative stacks are sought beside the STAR file and then in the folders above it, as projects keep them relative to
-    their root.
+    Relative paths are looked up beside the STAR file and then in the folders above it, because projects store paths
+    relative to their root folder.
     """
-    rows = [_entry(path, value) for value in _column(path.read_text(encoding="utf-8", errors="surrogateescape"))]
+    rows = [_entry(value) for value in _image_names(path.read_text(encoding="utf-8", errors="surrogateescape"))]
     if not rows:
-        raise Unreadable(f"lists no images: no loop with the column {_COLUMN}")
-    places: dict[str, Path] = {}
+        raise UnreadableError(f"lists no images: no loop with the column {_COLUMN}")
+    paths: dict[str, Path] = {}
     for stack, _ in rows:
-        if stack not in places:
-            places[stack] = _place(path, stack)
-    return [(places[stack], number) for stack, number in rows]
+        if stack not in paths:
+            paths[stack] = _stack_path(path, stack)
+    return [(paths[stack], index) for stack, index in rows]
 
 
-def _column(text: str) -> list[str]:
+def _image_names(text: str) -> list[str]:
     """The values of the column in the first loop that has it."""
     values: list[str] = []
     columns: list[str] = []
@@ -46,22 +46,25 @@ def _column(text: str) -> list[str]:
         elif _COLUMN in columns:
             in_header = False
             if len(tokens) != len(columns):
-                raise Unreadable(f"has a row of {len(tokens)} values where {len(columns)} columns are declared")
+                raise UnreadableError(f"has a row of {len(tokens)} values where {len(columns)} columns are declared")
             values.append(tokens[columns.index(_COLUMN)].strip("'\""))
     return values
 
 
-def _entry(path: Path, value: str) -> tuple[str, int]:
+def _entry(value: str) -> tuple[str, int]:
+    """Stack and index of ``NUMBER@STACK``; a name without a number is a file with one image."""
     number, at, stack = value.partition("@")
     if not at:
         return value, 0
     if not (number.isascii() and number.isdigit()) or int(number) < 1:
-        raise Unreadable(f"names an image as {printable(value)[:80]!r}; NUMBER@STACK was expected, counted from one")
+        raise UnreadableError(
+            f"names an image as {printable_name(value)[:80]!r}; NUMBER@STACK was expected, counted from one"
+        )
     return stack, int(number) - 1
 
 
-def _place(path: Path, stack: str) -> Path:
+def _stack_path(path: Path, stack: str) -> Path:
     for folder in path.absolute().parents:
         if (folder / stack).is_file():
             return folder / stack
-    return path.parent / stack  # listed as missing when it is opened
+    return path.parent / stack  # rejected as missing when it is opened

@@ -1,8 +1,8 @@
-"""Zarr arrays, from a folder, after their metadata was read here and found harmless.
+"""Reads Zarr arrays from a folder, after checking that their metadata are harmless.
 
-A Zarr array names the codecs that unpack it, and one of them is pickle, which runs code. So the metadata of each array
-is read as plain JSON first: only plain numbers, only codecs of a list, and only then is the array opened, by itself,
-never through what its group says of it.
+The metadata of a Zarr array name the codecs that decompress it, and one of them is pickle, which runs code. So the
+metadata of each array are read as plain JSON first: only plain numbers and only the codecs listed here are accepted.
+Then the array is opened by itself, never through the consolidated metadata of its group.
 """
 
 import json
@@ -14,48 +14,48 @@ from typing import Any
 
 import numpy as np
 
-from unpose.files.frames import Unreadable, printable
-from unpose.files.stacks import Window, choose, chunked, extra
+from unpose.files.frames import UnreadableError, printable_name
+from unpose.files.stacks import StoredArray, choose_array, chunked_array, import_optional
 
-MARKS = ("zarr.json", ".zarray", ".zgroup")
-"""A folder that holds one of these is a Zarr array or group, not a folder of images."""
+METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
+"""A folder that holds one of these files is a Zarr array or group, not a folder of images."""
 
 _CODECS = {
     "zlib", "gzip", "bz2", "lzma", "lz4", "zstd", "blosc", "shuffle", "delta", "crc32c", "bytes", "transpose",
     "sharding_indexed",
 }  # fmt: skip
-_LARGEST_METADATA = 2**20
-_MOST_FOLDERS = 10_000
+_MAX_METADATA_BYTES = 2**20
+_MAX_FOLDERS = 10_000
 
 _Declared = tuple[tuple[int, ...], tuple[int, ...]]
-"""Shape and chunks."""
+"""Shape of an array and of its chunks."""
 
 
 @contextmanager
-def open_zarr(path: Path, key: str | None) -> Iterator[Window]:
-    """One array of a Zarr folder."""
-    found = _arrays(path)
-    chosen = choose({name: shape for name, (shape, _) in found.items()}, key)
+def open_zarr(path: Path, key: str | None) -> Iterator[StoredArray]:
+    """Open one array of a Zarr folder."""
+    found = _find_arrays(path)
+    chosen = choose_array({name: shape for name, (shape, _) in found.items()}, key)
     shape, chunks = found[chosen]
-    zarr = extra("zarr", "formats", "a Zarr array")
+    zarr = import_optional("zarr", "formats", "a Zarr array")
     array = zarr.open_array(store=str(path / chosen), mode="r")
     if tuple(array.shape) != shape or array.dtype.kind not in "biuf":
-        raise Unreadable("is not the array its metadata declares")
-    yield chunked(shape, np.dtype(array.dtype), chunks, lambda first, last: np.asarray(array[first:last]))
+        raise UnreadableError("is not the array its metadata declares")
+    yield chunked_array(shape, np.dtype(array.dtype), chunks, lambda first, last: np.asarray(array[first:last]))
 
 
-def _arrays(root: Path) -> dict[str, _Declared]:
-    """Name, shape and chunks of every array of numbers in a Zarr folder; the root itself is called ``.``."""
+def _find_arrays(root: Path) -> dict[str, _Declared]:
+    """Shape and chunks of every numeric array in a Zarr folder, by name; the root itself is called ``.``."""
     found: dict[str, _Declared] = {}
-    todo, seen, reasons = [root], 0, []
+    todo, n_folders, errors = [root], 0, []
     while todo:
         folder = todo.pop()
-        if (seen := seen + 1) > _MOST_FOLDERS:
-            raise Unreadable(f"has more than {_MOST_FOLDERS:,} groups")
+        if (n_folders := n_folders + 1) > _MAX_FOLDERS:
+            raise UnreadableError(f"has more than {_MAX_FOLDERS:,} groups")
         try:
             declared = _declared(folder)
-        except Unreadable as reason:
-            reasons.append(reason)
+        except UnreadableError as error:
+            errors.append(error)
             continue
         if declared is None:
             with os.scandir(folder) as entries:
@@ -64,41 +64,43 @@ def _arrays(root: Path) -> dict[str, _Declared]:
                 )
         else:
             found[folder.relative_to(root).as_posix()] = declared
-    if reasons and not found:
-        raise reasons[0]
+    if errors and not found:
+        raise errors[0]
     return found
 
 
 def _declared(folder: Path) -> _Declared | None:
-    """Shape and chunks of the array in this folder, checked; None where it is a group."""
+    """Checked shape and chunks of the array in this folder; None for a group."""
     if (folder / ".zarray").is_file():
-        metadata = _json(folder / ".zarray")
+        metadata = _read_json(folder / ".zarray")
         codecs = [*(metadata.get("filters") or []), metadata.get("compressor") or {"id": "bytes"}]
         _check_codecs([codec.get("id") for codec in codecs])
         kind = np.dtype(str(metadata["dtype"])).kind
         chunks = metadata["chunks"]
     elif (folder / "zarr.json").is_file():
-        metadata = _json(folder / "zarr.json")
+        metadata = _read_json(folder / "zarr.json")
         if metadata.get("node_type") != "array":
             return None
         _check_codecs(_codec_names(metadata.get("codecs", [])))
         if metadata.get("storage_transformers"):
-            raise Unreadable("is stored by transformers, which are not read")
+            raise UnreadableError("uses storage transformers, which are not supported")
         kind = np.dtype(str(metadata["data_type"])).kind
         chunks = metadata["chunk_grid"]["configuration"]["chunk_shape"]
     else:
         return None
     if kind not in "biuf":
-        raise Unreadable(f"holds values of type {printable(str(metadata.get('dtype', metadata.get('data_type'))))}")
+        raise UnreadableError(
+            f"holds values of type {printable_name(str(metadata.get('dtype', metadata.get('data_type'))))}"
+        )
     return _lengths(metadata["shape"]), _lengths(chunks)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _LARGEST_METADATA:
-        raise Unreadable(f"has metadata of more than {_LARGEST_METADATA:,} bytes")
+def _read_json(path: Path) -> dict[str, Any]:
+    if path.stat().st_size > _MAX_METADATA_BYTES:
+        raise UnreadableError(f"has metadata of more than {_MAX_METADATA_BYTES:,} bytes")
     metadata = json.loads(path.read_bytes())
     if not isinstance(metadata, dict):
-        raise Unreadable("has metadata that are no Zarr metadata")
+        raise UnreadableError("has metadata that are not those of a Zarr array")
     return metadata
 
 
@@ -106,18 +108,18 @@ def _codec_names(codecs: Any) -> list[Any]:
     names = []
     for codec in codecs:
         names.append(codec["name"] if isinstance(codec, dict) else codec)
-        inside = codec.get("configuration", {}) if isinstance(codec, dict) else {}
-        names += _codec_names(inside.get("codecs", [])) + _codec_names(inside.get("index_codecs", []))
+        nested = codec.get("configuration", {}) if isinstance(codec, dict) else {}
+        names += _codec_names(nested.get("codecs", [])) + _codec_names(nested.get("index_codecs", []))
     return names
 
 
 def _check_codecs(names: list[Any]) -> None:
     for name in names:
         if name not in _CODECS:
-            raise Unreadable(f"is packed by the codec {printable(str(name))[:40]!r}, which is not used here")
+            raise UnreadableError(f"uses the codec {printable_name(str(name))[:40]!r}, which is not supported")
 
 
 def _lengths(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list) or not all(isinstance(value, int) and value > 0 for value in values):
-        raise Unreadable(f"declares the lengths {printable(str(values))[:60]}")
+        raise UnreadableError(f"declares the lengths {printable_name(str(values))[:60]}")
     return tuple(values)
