@@ -1,4 +1,4 @@
-"""The laws of every finite group, read off the product table."""
+"""The laws of every finite group, by its product table."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_the_regular_representation_multiplies_like_the_group(group):
     products = matrices[:, None] @ matrices[None, :]
     assert torch.equal(products, matrices[group.product])
     assert torch.equal(matrices[0], torch.eye(group.order, dtype=torch.float64))
-    # a permutation, and a faithful one: no element but the identity leaves a place fixed
+    # A permutation, and a faithful one: only the identity has fixed points.
     assert (matrices.sum(1) == 1).all()
     assert (matrices[1:].diagonal(dim1=1, dim2=2) == 0).all()
 
@@ -67,7 +67,7 @@ def test_any_set_of_matrices_with_a_closed_product_is_a_group():
     assert mirror_only.inverse.tolist() == [0, 1]
 
 
-def test_dilations_are_a_bounded_piece_of_a_group():
+def test_dilations_are_a_bounded_part_of_a_group():
     group = parse("dilations(3, 1.5)")
     torch.testing.assert_close(group.elements[:, 0, 0], torch.tensor([1.0, 1.5, 2.25], dtype=torch.float64))
     assert not group.is_group
@@ -79,7 +79,7 @@ def test_dilations_are_a_bounded_piece_of_a_group():
 
 
 @pytest.mark.parametrize("bad", ["dilations(0)", "dilations(3, 1)", "dilations(3, 0.5)"])
-def test_dilations_refuse_what_makes_no_sense(bad):
+def test_dilations_refuse_invalid_counts_and_ratios(bad):
     with pytest.raises(ValueError, match="scale"):
         parse(bad)
 
@@ -91,7 +91,7 @@ def test_the_table_of_a_large_group_is_index_arithmetic():
     assert torch.equal(group.product[120:, 120:] < 120, torch.ones(120, 120, dtype=bool))  # two mirrors are a turn
 
 
-def test_tables_have_numbers_where_the_default_device_has_none():
+def test_tables_hold_values_even_if_the_default_device_is_meta():
     with torch.device("meta"):
         group = parse("d3")
         assert group.is_group

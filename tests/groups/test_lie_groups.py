@@ -1,4 +1,4 @@
-"""The laws of every continuous group, in both precisions, at zero and at half a turn."""
+"""The laws of every continuous group, in single and double precision, at zero and at half a turn."""
 
 import itertools
 import math
@@ -8,12 +8,23 @@ import scipy.linalg
 import torch
 
 from unpose.groups import area_change, inverse, parse, reflection, rotation, transform
+from unpose.groups.continuous import CONTINUOUS
 
-KINDS = ["translation", "se2", "similarity", "affine", "perspective"]
+KINDS = list(CONTINUOUS)
 NAMES = KINDS + [f"{kind}+mirror" for kind in KINDS]
+CHAINS = [["translation", "se2", "similarity", "affine", "perspective"], ["so2", "se2"]]
 DTYPES = [torch.float32, torch.float64]
-# typical sizes: pixels, pixels, radians, log scale, stretch, shear, tilt, tilt
-SIZES = torch.tensor([17.0, 17.0, 1.0, 0.3, 0.2, 0.2, 0.002, 0.002], dtype=torch.float64)
+# typical sizes: pixels, radians, logarithms, 1/pixel
+SIZES = {
+    "x": 17.0,
+    "y": 17.0,
+    "turn": 1.0,
+    "log scale": 0.3,
+    "stretch": 0.2,
+    "shear": 0.2,
+    "tilt x": 2e-3,
+    "tilt y": 2e-3,
+}
 
 
 def tolerance(dtype):
@@ -23,15 +34,18 @@ def tolerance(dtype):
 def twists(group, dtype, n=41):
     """Random algebra elements; among them zero, tiny ones, half a turn and turns close to it."""
     generator = torch.Generator().manual_seed(3)
-    v = torch.randn(n, group.dim, generator=generator, dtype=torch.float64) * SIZES[: group.dim]
+    names = [coordinate.name for coordinate in group.coordinates]
+    sizes = torch.tensor([SIZES[name] for name in names], dtype=torch.float64)
+    v = torch.randn(n, group.dim, generator=generator, dtype=torch.float64) * sizes
     v[0] = 0
     v[1:6] *= torch.tensor([1e-2, 1e-3, 1e-4, 1e-6, 1e-9], dtype=torch.float64)[:, None]
-    if group.dim >= 3:
-        v[6:12, 2] = torch.tensor([1.0, -1.0, 0.999, -0.999, 0.999999, 0.5], dtype=torch.float64) * math.pi
-        # Half a turn with a stretch has no logarithm to come back to (see the test of the error).
-        v[6:12, 4:] = 0
-        v[:, 2] = v[:, 2].clamp(-math.pi, math.pi)
-        v[:6, 2] = v[:6, 2].clamp(-1, 1)
+    if group.turns:
+        turn = names.index("turn")
+        v[6:12, turn] = torch.tensor([1.0, -1.0, 0.999, -0.999, 0.999999, 0.5], dtype=torch.float64) * math.pi
+        # Half a turn with a stretch has no real logarithm (see the test of the error).
+        v[6:12, [name in ("stretch", "shear", "tilt x", "tilt y") for name in names]] = 0
+        v[:, turn] = v[:, turn].clamp(-math.pi, math.pi)
+        v[:6, turn] = v[:6, turn].clamp(-1, 1)
     return v.to(dtype)
 
 
@@ -59,8 +73,9 @@ def test_exp_of_log_is_the_element(group, dtype):
 
 def test_log_of_exp_is_the_twist_within_half_a_turn(group, dtype):
     v = twists(group, dtype)
-    if group.dim >= 3:
-        v = v[v[:, 2].abs() < 0.9 * math.pi]
+    if group.turns:
+        turn = [coordinate.name for coordinate in group.coordinates].index("turn")
+        v = v[v[:, turn].abs() < 0.9 * math.pi]
     torch.testing.assert_close(group.log(group.exp(v)), v, **tolerance(dtype))
 
 
@@ -82,14 +97,46 @@ def test_closure(group, dtype, generator):
         assert group.contains(elements).all()
 
 
-def test_larger_groups_contain_smaller_ones(generator):
-    for small, large in itertools.pairwise(KINDS):
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: chain[0])
+def test_larger_groups_contain_smaller_ones_and_not_the_other_way_round(chain, generator):
+    for small, large in itertools.pairwise(chain):
         elements = parse(small).random(13, generator=generator, dtype=torch.float64)
         assert parse(large).contains(elements).all()
-    # and not the other way round
-    for small, large in itertools.pairwise(KINDS):
         elements = parse(large).random(13, generator=generator, dtype=torch.float64)
         assert not parse(small).contains(elements).any()
+
+
+def test_so2_turns_about_the_centre_and_does_not_shift(generator):
+    so2, angle = parse("so2"), torch.tensor([0.3], dtype=torch.float64)
+    torch.testing.assert_close(so2.exp(angle), rotation(angle[0]))
+    elements = parse("se2").random(13, generator=generator, dtype=torch.float64)
+    nearest = so2.project(elements)
+    assert (nearest[:, :2, 2] == 0).all()
+    torch.testing.assert_close(nearest[:, :2, :2], elements[:, :2, :2])
+    assert (so2.random(13, generator=generator, max_shift=9.0)[:, :2, 2] == 0).all()
+
+
+def test_a_group_says_what_a_search_needs():
+    def properties(kind):
+        group = parse(kind)
+        return group.shifts, group.turns, group.scales, group.deforms, group.is_isometric, group.is_projective
+
+    assert properties("translation") == (True, False, False, False, True, False)
+    assert properties("so2") == (False, True, False, False, True, False)
+    assert properties("se2") == (True, True, False, False, True, False)
+    assert properties("similarity") == (True, True, True, False, False, False)
+    assert properties("affine") == (True, True, True, True, False, False)
+    assert properties("perspective") == (True, True, True, True, False, True)
+
+
+def test_units_say_how_far_a_step_moves_a_pixel(group):
+    # A pixel at this distance from the centre, in the direction in which the step moves it farthest.
+    radius, step = 10.0, 1e-6
+    angles = torch.arange(360, dtype=torch.float64) * (math.pi / 180)
+    points = radius * torch.stack([angles.cos(), angles.sin()], dim=-1)  # (360, 2)
+    moved = transform(group.exp(step * torch.eye(group.dim, dtype=torch.float64)), points) - points
+    farthest = moved.norm(dim=-1).amax(-1) / step
+    torch.testing.assert_close(farthest, group.units(radius).double(), rtol=1e-3, atol=1e-3)
 
 
 def test_mirror_belongs_only_to_mirrored_groups(dtype):
@@ -106,7 +153,7 @@ def test_project_leaves_elements_and_finds_the_nearest(group, dtype, generator):
     )
     nearest = group.project(noisy)
     assert group.contains(nearest).all()
-    if group.kind in ("affine", "perspective"):
+    if group.deforms:
         return
     # No other element is nearer in the linear part: try many, near the answer and anywhere.
     gap = (nearest - noisy)[:, :2, :2].square().sum((-1, -2))

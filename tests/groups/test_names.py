@@ -1,4 +1,4 @@
-"""Names round-trip; unknown ones are answered with the known ones."""
+"""Names of groups round-trip; the error for an unknown name lists the known ones."""
 
 import pytest
 
@@ -6,10 +6,12 @@ from unpose.groups import parse, parse_continuous
 
 NAMES = [
     "translation",
+    "so2",
     "se2",
     "similarity",
     "affine",
     "perspective",
+    "so2+mirror",
     "se2+mirror",
     "perspective+mirror",
     "c1",
@@ -42,21 +44,21 @@ def test_aliases():
     "bad", ["", "se3", "se2+", "se2+flip", "c0", "d0", "c", "c-4", "c100000", "dilations", "+mirror"]
 )
 def test_unknown_names_list_the_known_ones(bad):
-    with pytest.raises(ValueError, match=r"unknown group .*translation, se2, similarity, affine, perspective"):
+    with pytest.raises(ValueError, match=r"unknown group .*translation, so2, se2, similarity, affine, perspective"):
         parse(bad)
 
 
-def test_something_else_than_a_name():
+def test_what_is_neither_a_name_nor_a_group_is_refused():
     with pytest.raises(ValueError, match="by its name"):
         parse(4)
 
 
-def test_a_continuous_group_is_asked_for():
+def test_parse_continuous_refuses_finite_groups():
     assert parse_continuous("se2").dim == 3
     with pytest.raises(ValueError, match="continuous group is needed"):
         parse_continuous("c4")
 
 
-def test_scales_beyond_all_numbers_are_refused():
-    with pytest.raises(ValueError, match="beyond all numbers"):
+def test_scales_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="overflows"):
         parse("dilations(2000)")

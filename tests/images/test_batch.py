@@ -1,4 +1,4 @@
-"""The public door: what comes in, in which form, and what is refused by name."""
+"""Images that users pass: which layouts and types are accepted, and what is refused."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_layouts(rng):
 @pytest.mark.parametrize(
     ("dtype", "full"), [(np.uint8, 255), (np.uint16, 65535), (bool, 1)], ids=["uint8", "uint16", "bool"]
 )
-def test_integers_are_brought_to_one(dtype, full):
+def test_integers_are_divided_by_their_full_scale(dtype, full):
     batch = as_batch(np.full((1, 2, 2), full, dtype))
     assert batch.dtype == torch.float32
     assert (batch == 1).all()
@@ -46,7 +46,7 @@ def test_precision_is_kept():
         (np.zeros((1, 2, 3, 4, 5)), "shape"),
     ],
 )
-def test_refuses_with_a_reason(images, message):
+def test_invalid_images_are_refused_with_a_reason(images, message):
     with pytest.raises(ValueError, match=message):
         as_batch(images)
 
@@ -59,7 +59,7 @@ def test_names_the_image_that_is_not_finite(bad):
         as_batch(images)
 
 
-def test_what_is_read_only_is_copied():
+def test_read_only_arrays_are_copied():
     # torch warns of tensors over such arrays, and only once in a process: memory tells.
     images = np.random.default_rng(1).random((2, 5, 7), np.float32)
     assert np.shares_memory(as_batch(images).numpy(), images)
@@ -69,7 +69,7 @@ def test_what_is_read_only_is_copied():
     assert np.array_equal(batch[:, 0], images)
 
 
-def test_a_list_of_tensors_and_wider_floats_come_in(rng):
+def test_lists_of_tensors_and_wider_floats_are_accepted(rng):
     images = rng.random((2, 3, 4))
     tracked = [torch.tensor(image, requires_grad=True) for image in images]
     assert torch.equal(as_batch(tracked), as_batch(images))

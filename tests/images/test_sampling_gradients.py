@@ -1,4 +1,4 @@
-"""Gradients of warps in image and pose, first and second, against finite differences."""
+"""First and second derivatives of warps in image and pose agree with finite differences."""
 
 import torch
 from torch.autograd import gradcheck, gradgradcheck
@@ -27,7 +27,7 @@ def test_warp_in_image_and_pose():
         assert gradgradcheck(warped, (images, twist))
 
 
-def test_at_the_identity_too():
+def test_warp_at_the_identity():
     group, images, twist = case("se2")
     # Keys' kernel has a continuous first derivative, so the gradient at whole pixels is well defined.
     assert gradcheck(

@@ -1,4 +1,4 @@
-"""Gaussian smoothing against SciPy, and the symmetry that the paper's gradient relies on."""
+"""Gaussian smoothing equals SciPy's, and is symmetric, on which the gradient of the published method relies."""
 
 import numpy as np
 import pytest
@@ -30,6 +30,6 @@ def test_no_smoothing_and_much_smoothing(generator):
 
 
 @pytest.mark.parametrize("sigma", [-1.0, float("nan"), float("inf")])
-def test_refuses_what_makes_no_sense(sigma):
+def test_invalid_sigmas_are_refused(sigma):
     with pytest.raises(ValueError, match="sigma"):
         smooth(torch.zeros(3, 3), sigma)

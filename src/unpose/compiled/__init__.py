@@ -3,7 +3,7 @@
 =================================== ===============================================================================
 ``compiled``                        numba decorator for a kernel: releases the GIL, cached on disk, FMA allowed
 ``inlined``                         numba decorator for a small function that is inlined into kernels
-``vector_code``                     makes hand-written LLVM vector code callable from a kernel
+``llvm_intrinsic``                  makes hand-written LLVM vector code callable from a kernel
 ``in_threads``                      run a kernel on slices of a range, one slice per thread
 ``worker_pool``                     a thread pool whose workers each run torch on one core
 ``is_transformed``                  whether a ``torch.func`` transform is active
@@ -21,7 +21,7 @@ from unpose.compiled.tracing import is_traced_or_transformed, is_transformed
 
 if TYPE_CHECKING:
     from unpose.compiled.decorators import compiled, inlined
-    from unpose.compiled.llvm import vector_code
+    from unpose.compiled.llvm import llvm_intrinsic
 
 __all__ = [
     "compiled",
@@ -29,7 +29,7 @@ __all__ = [
     "inlined",
     "is_traced_or_transformed",
     "is_transformed",
-    "vector_code",
+    "llvm_intrinsic",
     "worker_pool",
 ]
 
@@ -40,8 +40,8 @@ def __getattr__(name: str) -> Any:
         from unpose.compiled import decorators
 
         return getattr(decorators, name)
-    if name == "vector_code":
-        from unpose.compiled.llvm import vector_code
+    if name == "llvm_intrinsic":
+        from unpose.compiled.llvm import llvm_intrinsic
 
-        return vector_code
+        return llvm_intrinsic
     raise AttributeError(f"module 'unpose.compiled' has no attribute {name!r}; it has {', '.join(__all__)}")

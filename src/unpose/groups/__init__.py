@@ -13,6 +13,7 @@ such as ``"c8"`` or ``"p4m"``. Files, by what you want to change:
 ================= ===================================================================================================
 """
 
+from unpose.groups.continuous import CONTINUOUS
 from unpose.groups.finite import NO_ELEMENT, FiniteGroup, cyclic, dihedral, dilations
 from unpose.groups.lie import LieGroup
 from unpose.groups.names import Group, parse, parse_continuous
@@ -28,6 +29,7 @@ from unpose.groups.poses import (
 )
 
 __all__ = [
+    "CONTINUOUS",
     "NO_ELEMENT",
     "FiniteGroup",
     "Group",

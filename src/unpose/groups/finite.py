@@ -172,7 +172,7 @@ def dilations(count: int, ratio: float = 2.0) -> FiniteGroup:
         raise ValueError(f"the largest of {count} scales with a ratio of {ratio} overflows")
     scales = [float(ratio) ** step for step in range(count)]
     return FiniteGroup(
-        f"dilations({count}, {repr(float(ratio)).removesuffix('.0')})",  # all digits, so that the name can be parsed back
+        f"dilations({count}, {repr(float(ratio)).removesuffix('.0')})",  # all digits: the name is parsed back
         tuple(((s, 0.0, 0.0), (0.0, s, 0.0), (0.0, 0.0, 1.0)) for s in scales),
     )
 

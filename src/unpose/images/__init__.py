@@ -1,6 +1,18 @@
-"""Pixels: sampling between them, warping by poses, smoothing, and the public door."""
+"""Pixels: conversion, resampling, smoothing, canvas and light.
+
+================= ===================================================================================================
+``batch.py``      from the arrays that users pass to a checked tensor (n, c, h, w), and back
+``sampling.py``   values between pixels, warps by poses, exact quarter turns and mirrors; the only file that resamples
+``smoothing.py``  Gaussian smoothing and downscaling
+``canvas.py``     images of different sizes on one canvas
+``light.py``      background and contrast: measure, compare and match them
+``kernels/``      compiled versions of ``sampling.py`` for the CPU and for CUDA
+================= ===================================================================================================
+"""
 
 from unpose.images.batch import as_batch, from_batch
+from unpose.images.canvas import LARGEST_DEFAULT_CANVAS, border_level, choose_canvas, onto_canvas
+from unpose.images.light import Light, differs_in_light, match_light, measure_light
 from unpose.images.sampling import (
     displacements,
     mirror,
@@ -11,13 +23,22 @@ from unpose.images.sampling import (
     source_points,
     warp,
 )
-from unpose.images.smoothing import smooth
+from unpose.images.smoothing import downscale, smooth
 
 __all__ = [
+    "LARGEST_DEFAULT_CANVAS",
+    "Light",
     "as_batch",
+    "border_level",
+    "choose_canvas",
+    "differs_in_light",
     "displacements",
+    "downscale",
     "from_batch",
+    "match_light",
+    "measure_light",
     "mirror",
+    "onto_canvas",
     "pixel_grid",
     "quarter_turn",
     "sample",

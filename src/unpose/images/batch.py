@@ -1,4 +1,4 @@
-"""The public door for pixels: whatever people hold becomes a checked ``(n, c, h, w)`` tensor, and back."""
+"""Converts the images that users pass to a checked ``(n, c, h, w)`` tensor, and back."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,30 @@ _FULL_SCALE = {torch.uint8: 255.0, torch.uint16: 65535.0, torch.bool: 1.0}
 
 
 def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dtype | None = None) -> Tensor:
-    """Images from the public door, checked: (n, h, w) or (n, h, w, c) -> (n, c, h, w) float tensor.
+    """Check images and convert them to one floating-point tensor.
 
-    Floating images keep their values (float64 stays float64, anything else becomes float32); ``uint8``, ``uint16``
-    and ``bool`` are divided by their full scale. Raises ``ValueError`` that names the image for pixels that are not
-    finite, sizes that differ, images without pixels, and integer types without a full scale.
+    Parameters
+    ----------
+    images : array_like, Tensor or sequence of arrays, shape (n, h, w) or (n, h, w, c)
+        Floating-point images keep their values; ``uint8``, ``uint16`` and ``bool`` are divided by their full scale.
+    dtype : torch.dtype, optional
+        Type of the result. By default float64 stays float64 and everything else becomes float32.
+
+    Returns
+    -------
+    Tensor, shape (n, c, h, w)
+
+    Raises
+    ------
+    ValueError
+        For pixels that are not finite, sizes that differ, images without pixels, and integer types without a full
+        scale. The message names the image.
+
+    Examples
+    --------
+    >>> batch = as_batch(np.full((2, 5, 7, 3), 255, np.uint8))
+    >>> batch.shape, batch.dtype, batch.max().item()
+    (torch.Size([2, 3, 5, 7]), torch.float32, 1.0)
     """
     tensor = images if isinstance(images, Tensor) else _from_arrays(images)
     if tensor.ndim not in (3, 4):
@@ -45,7 +64,23 @@ def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dty
 
 
 def from_batch(batch: Tensor, *, channels: bool) -> NDArray:
-    """The way back: (..., c, h, w) -> array (..., h, w, c), or (..., h, w) where there was no channel axis."""
+    """Convert a batch of images back to a NumPy array with the channels last.
+
+    Parameters
+    ----------
+    batch : Tensor, shape (..., c, h, w)
+    channels : bool
+        Whether the result has a channel axis. Without one the first channel is returned.
+
+    Returns
+    -------
+    ndarray, shape (..., h, w, c) or (..., h, w)
+
+    Examples
+    --------
+    >>> from_batch(torch.zeros(2, 1, 5, 7), channels=False).shape
+    (2, 5, 7)
+    """
     array = batch.detach().cpu().movedim(-3, -1)
     return (array if channels else array[..., 0]).numpy()
 
@@ -63,9 +98,9 @@ def _from_arrays(images: ArrayLike | Sequence[NDArray]) -> Tensor:
     if np.iscomplexobj(array):
         raise ValueError("images must be real numbers, got complex ones")
     if array.dtype == np.longdouble and array.dtype != np.float64:
-        array = array.astype(np.float64)  # torch has nothing wider
+        array = array.astype(np.float64)  # torch has no wider type
     if array.dtype == np.float16 or array.dtype.byteorder not in ("=", "|"):
         array = array.astype(array.dtype.newbyteorder("=") if array.dtype != np.float16 else np.float32)
     array = np.ascontiguousarray(array)
-    # A tensor cannot be told not to write, and torch warns of that: what is read-only is copied.
+    # torch has no read-only tensors and warns about read-only arrays, so these are copied.
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,9 +1,9 @@
-"""Images of many sizes on one canvas.
+"""Puts images of different sizes onto one canvas.
 
-The rule: images that all have one size keep their shape, and are scaled together where their longer side exceeds the
-canvas. Otherwise the canvas is a square, and every image is scaled up or down, its aspect kept, until it just fits;
-what remains is filled with the median of the image's own border. The side of the canvas is the median of the longer
-sides, at most 128, unless the caller says.
+Images that all have the same size keep their shape, and are scaled down together if their longer side exceeds the
+canvas. Otherwise the canvas is a square: every image is scaled up or down, with its aspect ratio kept, until it just
+fits, and the rest is filled with the median of the image's own border. By default the side of the canvas is the median
+of the longer sides of the images, and at most 128 pixels.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-LARGEST_DEFAULT = 128
-"""Pixels along a side, unless the caller asks for more: what a pose needs is there, and time grows with the pixels."""
+LARGEST_DEFAULT_CANVAS = 128
+"""Largest default side in pixels: enough detail to find a pose, and time grows with the number of pixels."""
 
 
 def choose_canvas(sizes: Sequence[tuple[int, int]], size: int | None = None) -> tuple[tuple[int, int], str]:
-    """The canvas (height, width) for images of these sizes (height, width), and the rule in a sentence.
+    """Choose the canvas for images of these sizes.
+
+    Parameters
+    ----------
+    sizes : sequence of (int, int)
+        Height and width of each image.
+    size : int, optional
+        Longer side of the canvas; by default the median of the longer sides of the images, at most 128.
+
+    Returns
+    -------
+    shape : (int, int)
+        Height and width of the canvas.
+    rule : str
+        What happens to the images, in one sentence.
 
     Examples
     --------
@@ -25,7 +39,7 @@ def choose_canvas(sizes: Sequence[tuple[int, int]], size: int | None = None) -> 
     ((31, 17), 'all images are 31 x 17 and keep their size')
     """
     longer = np.array([max(each) for each in sizes])
-    side = min(int(np.median(longer)), LARGEST_DEFAULT) if size is None else size
+    side = min(int(np.median(longer)), LARGEST_DEFAULT_CANVAS) if size is None else size
     smallest, largest = min(sizes), max(sizes)
     if smallest != largest:
         return (side, side), (
@@ -40,12 +54,28 @@ def choose_canvas(sizes: Sequence[tuple[int, int]], size: int | None = None) -> 
 
 
 def onto_canvas(frame: NDArray, shape: tuple[int, int]) -> NDArray:
-    """A frame (h, w) or (h, w, c) scaled to fit a canvas (height, width), centred, padded with its border's median.
+    """Scale a frame to fit a canvas, centre it, and pad it with the median of its border.
+
+    Parameters
+    ----------
+    frame : ndarray, shape (h, w) or (h, w, c)
+    shape : (int, int)
+        Height and width of the canvas.
+
+    Returns
+    -------
+    ndarray, shape (height, width) or (height, width, c)
+        A frame that already has the shape of the canvas is returned unchanged.
 
     Notes
     -----
-    Scaling is cubic (Keys, a = -1/2) with the kernel widened by the factor when it shrinks, so that nothing aliases;
-    overshoot is cut at the frame's own extremes. A frame that fits already is not touched.
+    Scaling is cubic (Keys, a = -1/2). When it shrinks, the kernel is widened by the factor to avoid aliasing. Values
+    are clipped to the frame's own range, because cubic interpolation overshoots.
+
+    Examples
+    --------
+    >>> onto_canvas(np.ones((4, 8), np.float32), (16, 16)).shape
+    (16, 16)
     """
     factor = min(shape[0] / frame.shape[0], shape[1] / frame.shape[1])
     inner = tuple(min(most, side) for most, side in zip(shape, _scaled(frame.shape[:2], factor), strict=True))
@@ -63,7 +93,21 @@ def onto_canvas(frame: NDArray, shape: tuple[int, int]) -> NDArray:
 
 
 def border_level(images: NDArray) -> NDArray:
-    """The median of the outermost pixels: (..., h, w) -> (...)."""
+    """The median of the outermost pixels.
+
+    Parameters
+    ----------
+    images : ndarray, shape (..., h, w)
+
+    Returns
+    -------
+    ndarray, shape (...)
+
+    Examples
+    --------
+    >>> float(border_level(np.pad(np.ones((3, 3)), 2)))
+    0.0
+    """
     sides = (images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1])
     return np.median(np.concatenate(sides, axis=-1), axis=-1)
 

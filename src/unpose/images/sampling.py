@@ -1,14 +1,16 @@
-"""The one place that resamples pixels: Keys cubic convolution, warps by poses, exact quarter turns and mirrors.
+"""Resamples pixels: Keys cubic convolution, warps by poses, exact quarter turns and mirrors.
+
+All resampling in the package is done here. There are three implementations of the same sums: one in plain torch, which
+is differentiable and can be traced; a numba kernel for the CPU; and a Triton kernel for CUDA. ``_kernel_for`` chooses.
 
 Convention
 ----------
-Images are ``(n, c, h, w)`` tensors (``(n, h, w)`` and ``(h, w)`` are taken as images without channels). Points are
-``(x, y)`` in pixels from the image centre, x right, y down: column j lies at ``x = j - (w - 1) / 2``, row i at
-``y = i - (h - 1) / 2``. Outside the image everything is zero.
+Images are ``(n, c, h, w)`` tensors (``(n, h, w)`` and ``(h, w)`` are images without channels). Points are ``(x, y)`` in
+pixels from the image centre, x right, y down: column j lies at ``x = j - (w - 1) / 2``, row i at
+``y = i - (h - 1) / 2``. Outside the frame an image is zero.
 """
 
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -20,16 +22,37 @@ from unpose.compiled import is_traced_or_transformed
 from unpose.groups import inverse
 
 _Tap = tuple[Tensor, Tensor, Tensor]
-"""Index, weight, slope of the weight."""
+"""One of the four pixels that contribute along an axis: index, weight, derivative of the weight."""
 
 _FAR = 1e6
-"""A coordinate outside every image: where a homography sends what lies behind the camera."""
+"""A coordinate outside every image, for points that a homography sends behind the camera."""
+
+_KERNELS = {"cpu": "keys_cpu"} | ({"cuda": "keys_cuda"} if find_spec("triton") else {})
+"""Device type -> module in ``images/kernels``. Some builds of torch for CUDA come without Triton."""
 
 
 def pixel_grid(
     shape: tuple[int, int], dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
 ) -> Tensor:
-    """The pixel centres of an image of this (height, width): (h, w, 2) points (x, y)."""
+    """The coordinates of the pixel centres of an image.
+
+    Parameters
+    ----------
+    shape : (int, int)
+        Height and width.
+    dtype : torch.dtype, default torch.float32
+    device : torch.device or str, optional
+
+    Returns
+    -------
+    Tensor, shape (h, w, 2)
+        Points (x, y) in pixels from the centre.
+
+    Examples
+    --------
+    >>> pixel_grid((1, 3))[0].tolist()
+    [[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
+    """
     height, width = shape
     y = torch.arange(height, dtype=dtype, device=device) - (height - 1) / 2
     x = torch.arange(width, dtype=dtype, device=device) - (width - 1) / 2
@@ -37,26 +60,35 @@ def pixel_grid(
 
 
 def sample(images: Tensor, points: Tensor) -> Tensor:
-    """Values of images between their pixels by Keys cubic convolution with a = -1/2 (section 2.1).
+    """Values of images between their pixels, by Keys cubic convolution with a = -1/2 (section 2.1).
 
     Parameters
     ----------
-    images : (n, c, h, w)
-    points : (n, k, ..., 2)
-        One image serves many sets of points and one set of points serves many images: n may be 1 in either.
+    images : Tensor, shape (n, c, h, w)
+        With n = 1, one image is sampled at all sets of points.
+    points : Tensor, shape (n, k, ..., 2)
+        Points (x, y) in pixels from the centre. With n = 1, all images are sampled at the same points.
 
     Returns
     -------
-    (n, c, k, ...) tensor, differentiable twice in images and points.
+    Tensor, shape (n, c, k, ...)
+        Twice differentiable in images and points.
 
     Notes
     -----
     ``[x o tau]_pq = sum_kl x_kl phi(tau_pq0 - k) phi(tau_pq1 - l)``. Third-order accurate, and exact on pixel centres.
-    Cost: 16 reads per value. Points within rounding of a pixel centre are taken to lie on it, so that quarter turns,
-    mirrors and whole-pixel shifts move values without changing them; gradients are untouched.
+    Cost: 16 reads per value. Points within rounding error of a pixel centre are moved onto it, so that quarter turns,
+    mirrors and whole-pixel shifts move values without changing them; gradients are not affected.
+
+    Examples
+    --------
+    >>> image = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).expand(4, 4)[None, None]
+    >>> sample(image, torch.tensor([[[0.0, 0.0], [0.5, 0.5]]])).flatten()
+    tensor([1.5000, 2.0000])
     """
-    if (compiled := _compiled(images, points)) is not None:
-        return compiled(images, points.flatten(1, -2), gradient=False)[0].unflatten(-1, points.shape[1:-1])
+    _check_images_and_points(images, points)
+    if (kernel := _kernel_for(images, points)) is not None:
+        return kernel(images, points.flatten(1, -2), gradient=False)[0].unflatten(-1, points.shape[1:-1])
     flat, rows, columns = _prepare(images, points)
     total = torch.zeros((), dtype=images.dtype, device=images.device)
     for row, row_weight, _ in rows:
@@ -67,47 +99,68 @@ def sample(images: Tensor, points: Tensor) -> Tensor:
 
 
 def sample_with_gradient(images: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Like :func:`sample`, and the derivative of each value along x and y: (n, c, ...) and (n, c, ..., 2).
+    """Like :func:`sample`, with the derivatives of each value along x and y.
 
-    One pass over the same 16 reads, for solvers that bring their own chain rule.
+    Both come from one pass over the same 16 pixels, for solvers that apply the chain rule themselves.
+
+    Parameters
+    ----------
+    images : Tensor, shape (n, c, h, w)
+    points : Tensor, shape (n, k, ..., 2)
+
+    Returns
+    -------
+    values : Tensor, shape (n, c, k, ...)
+    slopes : Tensor, shape (n, c, k, ..., 2)
+
+    Examples
+    --------
+    >>> image = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).expand(4, 4)[None, None]
+    >>> values, slopes = sample_with_gradient(image, torch.tensor([[[0.5, 0.5]]]))
+    >>> values.item(), slopes.flatten().tolist()
+    (2.0, [1.0, 0.0])
     """
+    _check_images_and_points(images, points)
     shape = points.shape[1:-1]
-    if (compiled := _compiled(images, points)) is not None:
-        value, slope = compiled(images, points.flatten(1, -2), gradient=True)
+    if (kernel := _kernel_for(images, points)) is not None:
+        value, slope = kernel(images, points.flatten(1, -2), gradient=True)
         return value.unflatten(-1, shape), slope.unflatten(-2, shape)
     flat, rows, columns = _prepare(images, points)
     value = along_x = along_y = torch.zeros((), dtype=images.dtype, device=images.device)
     for row, row_weight, row_slope in rows:
-        line = line_slope = torch.zeros((), dtype=images.dtype, device=images.device)
+        in_row = in_row_slope = torch.zeros((), dtype=images.dtype, device=images.device)
         for column, column_weight, column_slope in columns:
             values = _take(flat, row + column)
-            line = line + values * column_weight[:, None]
-            line_slope = line_slope + values * column_slope[:, None]
-        value = value + line * row_weight[:, None]
-        along_x = along_x + line_slope * row_weight[:, None]
-        along_y = along_y + line * row_slope[:, None]
+            in_row = in_row + values * column_weight[:, None]
+            in_row_slope = in_row_slope + values * column_slope[:, None]
+        value = value + in_row * row_weight[:, None]
+        along_x = along_x + in_row_slope * row_weight[:, None]
+        along_y = along_y + in_row * row_slope[:, None]
     return value.unflatten(-1, shape), torch.stack([along_x, along_y], dim=-1).unflatten(-2, shape)
 
 
 def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = None) -> Tensor:
-    """The images as seen in destination coordinates: the value at p is sampled at ``inverse(dst_from_src) p``.
+    """Transform images by poses: the value at a point p of the result is read at ``inverse(dst_from_src) p``.
 
     Parameters
     ----------
-    images : (n, c, h, w), (n, h, w) or (h, w)
-    dst_from_src : (3, 3) or (n, 3, 3)
-        A single pose is shared by all images, a single image is seen from all poses.
-    shape : (height, width), optional
-        Of the result; the images' own by default. Source and destination centres coincide.
+    images : Tensor, shape (n, c, h, w), (n, h, w) or (h, w)
+        Floating point.
+    dst_from_src : Tensor, shape (3, 3) or (n, 3, 3)
+        Poses that map source to destination coordinates. One pose is applied to all images; one image is
+        transformed by all poses.
+    shape : (int, int), optional
+        Height and width of the result, by default those of the images. The centres of images and result coincide.
 
     Returns
     -------
-    Tensor like ``images`` with the batch of the two broadcast and the last axes of ``shape``.
+    Tensor, like ``images``
+        With one entry per image or pose, whichever are more, and the height and width of ``shape``.
 
     Notes
     -----
-    One pose shared by many images costs 16 sequential reads of whole rows of images instead of scattered ones; that
-    path is taken on the CPU when no gradient is asked for.
+    On the CPU, without gradients, one pose for many images reads the pixels of all images together, 16 sequential
+    reads per value instead of scattered ones.
 
     Examples
     --------
@@ -128,46 +181,111 @@ def warp(images: Tensor, dst_from_src: Tensor, shape: tuple[int, int] | None = N
         return warped[0] if single else warped
     shape = (images.shape[-2], images.shape[-1]) if shape is None else shape
     poses = dst_from_src if dst_from_src.ndim == 3 else dst_from_src[None]
-    if images.dtype in (torch.float16, torch.bfloat16):  # which cannot tell pixels apart by their coordinates
+    if images.dtype in (torch.float16, torch.bfloat16):  # too coarse for coordinates
         return warp(images.float(), poses, shape).to(images.dtype)
     points = source_points(poses.to(images.dtype), shape)
-    is_plain = _needs_gradient(images, points) or is_traced_or_transformed()
-    if images.device.type == "cpu" and poses.shape[0] == 1 < images.shape[0] and not is_plain:
+    if images.device.type == "cpu" and poses.shape[0] == 1 < images.shape[0] and _needs_values_only(images, points):
         return _sample_shared(images, points)
     return sample(images, points)
 
 
 def source_points(dst_from_src: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Where the pixels of a destination image of this shape come from: (n, 3, 3) -> (n, h, w, 2) points."""
+    """The source coordinates of the pixels of destination images: where :func:`warp` reads them.
+
+    Parameters
+    ----------
+    dst_from_src : Tensor, shape (n, 3, 3)
+    shape : (int, int)
+        Height and width of the destination.
+
+    Returns
+    -------
+    Tensor, shape (n, h, w, 2)
+        Points (x, y). Points behind the camera of a homography are placed far outside the image.
+
+    Examples
+    --------
+    >>> from unpose.groups import translation
+    >>> source_points(translation(torch.tensor([[2.0, 0.0]])), (1, 1)).flatten().tolist()
+    [-2.0, 0.0]
+    """
     grid = pixel_grid(shape, dst_from_src.dtype, dst_from_src.device).flatten(0, 1)  # (h * w, 2)
     src_from_dst = inverse(dst_from_src)
     src_from_dst = src_from_dst / src_from_dst[:, 2:, 2:]
     points = grid @ src_from_dst[:, :2, :2].mT + src_from_dst[:, None, :2, 2]  # (n, h * w, 2)
     tilt = src_from_dst[:, 2, :2]
-    # On a GPU to look would be to wait, a tracer has nothing to look at; a depth of one divides to the same bits.
+    # For affine poses the division is skipped: a depth of one divides to the same bits. On a GPU the test would wait
+    # for the device, and under tracing there are no values to test.
     if is_traced_or_transformed() or tilt.requires_grad or tilt.device.type != "cpu" or tilt.any():
         depth = grid @ tilt[:, :, None] + 1  # (n, h * w, 1)
-        ahead = depth > 1e-3
-        points = torch.where(ahead, points / torch.where(ahead, depth, torch.ones_like(depth)), _FAR)
+        in_front = depth > 1e-3
+        points = torch.where(in_front, points / torch.where(in_front, depth, torch.ones_like(depth)), _FAR)
     return points.unflatten(1, shape)
 
 
 def displacements(nodes: Tensor, shape: tuple[int, int]) -> Tensor:
-    """A smooth field between displacements at the nodes of a coarse grid over the image: (n, k, l, 2) -> (n, h, w, 2).
+    """Interpolate displacements between the nodes of a coarse grid over the image.
 
-    Added to :func:`source_points` it bends an image. Cubic, the outermost nodes on the outermost pixels.
+    Added to :func:`source_points`, the smooth field deforms an image elastically. Bicubic, with the outermost nodes on
+    the outermost pixels.
+
+    Parameters
+    ----------
+    nodes : Tensor, shape (n, k, l, 2)
+        Displacement (x, y) in pixels at each node.
+    shape : (int, int)
+        Height and width of the field.
+
+    Returns
+    -------
+    Tensor, shape (n, h, w, 2)
+
+    Examples
+    --------
+    >>> displacements(torch.ones(1, 3, 3, 2), (9, 11)).shape
+    torch.Size([1, 9, 11, 2])
     """
     field = interpolate(nodes.permute(0, 3, 1, 2), size=shape, mode="bicubic", align_corners=True)
     return field.permute(0, 2, 3, 1)
 
 
 def quarter_turn(images: Tensor, turns: int = 1) -> Tensor:
-    """Turn (..., h, w) images counter-clockwise by quarters, exactly: no value changes, it only moves."""
+    """Rotate images counter-clockwise by quarter turns, exactly: pixels move and keep their values.
+
+    Parameters
+    ----------
+    images : Tensor, shape (..., h, w)
+    turns : int, default 1
+        Number of quarter turns.
+
+    Returns
+    -------
+    Tensor, shape (..., h, w), or (..., w, h) for an odd number of turns
+
+    Examples
+    --------
+    >>> quarter_turn(torch.tensor([[1, 2], [3, 4]])).tolist()
+    [[2, 4], [1, 3]]
+    """
     return torch.rot90(images, turns, dims=(-2, -1))
 
 
 def mirror(images: Tensor) -> Tensor:
-    """Mirror (..., h, w) images left to right, exactly."""
+    """Mirror images left to right, exactly; :func:`unpose.groups.reflection` is the pose that does the same.
+
+    Parameters
+    ----------
+    images : Tensor, shape (..., h, w)
+
+    Returns
+    -------
+    Tensor, shape (..., h, w)
+
+    Examples
+    --------
+    >>> mirror(torch.tensor([[1, 2], [3, 4]])).tolist()
+    [[2, 1], [4, 3]]
+    """
     return images.flip(-1)
 
 
@@ -176,8 +294,7 @@ def _check_floating(images: Tensor) -> None:
         raise ValueError(f"images must be floating point, got {images.dtype}; divide integers by their full scale")
 
 
-def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
-    """Check the shapes; where no gradient is asked for there is a compiled loop for the CPU and one for CUDA."""
+def _check_images_and_points(images: Tensor, points: Tensor) -> None:
     if images.ndim != 4 or points.shape[-1] != 2 or points.ndim < 3:
         raise ValueError(
             "images must be (n, c, h, w) and points (n, k, ..., 2), got "
@@ -185,50 +302,58 @@ def _compiled(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Ten
         )
     _check_floating(images)
     if not (images.shape[0] == points.shape[0] or 1 in (images.shape[0], points.shape[0])):
-        raise ValueError(f"{len(images)} images and {len(points)} sets of points do not go together")
+        raise ValueError(
+            f"images and points must be equal in number, or one of them single, got {len(images)} and {len(points)}"
+        )
     if images.dtype != points.dtype or images.device != points.device:
         raise ValueError(
             f"images and points must agree in type and device, got {images.dtype} on {images.device} "
             f"and {points.dtype} on {points.device}"
         )
-    if images.dtype not in (torch.float32, torch.float64) or _needs_gradient(images, points):
-        return None
-    if not images.shape[0] or not points.shape[0] or is_traced_or_transformed():
-        return None
-    return _compiled_for(images.device.type)
 
 
-@cache
-def _compiled_for(device: str) -> Callable[..., tuple[Tensor, Tensor]] | None:
-    """The compiled loop for a kind of device, imported when it is first used: compilers are slow to import, a CPU build
-    of torch has no Triton, and without either the plain version does the work."""
-    compiler, module = {"cpu": ("numba", "keys_cpu"), "cuda": ("triton", "keys_cuda")}.get(device, ("", ""))
-    if not compiler or find_spec(compiler) is None:
-        return None
-    return import_module(f"unpose.images.kernels.{module}").sample
+def _needs_values_only(*tensors: Tensor) -> bool:
+    """Whether no gradient is recorded and nothing traces or transforms the operations."""
+    is_recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not is_recorded and not is_traced_or_transformed()
+
+
+def _kernel_for(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The compiled kernel that samples these images at these points, or None for plain torch operations.
+
+    It is imported on first use: numba and Triton are slow to import.
+    """
+    is_supported = (
+        images.device.type in _KERNELS
+        and images.dtype in (torch.float32, torch.float64)
+        and len(images) > 0
+        and len(points) > 0
+        and _needs_values_only(images, points)
+    )
+    return import_module(f"unpose.images.kernels.{_KERNELS[images.device.type]}").sample if is_supported else None
 
 
 def _prepare(images: Tensor, points: Tensor) -> tuple[Tensor, list[_Tap], list[_Tap]]:
-    """Flat images and the four taps along each axis; row taps carry their offset into the flat image."""
+    """Images with flattened pixels, and the four taps along each axis; the index of a row tap is a flat offset."""
     height, width = images.shape[-2:]
     x, y = points.flatten(1, -2).unbind(-1)  # (n, k) each
     columns = _taps(x + (width - 1) / 2, width)
     rows = [(index * width, weight, slope) for index, weight, slope in _taps(y + (height - 1) / 2, height)]
-    n = points.shape[0] if images.shape[0] == 1 else images.shape[0]  # either may be none at all
+    n = points.shape[0] if images.shape[0] == 1 else images.shape[0]  # either may be zero
     return images.flatten(-2).expand(n, -1, -1), rows, columns
 
 
 def _taps(position: Tensor, size: int) -> list[_Tap]:
-    """The four pixels around each position (n, k) along one axis: index, weight and the weight's slope.
+    """The four pixels around each position (n, k) along one axis: index, weight and derivative of the weight.
 
-    Pixels outside get a zero weight and slope, and an index inside so that reading them is harmless.
+    Pixels outside the image get weight and derivative zero, and an index inside so that they can be read safely.
     """
     rounded = position.detach().round()
-    # Twice the rounding error of a coordinate of this size: below it the point is meant to be on the pixel.
+    # Within twice the rounding error of a coordinate of this size, a point is taken to lie on the pixel.
     on_pixel = (position.detach() - rounded).abs() <= 2 * size * torch.finfo(position.dtype).eps
     position = torch.where(on_pixel, position + (rounded - position).detach(), position)
     base = position.detach().floor().clamp(-4, size + 4)
-    t = (position - base).clamp(-1, 2)  # the clamp only touches points far outside, whose weights are zero
+    t = (position - base).clamp(-1, 2)  # only affects points far outside, whose weights are zero
     first = base.long()
     weights = (
         ((-0.5 * t + 1) * t - 0.5) * t,
@@ -251,17 +376,13 @@ def _taps(position: Tensor, size: int) -> list[_Tap]:
 
 
 def _take(flat: Tensor, index: Tensor) -> Tensor:
-    """flat (n, c, h * w), index (n or 1, k) -> (n, c, k)"""
+    """Read pixels: flat (n, c, h * w), index (n or 1, k) -> (n, c, k)."""
     n, channels, _ = flat.shape
     return flat.gather(2, index[:, None].expand(n, channels, -1))
 
 
-def _needs_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-
-
 def _sample_shared(images: Tensor, points: Tensor) -> Tensor:
-    """:func:`sample` for one set of points (1, h, w, 2): a weighted sum of 16 pixel rows, each a row of all images."""
+    """:func:`sample` at one set of points (1, h, w, 2): sums over 16 pixels, each read for all images at once."""
     n, channels = images.shape[:2]
     _, rows, columns = _prepare(images, points)
     index = torch.stack([row + column for row, _, _ in rows for column, _, _ in columns], dim=-1)[0]  # (k, 16)
