@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from unpose.groups import inverse, parse, transform
-from unpose.groups.continuous import CONTINUOUS
+from unpose.groups import CONTINUOUS, inverse, parse, transform
 
 KINDS = list(CONTINUOUS)
 

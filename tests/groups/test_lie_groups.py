@@ -7,8 +7,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from unpose.groups import area_change, inverse, parse, reflection, rotation, transform
-from unpose.groups.continuous import CONTINUOUS
+from unpose.groups import CONTINUOUS, area_change, inverse, parse, reflection, rotation, transform
 
 KINDS = list(CONTINUOUS)
 NAMES = KINDS + [f"{kind}+mirror" for kind in KINDS]
