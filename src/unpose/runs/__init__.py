@@ -1,1 +1,32 @@
-"""TODO."""
+"""Run folders: what ``unpose cluster`` and ``unpose align`` write, readable from Python.
+
+``read_run("run")`` reads a finished clustering: labels, confidences, poses and means as arrays, the names and paths of
+the images, the settings, and the table as dictionaries.
+
+Which file to open:
+
+- ``finished.py``: the finished run; what the results are, how they are stored, the table and the page
+- ``folder.py``: the folder while a run is in progress; the lock, checkpoints, and what may be replaced
+- ``settings.py``: the settings of a run and ``config.toml``
+- ``tables.py``: CSV that is safe in spreadsheets, and poses as readable numbers
+"""
+
+from unpose.runs.finished import FinishedRun, cluster_name, read_run, write_run
+from unpose.runs.folder import RunFolder, fingerprint
+from unpose.runs.settings import RunConfig, RunError, RunSettings, read_settings
+from unpose.runs.tables import csv_text, pose_parts
+
+__all__ = [
+    "FinishedRun",
+    "RunConfig",
+    "RunError",
+    "RunFolder",
+    "RunSettings",
+    "cluster_name",
+    "csv_text",
+    "fingerprint",
+    "pose_parts",
+    "read_run",
+    "read_settings",
+    "write_run",
+]

@@ -1,4 +1,4 @@
-"""What a finished run holds: written here, read back here, and made into the table and the page."""
+"""A finished clustering run: written to its folder, read back, and turned into a table and a page."""
 
 import json
 import os
@@ -8,111 +8,275 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpose
-from unpose.cli.shared.errors import Refused
-from unpose.cli.shared.settings import Settings, as_toml
-from unpose.cli.shared.tables import as_csv, pose_parts
-from unpose.runs.folder import MEANS, PIECES, fingerprint, finished
+from unpose.runs.folder import MEANS_FOLDER, RunFolder, fingerprint
+from unpose.runs.settings import RunError, RunSettings
+from unpose.runs.tables import csv_text, pose_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unpose.cluster import InvariantClustering
     from unpose.data import ImageSet
-    from unpose.report.results import Results
+    from unpose.report import Results
 
-COLUMNS = (
+_COLUMNS = (
     "path", "frame", "cluster", "confidence", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance",
 )  # fmt: skip
-_PICTURES = 64 * 2**20
-"""Bytes of thumbnails that a run keeps, so that its page can be made again without the images."""
-_SIDE = 64
-_LARGEST = 2**31
-_FILM_GROUPS, _FILM_EACH = 6, 2
+_THUMBNAIL_BYTES = 64 * 2**20
+"""Budget of the thumbnails that a run keeps so that its page can be made again without the images."""
+_THUMBNAIL_SIDE = 64
+_LARGEST_FILE = 2**31
+_FILM_CLUSTERS, _FILM_IMAGES_EACH = 6, 2
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run read back from its folder."""
+    """The results of a run of ``unpose cluster``, as :func:`read_run` returns them.
+
+    Arrays that belong to images have one entry for each image, in the order of ``names``.
+
+    Attributes
+    ----------
+    path : Path
+        The run folder.
+    settings : RunSettings
+        The settings that the run was made with.
+    model : InvariantClustering
+        The fitted estimator, which can also place new images.
+    about : dict
+        The contents of ``images.json``: where the images came from and how they were read.
+    pictures : dict of arrays
+        The contents of ``pictures.safetensors``: thumbnails and other arrays that the page shows.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from unpose.cluster import InvariantClustering
+    >>> from unpose.data import read_images
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder, file = Path(place), Path(place) / "stack.npy"
+    ...     np.save(file, np.stack([np.rot90(np.tri(13), k) for k in range(4)]))
+    ...     images, settings = read_images(file), RunSettings(clusters=1)
+    ...     _ = write_run(folder, file, images, InvariantClustering(1).fit(images.images), settings, "python")
+    ...     run = read_run(folder)
+    >>> run.labels, run.poses.shape, run.means.shape, run.settings.clusters
+    (array([0, 0, 0, 0]), (4, 3, 3), (1, 13, 13), 1)
+    >>> run.rows()[0]["path"]
+    'stack.npy:0'
+    """
 
     path: Path
+    settings: RunSettings
     model: "InvariantClustering"
-    about: dict[str, Any]  # images.json
-    pictures: "dict[str, NDArray]"  # thumbnails, means, film, layout, distances
+    about: dict[str, Any]
+    pictures: "dict[str, NDArray]"
+
+    @property
+    def labels(self) -> "NDArray":
+        """Cluster of each image, (n,); -1 for a constant image, which belongs to no cluster."""
+        return self.model.labels_
+
+    @property
+    def confidences(self) -> "NDArray":
+        """Confidence of each label, (n,), between 0 and 1."""
+        return self.model.confidences_
+
+    @property
+    def poses(self) -> "NDArray":
+        """Pose that brings each image onto the mean of its cluster, (n, 3, 3)."""
+        return self.model.poses_
+
+    @property
+    def means(self) -> "NDArray":
+        """Mean of each cluster, (k, h, w) or (k, h, w, 3), float32 in the units of the images.
+
+        They are stored with 16 bits; values outside the range that the page shows are clipped.
+        """
+        import numpy as np
+
+        low, high = self.window
+        return (low + self.pictures["means"] * ((high - low) / 65535)).astype(np.float32)
+
+    @property
+    def window(self) -> tuple[float, float]:
+        """The values that the page shows as black and as white."""
+        low, high = (float(value) for value in self.pictures["window"])
+        return low, high
 
     @property
     def names(self) -> list[str]:
+        """Name of each image, relative to the input."""
         return list(self.about["names"])
 
     @property
+    def paths(self) -> list[Path]:
+        """File that each image was read from; the images of a stack share one."""
+        return [Path(path) for path in self.about["paths"]]
+
+    @property
     def source(self) -> Path:
+        """The input of the run: a folder or a stack of images."""
         return Path(self.about["input"])
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Height and width of the canvas, in pixels."""
         height, width = self.about["shape"][:2]
         return int(height), int(width)
 
     @property
     def source_scale(self) -> float | None:
-        """Pixels of the files for one of the canvas, where all images had one size."""
+        """Pixels of the files for one pixel of the canvas; None where the images had several sizes."""
         stored = self.about.get("source_shape")
         return None if stored is None else max(stored) / max(self.shape)
 
     @property
-    def color(self) -> Any:
+    def colour(self) -> Any:
+        """``"rgb"`` or ``"grey"``."""
         return "rgb" if len(self.about["shape"]) == 3 else "grey"
 
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each image: its name, cluster, confidence, pose and distance, and its class folder if any.
 
-def read_run(path: Path) -> FinishedRun:
-    """The finished `unpose cluster` run in a folder."""
+        The distance is the RMS difference between the pixels of the aligned image and those of the mean. It is not the
+        distance by which ``unpose predict`` decides, which is that of the pose search and ignores light.
+        """
+        rows = []
+        classes = self.about["classes"]
+        for i, name in enumerate(self.about["names"]):
+            label = int(self.labels[i])
+            row: dict[str, Any] = {"path": name, "frame": int(self.about["frames"][i]), "cluster": label}
+            row |= {"confidence": float(self.confidences[i])} | pose_parts(self.poses[i])
+            row["distance"] = float(self.pictures["distances"][i]) if label >= 0 else None
+            if classes is not None:
+                row["class"] = classes[i]
+            rows.append(row)
+        return rows
+
+    def table(self) -> str:
+        """The text of ``labels.csv``: :meth:`rows` for a spreadsheet."""
+        return csv_text(_COLUMNS if self.about["classes"] is None else (*_COLUMNS, "class"), self.rows())
+
+    def clusters(self) -> dict[str, Any]:
+        """The contents of ``clusters.json``: size, confidence, exemplar, symmetry and pictures of each cluster."""
+        model = self.model
+        clusters = []
+        for label in range(model.n_clusters_):
+            members = self.labels == label
+            clusters.append({
+                "cluster": label, "size": int(members.sum()), "confidence": float(self.confidences[members].mean()),
+                "exemplar": self.about["names"][int(model.exemplars_[label])], "symmetry": _symmetry(model, label),
+                "mean": f"{MEANS_FOLDER}/{cluster_name(label)}.png",
+                "error": f"{MEANS_FOLDER}/{cluster_name(label)}-error.png",
+                "largest_error": float(self.pictures["errors"][label].max()),
+            })  # fmt: skip
+        return {"images": len(self.names), "clusters": clusters, "agreement": self.about["agreement"]}
+
+    def summary(self) -> dict[str, Any]:
+        """The main figures of the run, as ``unpose cluster --json`` prints them."""
+        inside = self.labels >= 0
+        return {
+            "run": str(self.path), "images": len(self.names), "clusters": self.model.n_clusters_,
+            "sizes": [each["size"] for each in self.clusters()["clusters"]], "no_cluster": int((~inside).sum()),
+            "confidence": float(self.confidences[inside].mean()), "rejected": len(self.about["rejected"]),
+            "notes": self.about["notes"], "agreement": self.about["agreement"],
+            "report": str(self.path / "report.html"),
+        }  # fmt: skip
+
+    def page(self) -> str:
+        """The HTML of the report, made from the run folder alone."""
+        from unpose.report import render
+
+        return render(_results(self))
+
+    def write_page(self) -> Path:
+        """Write ``report.html`` into the run folder."""
+        from unpose.files import write_text
+
+        return write_text(self.path / "report.html", self.page())
+
+
+def read_run(path: str | os.PathLike[str]) -> FinishedRun:
+    """Read the finished run of ``unpose cluster`` in a folder.
+
+    Parameters
+    ----------
+    path : str or path
+        The run folder.
+
+    Returns
+    -------
+    run : FinishedRun
+        Labels, poses, means and everything else that the folder holds; the images themselves are not needed.
+
+    Raises
+    ------
+    RunError
+        If the folder holds no finished run of ``unpose cluster``, or if its files are damaged or do not fit together.
+
+    Examples
+    --------
+    After ``unpose cluster photos/ -o run``, ``read_run("run").labels`` is the cluster of each image, and
+    ``read_run("run").rows()`` is the table as dictionaries. :class:`FinishedRun` shows a whole example.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as empty:
+    ...     try:
+    ...         read_run(empty)
+    ...     except RunError as error:
+    ...         print(str(error).removeprefix(empty))
+     holds no run of `unpose cluster`
+    """
     import safetensors
     import safetensors.numpy
 
     from unpose.cluster import InvariantClustering
-    from unpose.files.atomic import read_file
+    from unpose.files import read_file
 
-    if (made := finished(path)) is None:
-        unfinished = (path / PIECES / "begun.json").exists()
-        wrong = "an unfinished run; finish it first" if unfinished else "no run of `unpose cluster`"
-        raise Refused(f"{path} holds {wrong}")
-    if made.kind != "cluster":
-        raise Refused(
-            f"{path} holds a run of `unpose {made.kind}`, which has no groups: aligned.npy, mean.png and poses.csv in "
-            "it are the results; this command needs a run of `unpose cluster`"
+    path = Path(path)
+    folder = RunFolder(path)
+    if (config := folder.finished_config()) is None:
+        wrong = "an unfinished run; finish it first" if folder.is_unfinished else "no run of `unpose cluster`"
+        raise RunError(f"{path} holds {wrong}")
+    if config.command != "cluster":
+        raise RunError(
+            f"{path} holds a run of `unpose {config.command}`, which has no clusters: its results are aligned.npy, "
+            "mean.png and poses.csv. This needs a run of `unpose cluster`"
         )
     try:
         model = InvariantClustering.load(path)
-        about = json.loads(read_file(path / "images.json", _LARGEST))
-        pictures = safetensors.numpy.load(read_file(path / "pictures.safetensors", _LARGEST))
-        run = FinishedRun(path, model, about, pictures)
+        about = json.loads(read_file(path / "images.json", _LARGEST_FILE))
+        pictures = safetensors.numpy.load(read_file(path / "pictures.safetensors", _LARGEST_FILE))
+        run = FinishedRun(path, config.settings, model, about, pictures)
         _check(run)
     except FileNotFoundError as error:
-        raise Refused(f"{path} is not a run of `unpose cluster`: {Path(error.filename).name} is missing") from error
+        raise RunError(f"{path} is not a run of `unpose cluster`: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
-        raise Refused(f"{path} cannot be read as a run: {error}") from error
+        raise RunError(f"{path} cannot be read as a run: {error}") from error
     return run
 
 
 def _check(run: FinishedRun) -> None:
-    """A ``ValueError`` where the files of a run, which a stranger may have made, do not fit together."""
-    kinds = {
+    """Raise a ``ValueError`` if the files of a run, which may come from a stranger, do not fit together."""
+    types = {
         "input": str, "names": list, "paths": list, "frames": list, "shape": list, "rejected": list, "canvas": str,
         "settings": dict, "version": str, "agreement": dict, "fingerprint": str, "command": str, "notes": list,
     }  # fmt: skip
-    for key, kind in kinds.items():
-        if not isinstance(run.about.get(key), kind):
-            raise ValueError(f"{key} in images.json is missing or no {kind.__name__}")
-    n, count = len(run.model.labels_), run.model.n_clusters_
-    told = [run.about["names"], run.about["paths"], run.about["classes"] or run.names]
-    if any(len(each) != n or not all(isinstance(text, str) for text in each) for each in told):
-        raise ValueError(f"images.json must name {n} images, as the model has")
+    for key, expected in types.items():
+        if not isinstance(run.about.get(key), expected):
+            raise ValueError(f"{key} in images.json is missing or not of type {expected.__name__}")
+    n, count = len(run.labels), run.model.n_clusters_
+    texts = [run.about["names"], run.about["paths"], run.about["classes"] or run.names]
+    if any(len(each) != n or not all(isinstance(text, str) for text in each) for each in texts):
+        raise ValueError(f"images.json must name {n} images, as many as the model has")
     lengths = {"images": n, "layout": n, "distances": n, "means": count, "errors": count, "film": 3, "window": 2}
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
-            raise ValueError(f"{key} in pictures.safetensors must be {length}, got {len(run.pictures[key])}")
+            raise ValueError(f"{key} in pictures.safetensors must have {length} entries, got {len(run.pictures[key])}")
     stored = run.about.get("source_shape")
     if stored is not None and (len(stored) != 2 or not all(isinstance(side, int) and side > 0 for side in stored)):
-        raise ValueError("source_shape in images.json is no size of an image")
+        raise ValueError("source_shape in images.json is not the size of an image")
     if len(run.about["frames"]) != n or not all(len(pair) == 2 for pair in run.about["rejected"]):
         raise ValueError("images.json does not belong to the model")
     if list(run.model.image_shape_) != run.about["shape"] or not isinstance(run.about["settings"]["seed"], int):
@@ -120,28 +284,54 @@ def _check(run: FinishedRun) -> None:
 
 
 def write_run(
-    path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: Settings, command: str
+    path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: RunSettings, command: str
 ) -> FinishedRun:
-    """Write everything but the page, each file whole; ``command`` is what makes the run again."""
+    """Write the results of a fitted clustering as a run folder, without the page.
+
+    Parameters
+    ----------
+    path : Path
+        An existing folder.
+    source : Path
+        Where the images were read from.
+    images : ImageSet
+        The images, as :func:`unpose.data.read_images` returns them.
+    model : InvariantClustering
+        The estimator, fitted to ``images.images``.
+    settings : RunSettings
+        The settings that the model was made with.
+    command : str
+        The command that makes the run again; the page shows it.
+
+    Returns
+    -------
+    run : FinishedRun
+        The same as :func:`read_run` gives; ``run.write_page()`` adds the page.
+
+    Examples
+    --------
+    The example of :class:`FinishedRun` writes and reads a run.
+
+    >>> callable(write_run)
+    True
+    """
     import numpy as np
     import safetensors.numpy
 
-    from unpose.cluster.agreement import agreement
-    from unpose.cluster.layout import layout
-    from unpose.cluster.pictures import averages, film
-    from unpose.files.atomic import write_chunks, write_image, write_text
-    from unpose.report.thumbnails import window
+    from unpose.cluster import agreement_with_classes, attention_frames, graph_layout, group_means
+    from unpose.files import write_chunks, write_image, write_text
+    from unpose.report import window
 
-    count = model.n_clusters_
-    means, distances = averages(images.images, model.labels_, model.poses_, count)
+    folder, count, digest = RunFolder(path), model.n_clusters_, fingerprint(images)
+    means, distances = group_means(images.images, model.labels_, model.poses_, count)
     low, high = window(images.images[:: max(1, len(images) // 256)])
-    frames = film(images.images, model.neighbours_, model.weights_, _shown(model))
+    frames = attention_frames(images.images, model.neighbours_, model.weights_, _film_images(model))
     pictures = {
         "images": _thumbnails(images.images, low, high),
-        "means": _levels(means, low, high, 65535),
+        "means": _quantized(means, low, high, 65535),
         "errors": (model.standard_errors_ / (high - low)).astype(np.float32),
-        "film": _levels(np.stack(frames), low, high, 255),
-        "layout": layout(model.weights_, seed=settings.seed),
+        "film": _quantized(np.stack(frames), low, high, 255),
+        "layout": graph_layout(model.weights_, random_state=settings.seed),
         "distances": distances,
         "window": np.array([low, high]),
     }
@@ -151,76 +341,57 @@ def write_run(
         "frames": images.frames.tolist(), "classes": images.labels, "shape": list(images.images.shape[1:]),
         "rejected": images.rejected, "canvas": images.canvas, "source_shape": images.source_shape,
         "notes": images.notes, "settings": settings.decisive(), "version": unpose.__version__,
-        "fingerprint": fingerprint(images), "command": command,
-        "agreement": {} if images.labels is None else agreement(images.labels, model.labels_),
+        "fingerprint": digest, "command": command,
+        "agreement": {} if images.labels is None else agreement_with_classes(images.labels, model.labels_),
     }  # fmt: skip
     model.save(path)
     write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(pictures)])
     write_text(path / "images.json", json.dumps(about) + "\n")
-    run = FinishedRun(path, model, about, pictures)
-    write_text(path / "labels.csv", table(run))
-    reasons = [{"path": name, "reason": reason} for name, reason in images.rejected]
-    write_text(path / "rejected.csv", as_csv(("path", "reason"), reasons))
-    write_text(path / "clusters.json", json.dumps(_clusters(run), indent=1) + "\n")
-    (path / MEANS).mkdir(exist_ok=True)
+    run = FinishedRun(path, settings, model, about, pictures)
+    write_text(path / "labels.csv", run.table())
+    folder.write_rejected(images)
+    write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
+    (path / MEANS_FOLDER).mkdir(exist_ok=True)
     brightest = float(pictures["errors"].max()) or 1.0
-    for number in range(count):
-        write_image(path / MEANS / f"{cluster_name(number)}.png", (means[number] - low) / (high - low))
-        write_image(path / MEANS / f"{cluster_name(number)}-error.png", pictures["errors"][number] / brightest)
-    told = {
-        "version": unpose.__version__, "input": printable_path(source), "canvas": images.canvas,
-        "fingerprint": about["fingerprint"],
-    }  # fmt: skip
-    write_text(path / "config.toml", as_toml(settings, told))
+    for label in range(count):
+        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}.png", (means[label] - low) / (high - low))
+        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
+    folder.write_config(settings, source, images, digest)
     return run
 
 
-def cluster_name(number: int) -> str:
-    """The name of a group in files and folders."""
-    return f"cluster-{number:03d}" if number >= 0 else "no-cluster"
+def cluster_name(label: int) -> str:
+    """The name of a cluster in files and folders.
 
+    Parameters
+    ----------
+    label : int
+        The number of the cluster, from 0; -1 for images in no cluster.
 
-def printable_path(path: Path) -> str:
-    from unpose.files.frames import printable
+    Returns
+    -------
+    name : str
 
-    return printable(str(path))
-
-
-def rows(run: FinishedRun) -> list[dict[str, Any]]:
-    """One row for each image: where it came from, its group, its pose, the RMS difference of its pixels from the mean.
-
-    `unpose predict` has another distance, by which it decides: over the orbit, without light.
+    Examples
+    --------
+    >>> cluster_name(7), cluster_name(-1)
+    ('cluster-007', 'no-cluster')
     """
-    model, about = run.model, run.about
-    found = []
-    for i, name in enumerate(about["names"]):
-        label = int(model.labels_[i])
-        row: dict[str, Any] = {"path": name, "frame": int(about["frames"][i]), "cluster": label}
-        row |= {"confidence": float(model.confidences_[i])} | pose_parts(model.poses_[i])
-        row["distance"] = float(run.pictures["distances"][i]) if label >= 0 else None
-        if about["classes"] is not None:
-            row["class"] = about["classes"][i]
-        found.append(row)
-    return found
+    return f"cluster-{label:03d}" if label >= 0 else "no-cluster"
 
 
-def table(run: FinishedRun) -> str:
-    """labels.csv: :func:`rows` for a spreadsheet."""
-    return as_csv(COLUMNS if run.about["classes"] is None else (*COLUMNS, "class"), rows(run))
-
-
-def results(run: FinishedRun) -> "Results":
+def _results(run: FinishedRun) -> "Results":
     """What the page shows, from the run folder alone."""
-    from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
+    from unpose.files import printable_name
+    from unpose.report import Cluster, Rejected, Reproduction, Results, Round
 
     model, pictures, about = run.model, run.pictures, run.about
-    told = _clusters(run)
     clusters = [
         Cluster(
-            mean=pictures["means"][number], confidence=each["confidence"], exemplar=int(model.exemplars_[number]),
-            error=pictures["errors"][number], symmetry=each["symmetry"],
+            mean=pictures["means"][label], confidence=each["confidence"], exemplar=int(model.exemplars_[label]),
+            error=pictures["errors"][label], symmetry=each["symmetry"],
         )
-        for number, each in enumerate(told["clusters"])
+        for label, each in enumerate(run.clusters()["clusters"])
     ]  # fmt: skip
     averaged = sum(each.averaged for each in model.history_)
     used = f"after {averaged} such rounds" if averaged else "from the images as found"
@@ -230,12 +401,12 @@ def results(run: FinishedRun) -> "Results":
     if about["notes"]:
         settings |= {"input": "; ".join(str(note) for note in about["notes"])}
     return Results(
-        question=f"What kinds are there in {Path(printable_path(run.source)).name}, if pose does not count?",
-        images=_Restored(pictures["images"], run.shape),
+        question=f"What kinds are there in {Path(printable_name(str(run.source))).name}, if pose does not count?",
+        images=_EnlargedThumbnails(pictures["images"], run.shape),
         names=run.names,
-        labels=model.labels_,
-        confidences=model.confidences_.clip(0, 1),
-        poses=model.poses_,
+        labels=run.labels,
+        confidences=run.confidences.clip(0, 1),
+        poses=run.poses,
         layout=pictures["layout"],
         clusters=clusters,
         attention=model.weights_,
@@ -246,61 +417,27 @@ def results(run: FinishedRun) -> "Results":
     )
 
 
-def write_page(run: FinishedRun) -> Path:
-    """report.html into the run's folder."""
-    from unpose.files.atomic import write_text
-    from unpose.report.page import render
-
-    return write_text(run.path / "report.html", render(results(run)))
-
-
-def summary(run: FinishedRun) -> dict[str, Any]:
-    """The answer, for scripts."""
-    inside = run.model.labels_ >= 0
-    return {
-        "run": str(run.path), "images": len(run.names), "clusters": run.model.n_clusters_,
-        "sizes": [each["size"] for each in _clusters(run)["clusters"]], "no_cluster": int((~inside).sum()),
-        "confidence": float(run.model.confidences_[inside].mean()), "rejected": len(run.about["rejected"]),
-        "notes": run.about["notes"], "agreement": run.about["agreement"], "report": str(run.path / "report.html"),
-    }  # fmt: skip
-
-
-def _clusters(run: FinishedRun) -> dict[str, Any]:
-    """clusters.json."""
-    model = run.model
-    told = []
-    for number in range(model.n_clusters_):
-        members = model.labels_ == number
-        told.append({
-            "cluster": number, "size": int(members.sum()), "confidence": float(model.confidences_[members].mean()),
-            "exemplar": run.names[int(model.exemplars_[number])], "symmetry": _symmetry(model, number),
-            "mean": f"{MEANS}/{cluster_name(number)}.png", "error": f"{MEANS}/{cluster_name(number)}-error.png",
-            "largest_error": float(run.pictures["errors"][number].max()),
-        })  # fmt: skip
-    return {"images": len(run.names), "clusters": told, "agreement": run.about["agreement"]}
-
-
-def _symmetry(model: "InvariantClustering", number: int) -> str:
-    poses = int(model.symmetries_[number])
+def _symmetry(model: "InvariantClustering", label: int) -> str:
+    poses = int(model.symmetries_[label])
     if poses < 2:
         return ""
     return f"the same at {poses} poses" if "mirror" in model.group else f"{poses}-fold"
 
 
-def _shown(model: "InvariantClustering") -> "NDArray":
-    """Images for the film: of the largest groups the exemplar and one of middling confidence."""
+def _film_images(model: "InvariantClustering") -> "NDArray":
+    """Indices of the images in the film: the exemplar and one of median confidence of each of the largest clusters."""
     import numpy as np
 
     chosen = []
-    for number in range(min(_FILM_GROUPS, model.n_clusters_)):
-        members = np.flatnonzero(model.labels_ == number)
+    for label in range(min(_FILM_CLUSTERS, model.n_clusters_)):
+        members = np.flatnonzero(model.labels_ == label)
         ranked = members[np.argsort(-model.confidences_[members], kind="stable")]
-        chosen += [int(model.exemplars_[number]), int(ranked[len(ranked) // 2])][:_FILM_EACH]
+        chosen += [int(model.exemplars_[label]), int(ranked[len(ranked) // 2])][:_FILM_IMAGES_EACH]
     return np.array(list(dict.fromkeys(chosen)))
 
 
-def _levels(values: "NDArray", low: float, high: float, white: int) -> "NDArray":
-    """Values as whole numbers from 0 (black) to ``white``."""
+def _quantized(values: "NDArray", low: float, high: float, white: int) -> "NDArray":
+    """Values as integers from 0 (at ``low``) to ``white`` (at ``high``)."""
     import numpy as np
 
     unit = np.clip((values - low) / (high - low), 0, 1)
@@ -308,19 +445,19 @@ def _levels(values: "NDArray", low: float, high: float, white: int) -> "NDArray"
 
 
 def _thumbnails(images: "NDArray", low: float, high: float) -> "NDArray":
-    """Small copies of all images, (n, h, w) or (n, h, w, 3) of bytes, as large as their budget lets them be."""
+    """Small copies of all images, (n, h, w) or (n, h, w, 3) of uint8, as large as the budget in bytes allows."""
     import numpy as np
 
-    from unpose.report.thumbnails import picture
+    from unpose.report import thumbnail
 
     channels = 3 if images.ndim == 4 else 1
-    side = int(max(8, min(_SIDE, (_PICTURES / (len(images) * channels)) ** 0.5)))
-    small = [np.asarray(picture(image, (low, high), side)) for image in images]  # (h, w, 3) each
+    side = int(max(8, min(_THUMBNAIL_SIDE, (_THUMBNAIL_BYTES / (len(images) * channels)) ** 0.5)))
+    small = [np.asarray(thumbnail(image, (low, high), side)) for image in images]  # (h, w, 3) each
     return np.stack(small if channels == 3 else [each[..., 0] for each in small])
 
 
-class _Restored(Sequence[Any]):
-    """Thumbnails at the size of the canvas, which poses are measured in; only those asked for are scaled."""
+class _EnlargedThumbnails(Sequence[Any]):
+    """Thumbnails at the size of the canvas, the unit of the poses; each is enlarged when it is read."""
 
     def __init__(self, small: "NDArray", shape: tuple[int, int]) -> None:
         self._small, self._shape = small, shape

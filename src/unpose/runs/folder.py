@@ -1,8 +1,8 @@
-"""The folder of a run: one writer at a time, finished pieces for going on, every file whole or not at all.
+"""The folder of a run: one writer at a time, checkpoints to continue from, and files that are complete or absent.
 
-While a run is under way the folder holds ``.pieces``: what was begun (``begun.json``), the lock, and every finished
-piece of work. It disappears in one step when everything else is written; a folder without ``begun.json`` and with a
-``config.toml`` that a run wrote holds a finished run.
+While a run is in progress its folder contains ``.pieces``: ``begun.json`` (what the run is), ``lock``, and one file for
+each finished stage of the work. The folder ``.pieces`` disappears in one step after all results are written. A folder
+with a ``config.toml`` that a run wrote and without ``begun.json`` holds a finished run.
 """
 
 import hashlib
@@ -11,200 +11,270 @@ import os
 import shutil
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import click
-
 import unpose
-from unpose.cli.shared.errors import Refused, failed
-from unpose.cli.shared.settings import Made, Settings, read_toml
+from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, read_config
+from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
-    from unpose.align.checkpoints import Arrays
+    from numpy.typing import NDArray
+
     from unpose.data import ImageSet
 
-PIECES = ".pieces"
-FILES = (
+MEANS_FOLDER = "means"
+_CHECKPOINTS = ".pieces"
+_RESULTS = (
     "labels.csv", "rejected.csv", "clusters.json", "images.json", "model.json", "model.safetensors",
     "pictures.safetensors", "report.html", "config.toml", "poses.csv", "mean.png", "error.png", "aligned.npy",
     "montage.png",
 )  # fmt: skip
-"""Everything that a run writes at the top of its folder, besides log.txt."""
-MEANS = "means"
+"""Every file that a run writes at the top of its folder, apart from log.txt."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunFolder:
-    """An open run folder; only the process that holds the lock has one."""
+    """The folder that ``unpose cluster`` or ``unpose align`` writes its results to.
+
+    Use :func:`read_run` to read the results of a clustering. This class says what a folder holds, and gives the
+    process that runs a command exclusive access to it.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; :meth:`begin` creates it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     folder = RunFolder(Path(place))
+    ...     folder.is_unfinished, folder.finished_config()
+    (False, None)
+    """
 
     path: Path
 
     @property
-    def pieces(self) -> Path:
-        return self.path / PIECES
+    def _checkpoints(self) -> Path:
+        return self.path / _CHECKPOINTS
 
-    def load(self, name: str) -> "Arrays | None":
-        """A finished piece of work."""
+    @property
+    def _mark(self) -> Path:
+        return self._checkpoints / "begun.json"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a run has begun here and has not ended."""
+        return self._mark.exists()
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether an unfinished run has completed a stage that it can continue from."""
+        return any(self._checkpoints.glob("*.safetensors"))
+
+    def finished_config(self) -> RunConfig | None:
+        """What ``config.toml`` says about the finished run in this folder; None where there is no finished run."""
+        return None if self.is_unfinished else read_config(self.path / "config.toml")
+
+    def check(self, source: Path, *, force: bool, resume: bool) -> None:
+        """Raise a :class:`RunError` if a run on the images at ``source`` must not be written here.
+
+        :meth:`begin` checks the same. This check needs no images, so a command can fail before it reads any.
+        """
+        run, images = self.path.resolve(), source.resolve()
+        if run == images or images in run.parents or run in images.parents:
+            raise RunError(
+                f"the run folder {self.path} and the images {source} must not contain each other, or results would be "
+                "read as input; give another folder"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; a run needs a folder of its own")
+        if resume and not self.is_unfinished:
+            raise RunError(f"{self.path} holds no run to continue; leave out --resume to begin one")
+        if self.path.is_dir():
+            self._check_free(force)
+
+    def check_same(self, config: RunConfig, command: str, settings: RunSettings, images: "ImageSet") -> None:
+        """Raise a :class:`RunError` if the finished run described by ``config`` answers another question."""
+        before = {
+            "kind": config.command, "version": config.about["version"], "input": config.about.get("fingerprint"),
+            "settings": config.settings.decisive(),
+        }  # fmt: skip
+        if difference := _difference(before, _identity(command, settings, images)):
+            raise RunError(
+                f"{self.path} holds a finished run that was made {difference}. Give another folder, or --force to "
+                "replace it"
+            )
+
+    @contextmanager
+    def begin(self, command: str, settings: RunSettings, images: "ImageSet", *, force: bool) -> Iterator[None]:
+        """Begin a run, or continue the unfinished one, while holding the folder's lock.
+
+        A run that raises a ``ValueError`` before its first checkpoint leaves no trace.
+        """
+        now = _identity(command, settings, images)
+        try:
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"{self.path} cannot be written: {error.strerror}") from error
+        with _locked(self._checkpoints / "lock", self.path):
+            is_new = self._prepare(now, force)
+            try:
+                yield
+            except ValueError:
+                if is_new and not self.has_checkpoints:
+                    self._abandon()
+                raise
+
+    def load(self, name: str) -> "dict[str, NDArray] | None":
+        """The arrays of a finished stage; None where the stage is not finished."""
         import safetensors.numpy
 
-        file = self.pieces / f"{name}.safetensors"
+        file = self._checkpoints / f"{name}.safetensors"
         return safetensors.numpy.load(file.read_bytes()) if file.exists() else None
 
-    def store(self, name: str, arrays: "Arrays") -> None:
-        """Keep a finished piece of work."""
+    def store(self, name: str, arrays: "dict[str, NDArray]") -> None:
+        """Keep the arrays of a finished stage."""
         import numpy as np
         import safetensors.numpy
 
-        from unpose.files.atomic import write_chunks
+        from unpose.files import write_chunks
 
-        plain = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
-        write_chunks(self.pieces / f"{name}.safetensors", [safetensors.numpy.save(plain)])
+        contiguous = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
+        write_chunks(self._checkpoints / f"{name}.safetensors", [safetensors.numpy.save(contiguous)])
 
     def log(self, line: str) -> None:
-        """A line with the time into log.txt."""
-        _log(self.path, line)
+        """Append a line with the time to ``log.txt``."""
+        with (self.path / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+    def write_rejected(self, images: "ImageSet") -> None:
+        """Write ``rejected.csv``: the images that could not be read, and why."""
+        from unpose.files import write_text
+
+        write_text(self.path / "rejected.csv", csv_text(("path", "reason"), images.rejected))
+
+    def write_config(
+        self, settings: RunSettings, source: Path, images: "ImageSet", digest: str, *,
+        facts: dict[str, Any] | None = None, omit: tuple[str, ...] = (),
+    ) -> dict[str, Any]:  # fmt: skip
+        """Write ``config.toml``, whose presence makes the run a finished one, and return what it says about the run.
+
+        ``digest`` is the fingerprint of the images, ``facts`` are added to what every run states, and the settings
+        named in ``omit`` are left out.
+        """
+        from unpose.files import printable_name, write_text
+
+        about = {
+            "version": unpose.__version__, "input": printable_name(str(source)), "canvas": images.canvas,
+            "fingerprint": digest,
+        }  # fmt: skip
+        about |= facts or {}
+        write_text(self.path / "config.toml", config_text(settings, about, omit))
+        return about
 
     def finish(self) -> None:
-        """Everything is written: the pieces go, in one step."""
-        done = self.path / f"{PIECES}.{os.getpid()}.tmp"
-        os.replace(self.pieces, done)
-        shutil.rmtree(done)
+        """Remove the checkpoints in one step, after all results are written."""
+        removed = self.path / f"{_CHECKPOINTS}.{os.getpid()}.tmp"
+        os.replace(self._checkpoints, removed)
+        shutil.rmtree(removed)
 
+    def _check_free(self, force: bool) -> None:
+        """Protect a finished run unless forced, and always protect files that no run wrote."""
+        if self.is_unfinished:
+            return
+        if self.finished_config() is not None:
+            if not force:
+                raise RunError(f"{self.path} holds a finished run; give another folder, or --force to replace it")
+        elif any(entry.name != _CHECKPOINTS for entry in self.path.iterdir()):
+            why = ", and --force replaces nothing else" if force else ""
+            raise RunError(f"{self.path} is not empty and holds no run{why}; give another folder")
 
-def _log(path: Path, line: str) -> None:
-    with (path / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+    def _prepare(self, now: dict[str, Any], force: bool) -> bool:
+        """Remove what a killed process left, and return whether the run is new rather than continued."""
+        from unpose.files import write_text
+
+        path = self.path
+        self._check_free(force)  # another process may have finished between the first check and the lock
+        for stale in (*path.glob(".*.tmp"), *path.glob(f"{MEANS_FOLDER}/.*.tmp"), *self._checkpoints.glob(".*.tmp")):
+            shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
+        is_new = force or not self.is_unfinished
+        if is_new:
+            for checkpoint in self._checkpoints.glob("*.safetensors"):
+                checkpoint.unlink()
+            write_text(self._mark, json.dumps(now, indent=1) + "\n")
+            (path / "log.txt").unlink(missing_ok=True)
+        elif difference := _difference(json.loads(self._mark.read_text(encoding="utf-8")), now):
+            raise RunError(
+                f"{path} holds an unfinished run that was begun {difference}. Repeat that command, give another "
+                "folder, or --force to begin again"
+            )
+        for name in _RESULTS:
+            (path / name).unlink(missing_ok=True)
+        for picture in (path / MEANS_FOLDER).glob("cluster-*.png"):
+            picture.unlink()
+        if (path / MEANS_FOLDER).is_dir() and not any((path / MEANS_FOLDER).iterdir()):
+            (path / MEANS_FOLDER).rmdir()  # so that a run that fails leaves the folder as empty as it found it
+        return is_new
+
+    def _abandon(self) -> None:
+        """Leave no trace of a run that could not begin."""
+        # The log goes first: without checkpoints beside it, it would look like a file that no run wrote.
+        (self.path / "log.txt").unlink(missing_ok=True)
+        shutil.rmtree(self._checkpoints)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
 
 def fingerprint(images: "ImageSet") -> str:
-    """A hash of what was read: pixels, names, classes, and what was left out."""
+    """Hash everything that was read from the input: pixels, names, classes, and the files that were left out.
+
+    Parameters
+    ----------
+    images : ImageSet
+        Images as :func:`unpose.data.read_images` returns them.
+
+    Returns
+    -------
+    digest : str
+        SHA-256 in hexadecimal.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from unpose.data import read_images
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.save(f"{place}/stack.npy", np.eye(11)[None].repeat(3, 0))
+    ...     len(fingerprint(read_images(f"{place}/stack.npy")))
+    64
+    """
     import numpy as np
 
-    told = [images.names, images.labels, images.rejected, list(images.images.shape), str(images.images.dtype)]
-    digest = hashlib.sha256(json.dumps(told).encode("ascii"))
+    facts = [images.names, images.labels, images.rejected, list(images.images.shape), str(images.images.dtype)]
+    digest = hashlib.sha256(json.dumps(facts).encode("ascii"))
     digest.update(np.ascontiguousarray(images.images).data)
     return digest.hexdigest()
 
 
-def check_run(path: Path, source: Path, *, force: bool, resume: bool) -> None:
-    """Refuse before anything is read what :func:`open_run` would refuse after."""
-    _check_places(path, source)
-    if path.exists() and not path.is_dir():
-        raise Refused(f"{path} is a file; a run needs a folder of its own")
-    if resume and not (path / PIECES / "begun.json").exists():
-        raise Refused(f"{path} holds no run to go on with; leave out --resume to begin one")
-    if path.is_dir():
-        _check_free(path, force)
-
-
-def finished(path: Path) -> Made | None:
-    """The complete run that a folder holds, as its config.toml tells it."""
-    return None if (path / PIECES / "begun.json").exists() else read_toml(path / "config.toml")
-
-
-def check_same(path: Path, made: Made, kind: str, settings: Settings, images: "ImageSet") -> None:
-    """Refuse a finished run that is not the one asked for."""
-    before = {
-        "kind": made.kind, "version": made.about["version"], "input": made.about.get("fingerprint"),
-        "settings": made.settings.decisive(),
-    }  # fmt: skip
-    if difference := _difference(before, _identity(kind, settings, images)):
-        raise Refused(
-            f"{path} holds a finished run that was made {difference}. Give another folder, or --force to replace it"
-        )
-
-
-def _identity(kind: str, settings: Settings, images: "ImageSet") -> dict[str, Any]:
-    """What decides the results of a run."""
+def _identity(command: str, settings: RunSettings, images: "ImageSet") -> dict[str, Any]:
+    """Everything that decides the results of a run."""
     return {
-        "kind": kind, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
+        "kind": command, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
     }  # fmt: skip
-
-
-@contextmanager
-def open_run(path: Path, kind: str, settings: Settings, images: "ImageSet", *, force: bool) -> Iterator[RunFolder]:
-    """Begin a run in a folder, or go on with the one that was begun there; one process at a time."""
-    now = _identity(kind, settings, images)
-    try:
-        (path / PIECES).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from error
-    with _locked(path / PIECES / "lock", path):
-        fresh = _begin(path, now, force)
-        try:
-            yield RunFolder(path)
-        except (Refused, ValueError):
-            if fresh and not list((path / PIECES).glob("*.safetensors")):
-                _abandon(path)
-            raise
-
-
-def _check_places(path: Path, source: Path) -> None:
-    run, images = path.resolve(), source.resolve()
-    if run == images or images in run.parents or run in images.parents:
-        raise Refused(
-            f"the run folder {path} and the images {source} must lie apart, or results would be read as input"
-        )
-
-
-def _check_free(path: Path, force: bool) -> None:
-    """A finished run stays as it is unless forced; a folder without a run must be empty: its files are not ours."""
-    if (path / PIECES / "begun.json").exists():
-        return
-    if finished(path) is not None:
-        if not force:
-            raise Refused(f"{path} holds a finished run; give another folder, or --force to replace it")
-    elif any(entry.name != PIECES for entry in path.iterdir()):
-        why = ", and --force replaces nothing else" if force else ""
-        raise Refused(f"{path} is not empty and holds no run{why}; give another folder")
-
-
-def _begin(path: Path, now: dict[str, Any], force: bool) -> bool:
-    """Whether the run begins here, and does not go on; what a killed process left half done goes."""
-    from unpose.files.atomic import write_text
-
-    _check_free(path, force)  # another process may have finished between the first look and the lock
-    for stale in (*path.glob(".*.tmp"), *path.glob(f"{MEANS}/.*.tmp"), *path.glob(f"{PIECES}/.*.tmp")):
-        shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
-    mark = path / PIECES / "begun.json"
-    fresh = force or not mark.exists()
-    if fresh:
-        for piece in (path / PIECES).glob("*.safetensors"):
-            piece.unlink()
-        write_text(mark, json.dumps(now, indent=1) + "\n")
-        (path / "log.txt").unlink(missing_ok=True)
-    elif difference := _difference(json.loads(mark.read_text(encoding="utf-8")), now):
-        raise Refused(
-            f"{path} holds an unfinished run that was begun {difference}. Repeat that, give another folder, or "
-            "--force to begin again"
-        )
-    for name in FILES:
-        (path / name).unlink(missing_ok=True)
-    for picture in (path / MEANS).glob("cluster-*.png"):
-        picture.unlink()
-    if (path / MEANS).is_dir() and not any((path / MEANS).iterdir()):
-        (path / MEANS).rmdir()  # a run that ends in an error leaves the folder as empty as it found it
-    return fresh
-
-
-def _abandon(path: Path) -> None:
-    """Leave no trace of a run that could not begin."""
-    (path / "log.txt").unlink(missing_ok=True)  # first: beside nothing of a run it would be taken for somebody's file
-    shutil.rmtree(path / PIECES)
-    if not any(path.iterdir()):
-        path.rmdir()
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    spoken = {"kind": "by `unpose {}`, not `unpose {}`", "version": "by version {}, not {}"}
-    for what, text in spoken.items():
-        if before.get(what) != now[what]:
-            return text.format(before.get(what), now[what])
+    """How one run's identity differs from another's, as the end of a sentence; empty where it does not."""
+    phrases = {"kind": "by `unpose {}`, not `unpose {}`", "version": "by version {}, not {}"}
+    for key, phrase in phrases.items():
+        if before.get(key) != now[key]:
+            return phrase.format(before.get(key), now[key])
     others = {
         name: (before.get("settings", {}).get(name), value)
         for name, value in now["settings"].items()
@@ -216,18 +286,20 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _locked(file: Path, path: Path) -> Iterator[None]:
-    """Hold the file's lock, which the system lets go when the process ends, however it ends."""
+def _locked(file: Path, run: Path) -> Iterator[None]:
+    """Hold the lock on a file, which the operating system releases however the process ends."""
     while True:
         stream = file.open("a+", encoding="ascii")
         if not _try_lock(stream):
             stream.seek(0)
             owner = stream.read().strip() or "unknown"
             stream.close()
-            raise Refused(f"another unpose (process {owner}) is working in {path}; wait for it, or give another folder")
+            raise RunError(
+                f"another unpose (process {owner}) is working in {run}; wait until it ends, or give another folder"
+            )
         if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
             break
-        stream.close()  # the other one finished meanwhile and took the file with it
+        stream.close()  # the other process finished in the meantime and removed the file
         file.parent.mkdir(exist_ok=True)
     try:
         stream.truncate(0)
@@ -237,7 +309,7 @@ def _locked(file: Path, path: Path) -> Iterator[None]:
     finally:
         stream.close()
         if file.parent.is_dir() and not (file.parent / "begun.json").exists():
-            shutil.rmtree(file.parent, ignore_errors=True)  # nothing was begun
+            shutil.rmtree(file.parent, ignore_errors=True)  # no run has begun
 
 
 def _try_lock(stream: IO[str]) -> bool:
@@ -253,42 +325,3 @@ def _try_lock(stream: IO[str]) -> bool:
     except OSError:
         return False
     return True
-
-
-@contextmanager
-def spoken_errors(path: Path, again: str) -> Iterator[None]:
-    """Errors as one line: 2 for what was given, 1 for what failed, 130 for Ctrl-C, which says how to go on.
-
-    What happened to a run that has begun in the folder is in its log, too.
-    """
-    mark = path / PIECES / "begun.json"
-
-    def log(line: str) -> None:
-        if mark.exists():
-            _log(path, line)
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        log("stopped by Ctrl-C")
-        if any((path / PIECES).glob("*.safetensors")):
-            click.echo(f"\nStopped; finished work is kept. Go on with: {again}", err=True)
-        else:
-            click.echo(f"\nStopped before any work was finished. Begin again with: {again}", err=True)
-        raise click.exceptions.Exit(130) from None
-    except click.exceptions.Exit:
-        raise
-    except click.ClickException as error:
-        log(error.message)
-        raise
-    except ValueError as error:
-        log(str(error))
-        raise Refused(str(error)) from error
-    except OSError as error:
-        log(str(error))
-        raise click.ClickException(str(error)) from error
-    except Exception as error:
-        if not mark.exists():
-            raise  # there is no log; the traceback goes where those of other commands go
-        log(traceback.format_exc())
-        raise failed(error, path / "log.txt") from error

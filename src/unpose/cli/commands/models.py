@@ -1,4 +1,4 @@
-"""``unpose models``: the trained networks that come with the package."""
+"""``unpose models``: the trained networks of the package."""
 
 import json
 from dataclasses import asdict
@@ -6,43 +6,45 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.options import json_option
+
 if TYPE_CHECKING:
-    from unpose.train import Described
+    from unpose.train.cards import NetworkInfo
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
-def command(name: str | None, as_json: bool) -> None:
-    """List the trained networks that come along, or show the card of one.
-
-    Wherever a command takes the file of a network, it takes one of these names too.
-
-    \b
+@click.command(
+    epilog="""\b
     Examples:
-      unpose models                            a table: what they tell apart, how often they are right
-      unpose models mnist-c8                   its card: input, data, training, measurements, limits
-      unpose predict --model mnist-c8 digits/
-      unpose evaluate mnist-c8 mnist
-      unpose audit mnist-c8
+      unpose models                            a table: what each network recognizes, and its accuracy
+      unpose models mnist-c8                   one card: input, data, training, measurements, limits
+      unpose predict --model mnist-c8 digits/  use one of them
     """
-    from unpose.train import card_markdown, describe, pretrained_file, pretrained_names
+)
+@click.argument("name", required=False)
+@json_option
+def command(name: str | None, as_json: bool) -> None:
+    """List the trained networks of the package, or show the card of one.
+
+    The command only prints. Wherever another command takes the file of a network, it also takes one of these names.
+    """
+    from unpose.train import pretrained_file, pretrained_names
+    from unpose.train.cards import card_markdown, describe
 
     try:
         models = [describe(pretrained_file(each)) for each in ([name] if name else pretrained_names())]
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="NAME") from error
     if as_json:
-        told = [_numbers(model) for model in models]
-        click.echo(json.dumps(told[0] if name else told, indent=2))
+        described = [_as_dictionary(model) for model in models]
+        click.echo(json.dumps(described[0] if name else described, indent=2))
     elif name:
         click.echo(card_markdown(models[0]), nl=False)
     else:
         click.echo(_table(models))
 
 
-def _table(models: "list[Described]") -> str:
-    rows = [("name", "group", "parameters", "as is", "turned", "size", "what")]
+def _table(models: "list[NetworkInfo]") -> str:
+    rows = [("name", "group", "parameters", "as is", "rotated", "size", "what")]
     for model in models:
         card = model.card
         rows.append(
@@ -50,17 +52,17 @@ def _table(models: "list[Described]") -> str:
              f"{card.turned:.2%}", f"{model.size / 1000:.0f} kB", card.title)
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    numbers = (2, 3, 4, 5)
+    right_aligned = (2, 3, 4, 5)
     return "\n".join(
         "  ".join(
-            cell.rjust(w) if i in numbers else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if i in right_aligned else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     )
 
 
-def _numbers(model: "Described") -> dict[str, Any]:
+def _as_dictionary(model: "NetworkInfo") -> dict[str, Any]:
     return {
         "name": model.name,
         "path": str(model.path),

@@ -1,65 +1,213 @@
-"""``unpose predict``: what a run or a network says about new images."""
+"""``unpose predict``: the cluster of a run, or the class of a network, for new images."""
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.networks import ModelFile
-from unpose.cli.shared.output import check_output
+from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.inputs import ModelFile, load_model, pick_device
+from unpose.cli.shared.options import device_option
+from unpose.cli.shared.output import check_output, write_table
+from unpose.cli.shared.progress import progress
+from unpose.runs import csv_text, pose_parts, read_run
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from unpose.data import ImageSet
+    from unpose.images import Light
+
+_RUN_COLUMNS = (
+    "path", "frame", "cluster", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance", "second",
+    "second_distance",
+)  # fmt: skip
+_TOLERATED_SHARE = 0.1
+"""Share of images that may differ in light from the training images without a warning."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    epilog="""\b
+    Examples:
+      unpose predict run new/ -o new.csv
+      unpose predict run new/ --json | jq '.images[].cluster'
+      unpose predict --model mnist-c8 digits/            a network of the package
+      unpose predict --model mnist-c8 scans/ --match-light
+    """
+)
 @click.argument("given", nargs=-1, required=True, metavar="[RUN] IMAGES", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--model", type=ModelFile(),
-    help="A network instead of a run: a file that `unpose train` made, or the name of one that `unpose models` lists.",
+    help="Use a network instead of a run: a file that `unpose train` wrote, or a name that `unpose models` lists.",
 )  # fmt: skip
 @click.option(
     "--match-light", is_flag=True,
-    help="Bring ground and contrast of every image to those that the network learnt from.",
+    help="Change background and contrast of every image to those of the network's training images.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of CSV.")
-@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of stdout.")
-@click.option("--force", is_flag=True, help="Replace the file that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of CSV.")
+@device_option
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, not to stdout.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(
     given: tuple[Path, ...], model: Path | None, match_light: bool, as_json: bool, device: str, out: Path | None,
     force: bool,
 ) -> None:  # fmt: skip
-    """Say for every image which cluster of a run it belongs to, or which class a network takes it for.
+    """Assign new images to the clusters of a run, or to the classes of a network.
 
-    RUN is a folder that `unpose cluster` made: every image is brought onto every mean, over all poses, and belongs to
-    the nearest. The table holds its cluster, its angle, shift (in pixels of the run's canvas), scale and handedness,
-    and how far the nearest and the second mean are. With --model there is no RUN, and the table holds the probability
-    of each class.
+    The command writes a table with one row for each image, to stdout or to a file.
 
-    These distances, by which the nearest is chosen, are those of the search: at the best pose, blind to light where the
-    run was. The distance in the run's own labels.csv is another: the RMS difference of pixels.
+    RUN is a folder that `unpose cluster` wrote. Every image is aligned to every mean, over all poses, and assigned to
+    the nearest. The table gives the cluster, the rotation angle, shift (in pixels of the run's canvas) and scale,
+    whether the image is mirrored, and the distances from the nearest and the second nearest mean. These are the
+    distances of the pose search, which ignore light if the run did; the distance in the run's labels.csv is the RMS
+    difference of pixels.
 
-    A network sees every image at the size it learnt: scaled until it just fits, its aspect kept, the rest filled with
-    the median of its border. A network for grey images sees the brightness of coloured ones. Images that are dark on
-    light where the network learnt light on dark (a pen on paper, say) are noticed; --match-light turns them round.
-
-    \b
-    Examples:
-      unpose predict run new/ -o new.csv
-      unpose predict run new/ --json | jq '.images[].cluster'
-      unpose predict --model mnist-c8 digits/            a network that comes along
-      unpose predict --model mnist-c8 scans/ --match-light
-      unpose predict --model runs/photos-c8-seed0/model.safetensors new/ -o new.csv
+    With --model there is no RUN, and the table gives the class of each image and the probability of every class. Images
+    are scaled to the size of the network's training images: their aspect ratio is kept, and the rest is filled with
+    the median of their border. A network for grey images sees the brightness of coloured ones. A warning says if images
+    are dark on light where the network learnt light on dark (such as ink on paper); --match-light inverts them.
     """
     if match_light and model is None:
-        raise click.UsageError("--match-light goes with --model; runs do not look at light")
+        raise click.UsageError("--match-light needs --model; runs do not compare the light of new images")
     if len(given) != (2 if model is None else 1):
-        wanted = "a run and images: unpose predict RUN IMAGES" if model is None else "images alone besides --model"
+        wanted = "a run and images: unpose predict RUN IMAGES" if model is None else "only images besides --model"
         raise click.UsageError(f"give {wanted} ({len(given)} given)")
     if out is not None:
         check_output(out, force)
     if model is not None:
-        from unpose.cli.commands.predict_network import predict_network
-
-        predict_network(model, given[0], out, as_json, device, match_light)
+        _predict_classes(model, given[0], out, as_json, device, match_light)
     else:
-        from unpose.cli.commands.predict_run import predict_run
+        _predict_clusters(given[0], given[1], out, as_json, device)
 
-        predict_run(given[0], given[1], out, as_json, device)
+
+# With a run ----------------------------------------------------------------------------------------------------------
+
+
+def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, device: str) -> None:
+    """Write the cluster of every image, its pose, its distance from the mean, and the second nearest cluster."""
+    import numpy as np
+
+    from unpose.data import read_images
+    from unpose.images import onto_canvas
+
+    results = read_run(run)
+    torch_device = str(pick_device(device))
+    try:
+        with progress() as report:
+            images = read_images(source, size=max(results.shape), colour=results.colour, min_images=1, progress=report)
+            # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
+            canvas = np.stack([onto_canvas(image, results.shape) for image in images.images])
+            model = results.model.set_params(device=torch_device, progress=report)
+            distances, poses = model.place(canvas)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    rows = [_cluster_row(*each) for each in zip(images.names, images.frames, distances, poses, strict=True)]
+    if as_json:
+        not_read = [{"path": name, "reason": reason} for name, reason in images.rejected]
+        text = json.dumps({"images": rows, "not_read": not_read}, indent=2) + "\n"
+    else:
+        text = csv_text(_RUN_COLUMNS, rows)
+    write_table(text, out, len(rows), images.rejected)
+
+
+def _cluster_row(name: str, frame: Any, distances: "NDArray", poses: "NDArray") -> dict[str, Any]:
+    """The nearest mean, the pose onto it, and the second nearest mean; cluster -1 for a constant image.
+
+    ``distances`` (k,) and ``poses`` (k, 3, 3) are those from the image to every mean.
+    """
+    import numpy as np
+
+    row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": -1}
+    order = np.argsort(distances, kind="stable")
+    if np.isfinite(distances[order[0]]):
+        row |= {"cluster": int(order[0])} | pose_parts(poses[order[0]]) | {"distance": float(distances[order[0]])}
+        if len(order) > 1:
+            row |= {"second": int(order[1]), "second_distance": float(distances[order[1]])}
+    return row
+
+
+# With a network ------------------------------------------------------------------------------------------------------
+
+
+def _predict_classes(
+    model: Path, source: Path, out: Path | None, as_json: bool, device: str, match_light: bool
+) -> None:
+    """Write the class and the probabilities of every image; images that cannot be read and notes go to stderr."""
+    from unpose.data import read_images
+    from unpose.images import match_light as with_light
+    from unpose.train import predict_logits
+    from unpose.train.cards import read_light
+
+    network, classes = load_model(model, device, "--model")
+    height, width = network.description["image_size"]
+    channels = network.description["in_channels"]
+    if channels not in (1, 3):
+        raise click.BadParameter(f"it takes {channels} channels, and images have 1 or 3", param_hint="--model")
+    try:
+        light = read_light(model)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--model") from error
+    if match_light and (light is None or not light.is_common):
+        raise click.UsageError("--match-light: the network's file does not state a background that its images share")
+    try:
+        images = read_images(source, size=max(height, width), colour="auto" if channels == 1 else "rgb", min_images=1)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="IMAGES") from error
+    pixels, notes = _fit_to_network(images, channels, (height, width))
+    if match_light and light is not None:
+        pixels = with_light(pixels, light)
+    elif light is not None and (warning := _light_warning(pixels, light)):
+        notes.append(warning)
+    probabilities = predict_logits(network, pixels).double().softmax(1).tolist()  # (n, classes)
+    best = [classes[max(range(len(each)), key=each.__getitem__)] for each in probabilities]
+    rows = list(zip(images.names, best, probabilities, strict=True))
+    if as_json:
+        answers = [
+            {"name": name, "class": label, "probabilities": dict(zip(classes, each, strict=True))}
+            for name, label, each in rows
+        ]
+        not_read = [{"name": name, "reason": reason} for name, reason in images.rejected]
+        text = json.dumps({"images": answers, "not_read": not_read, "notes": notes}, indent=2) + "\n"
+    else:
+        text = csv_text(["name", "class", *classes], [[name, label, *each] for name, label, each in rows])
+    write_table(text, out, len(rows), images.rejected)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+def _fit_to_network(images: "ImageSet", channels: int, shape: tuple[int, int]) -> "tuple[NDArray, list[str]]":
+    """The images with the height, width and channels that a network needs, and notes on how they were changed."""
+    import numpy as np
+
+    from unpose.files import LUMINANCE
+    from unpose.images import onto_canvas
+
+    pixels, notes = images.images, []
+    if images.source_shape != shape:
+        notes.append(
+            f"images are scaled to fit the network's {shape[0]} x {shape[1]} pixels, their aspect ratio kept, and "
+            "padded with the median of their border"
+        )
+    if pixels.shape[1:3] != shape:
+        pixels = np.stack([onto_canvas(image, shape) for image in pixels])
+    if channels == 1 and pixels.ndim == 4:
+        notes.append("some images are coloured; the network sees only their brightness")
+        pixels = pixels @ LUMINANCE
+    return pixels, notes
+
+
+def _light_warning(pixels: "NDArray", light: "Light") -> str | None:
+    """A warning if more than a few images differ in light from the training images; None otherwise."""
+    from unpose.images import differs_in_light, measure_light
+
+    different = differs_in_light(pixels, light)
+    if not light.is_common or different.mean() <= _TOLERATED_SHARE:
+        return None
+    here = measure_light(pixels[different])
+    ratio = here.contrast / light.contrast
+    weaker = f", {ratio:.1f} times that contrast" if 0 < ratio < 1 else ""
+    return (
+        f"the network learnt from images that are {light}, and {different.sum():,} of {len(different):,} here are "
+        f"{here}{weaker}. Expect wrong answers; --match-light changes them to match"
+    )

@@ -6,33 +6,38 @@ from pathlib import Path
 import click
 
 from unpose.cli.shared.output import is_stream, write_output
+from unpose.runs import read_run
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write here instead of RUN/report.html."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary of the run as JSON.")
-def command(run: Path, out: Path | None, as_json: bool) -> None:
-    """Make the page of a run again, from what its folder holds; the images themselves are not needed.
-
-    \b
+@click.command(
+    epilog="""\b
     Examples:
       unpose report run
       unpose report run -o ~/for-my-colleagues.html
     """
-    from unpose.report.page import render
-    from unpose.runs.finished import read_run, results, summary, write_page
+)
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to this file, not to RUN/report.html.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary of the run as JSON.")
+def command(run: Path, out: Path | None, as_json: bool) -> None:
+    """Make the page of a run again.
 
-    found = read_run(run)
+    RUN is a folder that `unpose cluster` wrote; the images themselves are not needed. The command writes one HTML file
+    that needs no other file and no server, so it can be sent to others.
+    """
+    results = read_run(run)
     if out is None:
         try:
-            page = write_page(found)
+            page = results.write_page()
         except OSError as error:
             raise click.ClickException(f"{run} cannot be written: {error.strerror}") from error
     else:
         page = out
-        write_output(out, render(results(found)).encode())
-    told = json.dumps(summary(found) | {"report": str(page)}, indent=2) if as_json else f"The page is {page}."
-    click.echo(told, err=out is not None and is_stream(out))
+        write_output(out, results.page().encode())
+    message = json.dumps(results.summary() | {"report": str(page)}, indent=2) if as_json else f"The page is {page}."
+    click.echo(message, err=out is not None and is_stream(out))

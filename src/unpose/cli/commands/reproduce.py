@@ -1,70 +1,76 @@
-"""``unpose reproduce``: the paper's pictures and the numbers behind them."""
+"""``unpose reproduce``: the figures of the Invariant Attention paper, and the numbers behind them."""
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.progress import progress
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Result = tuple[dict[str, "Image"], dict[str, Any]]
+_Result = tuple["Image", dict[str, Any]]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("experiment", type=click.Choice(["figure2", "experiment1", "experiment2"]))
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the pictures.")
-@click.option("--seed", default=4, show_default=True, help="Of the random poses; another seed, another data set.")
-@click.option(
-    "--max-angle", default=65.0, show_default=True, help="experiment1: degrees either way; 180 is the circle."
+@click.command(
+    epilog="""\b
+    Examples:
+      unpose reproduce experiment1 --out demo
+      unpose reproduce experiment1 --out circle --max-angle 180                    where gradient descent fails
+      unpose reproduce experiment1 --out circle --max-angle 180 --solver search    and a global search does not
+    """
 )
+@click.argument("experiment", type=click.Choice(["figure2", "experiment1", "experiment2"]))
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the figure and numbers."
+)
+@click.option("--seed", default=4, show_default=True, help="Seed of the random data and poses.")
+@click.option(
+    "--max-angle", default=65.0, show_default=True, metavar="DEG",
+    help="experiment1: largest rotation in either direction, in degrees; 180 is the full circle.",
+)  # fmt: skip
 @click.option(
     "--solver", type=click.Choice(["descent", "search"]), default="descent", show_default=True,
-    help="experiment1: the published descent from the identity, or the orbit engine in its place.",
+    help="experiment1: the published gradient descent from the identity, or a global search over all poses.",
 )  # fmt: skip
 def command(experiment: str, out: Path, seed: int, max_angle: float, solver: str) -> None:
-    """Make the pictures of Invariant Attention, the paper behind `find`.
+    """Reproduce the figures of Invariant Attention, the paper behind `unpose cluster`.
 
     \b
-    figure2      Kernel attention (2.1) draws Gaussian blobs together: before, after two and after four rounds.
+    figure2      Kernel attention (2.1) contracts Gaussian blobs: before, after two and after four rounds.
     experiment1  Three drawn classes at six random poses each: attention weights and means of rounds 1 and 2,
-                 beside plain kernel attention. About two minutes on two cores.
+                 compared with plain kernel attention. About two minutes on two cores.
     experiment2  Ten handwritten threes at random poses: their invariant mean after 0, 25 and 50 iterations.
 
-    \b
-    Writes EXPERIMENT.png and numbers.json into the folder:
-      unpose reproduce experiment1 --out demo
-      unpose reproduce experiment1 --out circle --max-angle 180                    where descent fails
-      unpose reproduce experiment1 --out circle --max-angle 180 --solver search    and a whole search does not
+    The command writes EXPERIMENT.png and numbers.json.
     """
     if not 0 < max_angle <= 180:
         raise click.BadParameter(
             f"must be above 0 and at most 180 degrees, got {max_angle:g}", param_hint="--max-angle"
         )
-    from unpose.files.atomic import write_image, write_text
+    from unpose.files import write_image, write_text
 
     out.mkdir(parents=True, exist_ok=True)
     if experiment == "figure2":
-        pictures, numbers = _figure2(seed)
+        figure, numbers = _figure2(seed)
     elif experiment == "experiment1":
-        pictures, numbers = _experiment1(seed, math.radians(max_angle), solver)
+        figure, numbers = _experiment1(seed, math.radians(max_angle), solver)
     else:
-        pictures, numbers = _experiment2(seed)
-    for name, picture in pictures.items():
-        write_image(out / f"{name}.png", picture)
+        figure, numbers = _experiment2(seed)
+    write_image(out / f"{experiment}.png", figure)
     write_text(out / "numbers.json", json.dumps({"experiment": experiment, "seed": seed} | numbers, indent=2) + "\n")
-    for line in _spoken(numbers):
+    for line in _findings(numbers):
         click.echo(line)
-    click.echo(f"The picture is {out / f'{experiment}.png'}; the numbers are in {out / 'numbers.json'}.")
+    click.echo(f"The figure is {out / f'{experiment}.png'}; the numbers are in {out / 'numbers.json'}.")
 
 
-def _figure2(seed: int) -> Result:
+def _figure2(seed: int) -> _Result:
     import numpy as np
 
-    from unpose.cluster import kernel_attention
+    from unpose.cluster.published import kernel_attention
     from unpose.data.experiments import blobs
     from unpose.report import figures
 
@@ -82,23 +88,28 @@ def _figure2(seed: int) -> Result:
         k: max(float(np.linalg.norm(trace[k][data.labels == c] - means[c], axis=1).mean()) for c in range(len(means)))
         for k in titles
     }
-    return {"figure2": figures.beside(panels)}, {
+    return figures.beside(panels), {
         "beta": 0.5,
         "mean distance to the blob's mean, largest blob": spread,
     }
 
 
-def _experiment1(seed: int, max_angle: float, solver: str) -> Result:
+def _experiment1(seed: int, max_angle: float, solver: str) -> _Result:
     import numpy as np
     from sklearn.metrics import adjusted_rand_score
 
-    from unpose.cluster import invariant_attention, kernel_attention
+    from unpose.cluster.published import invariant_attention, kernel_attention
     from unpose.data.experiments import three_classes
     from unpose.report import figures
 
     data = three_classes(seed, max_angle=max_angle)
-    with _progress() as report:
-        found = invariant_attention(data.points, "se2", beta=2.0, n_iter=2, solver=solver, progress=report)
+    with progress() as report:
+
+        def report_round(stage: str, done: int, rounds: int) -> None:
+            report("attention", 2 * done + (stage == "means"), 2 * rounds + 1, f"{stage}, round {done + 1}")
+
+        found = invariant_attention(data.points, "se2", beta=2.0, n_iter=2, solver=solver, progress=report_round)
+        report("attention", 5, 5)
     plain = kernel_attention(data.points, beta=2.0, n_iter=2)
     brightness = 1 / data.points.max()
 
@@ -111,7 +122,7 @@ def _experiment1(seed: int, max_angle: float, solver: str) -> Result:
         [
             figures.beside(
                 [
-                    row(found.images[0], f"18 images, turned up to {degrees:.0f} degrees either way"),
+                    row(found.images[0], f"18 images, rotated by up to {degrees:.0f} degrees"),
                     row(found.images[1], "Invariant means, round 1"),
                     row(found.images[2], "Invariant means, round 2; frames: clusters", found.labels),
                 ]
@@ -134,7 +145,7 @@ def _experiment1(seed: int, max_angle: float, solver: str) -> Result:
             ),
         ],
         title="Invariant Attention, experiment 1, "
-        + ("with the published descent" if solver == "descent" else "with the orbit engine"),
+        + ("with the published descent" if solver == "descent" else "with a global search"),
     )
     numbers = {
         "max_angle": degrees,
@@ -147,11 +158,11 @@ def _experiment1(seed: int, max_angle: float, solver: str) -> Result:
         "largest orbit distance R before and after each round": found.radii.tolist(),
         "largest ratio of distances (4.1) per round": found.contractions.tolist(),
     }
-    return {"experiment1": sheet}, numbers
+    return sheet, numbers
 
 
-def _experiment2(seed: int) -> Result:
-    from unpose.cluster import invariant_mean
+def _experiment2(seed: int) -> _Result:
+    from unpose.cluster.published import invariant_mean
     from unpose.data.experiments import threes
     from unpose.report import figures
 
@@ -160,15 +171,15 @@ def _experiment2(seed: int) -> Result:
     panels = [figures.montage(data.points, columns=5, title=f"Ten threes ({data.source})")]
     panels += [figures.montage(found.snapshots[k][None], columns=1, title=f"Mean, {k}", scale=4) for k in (0, 25, 50)]
     panels.append(figures.curve(found.objective, title="Objective (2.3)", x_label="iteration", size=(300, 200)))
-    return {"experiment2": figures.beside(panels)}, {
+    return figures.beside(panels), {
         "digits": data.source,
         "objective": found.objective.tolist(),
         "poses": found.poses.tolist(),
     }
 
 
-def _spoken(numbers: dict[str, Any]) -> list[str]:
-    """The numbers a person wants to hear."""
+def _findings(numbers: dict[str, Any]) -> list[str]:
+    """The main numbers, in sentences."""
     lines = []
     if "clusters" in numbers:
         agreement = numbers["agreement with the classes (adjusted Rand index)"]
@@ -181,25 +192,3 @@ def _spoken(numbers: dict[str, Any]) -> list[str]:
             f"The objective fell from {first:.1f} to {last:.1f} in {len(numbers['objective']) - 1} iterations."
         )
     return lines
-
-
-class _progress:
-    """A progress bar on stderr, by stages of rounds."""
-
-    def __enter__(self) -> Callable[[str, int, int], None]:
-        from rich.console import Console
-        from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(*Progress.get_default_columns()[:2], TextColumn("{task.percentage:>3.0f}%"),
-                             TimeElapsedColumn(), console=Console(stderr=True))  # fmt: skip
-        self._bar.start()
-        task = self._bar.add_task("weights, round 1", total=5)
-
-        def report(stage: str, done: int, rounds: int) -> None:
-            step = 2 * done + (1 if stage == "means" else 0)
-            self._bar.update(task, completed=step, total=2 * rounds + 1, description=f"{stage}, round {done + 1}")
-
-        return report
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()

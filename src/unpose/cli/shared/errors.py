@@ -1,17 +1,61 @@
-"""Errors as a person reads them: one line, and a status that says whose fault it is."""
+"""Errors as one line for the user, with an exit status that says whether the input or the program is at fault."""
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from unpose.runs import RunFolder
 
-class Refused(click.ClickException):
-    """A wrong call or input, in one line; exit status 2."""
+
+class UserError(click.ClickException):
+    """The call or the input is wrong; exit status 2."""
 
     exit_code = 2
 
 
-def failed(error: Exception, log: Path) -> click.ClickException:
-    """An error that nobody expected, in one line; exit status 1."""
-    told = str(error).partition("\n")[0] or type(error).__name__
-    return click.ClickException(f"failed: {told}; {log} says more")
+def unexpected_error(error: Exception, log: Path) -> click.ClickException:
+    """The first line of an unexpected error and the file that has its traceback; exit status 1."""
+    first_line = str(error).partition("\n")[0] or type(error).__name__
+    return click.ClickException(f"failed: {first_line}; {log} has the details")
+
+
+@contextmanager
+def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
+    """Turn errors of a run into one line, and write them to the log of a run that has begun.
+
+    The exit status is 2 for wrong input, 1 for a failure, and 130 for Ctrl-C, after which the message gives the
+    ``command`` that continues the run.
+    """
+
+    def log(line: str) -> None:
+        if folder.is_unfinished:
+            folder.log(line)
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        log("stopped by Ctrl-C")
+        if folder.has_checkpoints:
+            click.echo(f"\nStopped. The finished stages are kept; continue with: {command}", err=True)
+        else:
+            click.echo(f"\nStopped before any stage was finished. Start again with: {command}", err=True)
+        raise click.exceptions.Exit(130) from None
+    except click.exceptions.Exit:
+        raise
+    except click.ClickException as error:
+        log(error.message)
+        raise
+    except ValueError as error:
+        log(str(error))
+        raise UserError(str(error)) from error
+    except OSError as error:
+        log(str(error))
+        raise click.ClickException(str(error)) from error
+    except Exception as error:
+        if not folder.is_unfinished:
+            raise  # the run has no log yet; the command group writes the traceback to a file of its own
+        log(traceback.format_exc())
+        raise unexpected_error(error, folder.path / "log.txt") from error

@@ -1,45 +1,92 @@
-"""Where a command writes what it was asked for: nothing is replaced unasked, and folders on the way are made."""
+"""What a command prints and writes: no file is replaced unasked, and missing folders are created."""
 
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.errors import Refused
+from unpose.cli.shared.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from unpose.runs import RunSettings
 
 
 def is_stream(out: Path) -> bool:
-    """A pipe, a device, or our own stdout under another name: written to, never replaced."""
+    """Whether a path is a pipe, a device or our own stdout, which is written to and never replaced."""
     return out.exists() and not out.is_dir() and (not out.is_file() or os.path.samestat(out.stat(), os.fstat(1)))
 
 
 def check_output(out: Path, force: bool) -> None:
-    """Refuse to replace what is there, before any work is done."""
+    """Refuse to replace an existing file, before any work is done."""
     if not force and out.exists() and not is_stream(out):
-        raise Refused(f"{out} is there already; give another name, or --force to replace it")
+        raise UserError(f"{out} already exists; give another name, or --force to replace it")
 
 
 def check_picture(out: Path, force: bool) -> None:
-    """The same for a picture, whose name must not promise another format."""
+    """Check the output file of a picture, whose name must not promise a format other than PNG."""
     if out.suffix.lower() not in ("", ".png"):
-        raise Refused(f"pictures are written as PNG; give a name that ends with .png, got {out}")
+        raise UserError(f"pictures are written as PNG; give a name that ends with .png, got {out}")
     check_output(out, force)
 
 
+@contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Report an ``OSError`` as a problem with the option --out."""
+    try:
+        yield
+    except OSError as error:
+        raise click.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from error
+
+
 def write_output(out: Path, content: bytes) -> None:
-    """A file, whole or not at all."""
-    from unpose.files.atomic import write_chunks  # numpy and Pillow come with it
+    """Write a file, completely or not at all."""
+    from unpose.files import write_chunks
 
     with writing(out):
         write_chunks(out, [content])
 
 
-@contextmanager
-def writing(out: Path) -> Iterator[None]:
-    """Within it what keeps this from being written is said of the option that names it."""
-    try:
-        yield
-    except OSError as error:
-        raise click.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from error
+def write_picture(path: Path, picture: "Image") -> None:
+    """Write a picture as PNG."""
+    from unpose.files import write_image
+
+    with writing(path):
+        write_image(path, picture)
+
+
+def write_table(text: str, out: Path | None, count: int, rejected: Sequence[tuple[str, str]]) -> None:
+    """Write a table of ``count`` images to a file or to stdout, and list the images that were not read on stderr."""
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        write_output(out, text.encode())
+        click.echo(f"Wrote {counted(count, 'image')} to {out}.", err=is_stream(out))
+    for name, reason in rejected:
+        click.echo(f"not read: {name} {reason}", err=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number with its noun: 1 image, 2 images."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def print_input_notes(summary: dict[str, Any], out: Path) -> None:
+    """Print how many images of a run could not be read, and other notes about its input."""
+    if summary["rejected"]:
+        click.echo(f"{counted(summary['rejected'], 'image')} could not be read; {out / 'rejected.csv'} says why.")
+    for note in summary["notes"]:
+        click.echo(f"{note}.")
+
+
+def command_line(name: str, source: Path, out: Path, settings: "RunSettings") -> str:
+    """The command that continues or repeats a run, with the flags that differ from the defaults."""
+    words = ["unpose", name, str(source), "-o", str(out)]
+    for setting, value in settings.changed().items():
+        words += [f"--{setting.replace('_', '-')}", str(value)]
+    return shlex.join(words)

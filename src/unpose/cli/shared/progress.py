@@ -1,38 +1,51 @@
-"""What a long command says while it works, on stderr: a bar with the time left, or plain lines where nobody watches."""
+"""The progress of long commands on stderr: a bar with the remaining time, or plain lines where there is no terminal."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-Report = Callable[[str, int, int], None]
-"""Stage, how many are done, of how many."""
+_SECONDS_BETWEEN_LINES = 10.0
 
-_QUIET = 10.0
-"""Seconds between two lines about one stage."""
+
+class Report(Protocol):
+    """Called with the name of a stage, the number of finished units, their total, and perhaps a remark."""
+
+    def __call__(self, stage: str, done: int, total: int, remark: str = "") -> None: ...
 
 
 @contextmanager
-def progress(*, log: Callable[[str], None] | None = None) -> Iterator[Report]:
-    """A report for everything that takes one; ``log`` hears when a stage begins."""
-    show: Any = _Bars() if sys.stderr.isatty() else _Lines()
-    stage, last = "", 0
+def progress(*, log: Callable[[str], None] | None = None, quiet: bool = False) -> Iterator[Report]:
+    """A function that shows the progress of everything that reports one.
 
-    def report(name: str, done: int, total: int) -> None:
-        nonlocal stage, last
-        if name != stage or done < last:
-            stage = name
-            show.begin(name)
+    ``log`` is called with the name of each stage when it begins; ``quiet`` shows nothing.
+    """
+    display: Any = _Nothing() if quiet else _Bars() if sys.stderr.isatty() else _Lines()
+    current, last = "", 0
+
+    def report(stage: str, done: int, total: int, remark: str = "") -> None:
+        nonlocal current, last
+        if stage != current or done < last:
+            current = stage
+            display.begin(stage, done)
             if log is not None:
-                log(name)
+                log(stage)
         last = done
-        show.update(name, done, total)
+        display.update(stage, done, total, remark)
 
     try:
         yield report
     finally:
-        show.close()
+        display.close()
+
+
+class _Nothing:
+    def begin(self, stage: str, done: int) -> None: ...
+
+    def update(self, stage: str, done: int, total: int, remark: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class _Bars:
@@ -40,36 +53,41 @@ class _Bars:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description:<19}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description:<19}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[remark]}"),
+        )  # fmt: skip
         self._bars = Progress(*columns, console=Console(stderr=True))
         self._bars.start()
         self._task: Any = None
 
-    def begin(self, name: str) -> None:
-        self._task = self._bars.add_task(name, total=None)
+    def begin(self, stage: str, done: int) -> None:
+        self._task = self._bars.add_task(stage, total=None, completed=done, remark="")
 
-    def update(self, name: str, done: int, total: int) -> None:
-        self._bars.update(self._task, completed=done, total=total)
+    def update(self, stage: str, done: int, total: int, remark: str) -> None:
+        self._bars.update(self._task, completed=done, total=total, remark=remark)
 
     def close(self) -> None:
         self._bars.stop()
 
 
 class _Lines:
-    """One line when a stage begins to be long, and one every ten seconds."""
+    """A line every ten seconds, and one when a stage is done."""
 
-    def begin(self, name: str) -> None:
-        self._began = self._said = time.monotonic()
+    def begin(self, stage: str, done: int) -> None:
+        self._began = self._last_line = time.monotonic()
+        self._first = done
 
-    def update(self, name: str, done: int, total: int) -> None:
+    def update(self, stage: str, done: int, total: int, remark: str) -> None:
         now = time.monotonic()
-        if done and done < total and now - self._said >= _QUIET:
-            left = (now - self._began) * (total - done) / done
-            sys.stderr.write(f"{name}: {done:,} of {total:,}, about {left:.0f} s left\n")
-            self._said = now
+        if self._first < done < total and now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            left = (now - self._began) * (total - done) / (done - self._first)
+            remark = remark and f" ({remark})"
+            sys.stderr.write(f"{stage}: {done:,} of {total:,}, about {left:.0f} s left{remark}\n")
+            self._last_line = now
         elif done >= total and now >= self._began:
-            sys.stderr.write(f"{name}: {total:,} done\n")
-            self._began = self._said = float("inf")
+            sys.stderr.write(f"{stage}: {total:,} done\n")
+            self._began = self._last_line = float("inf")
         sys.stderr.flush()
 
     def close(self) -> None:

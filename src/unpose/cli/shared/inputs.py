@@ -1,0 +1,134 @@
+"""What a command line names: images, data sets, networks and devices, with errors that say what to change."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.progress import progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from unpose.data import Dataset, ImageSet
+    from unpose.nn import Network
+    from unpose.runs import RunConfig, RunFolder, RunSettings
+
+_COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
+_NOTES_SHOWN = 10
+
+
+def pick_device(name: str) -> "torch.device":
+    """The device of a name; ``auto`` is a GPU if there is one, and under ``torchrun`` one for each process."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpus else "cpu"
+    available = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{index}" for index in range(gpus))]
+    if name not in available:
+        raise click.BadParameter(
+            f"{name!r} cannot be used here; available: {', '.join(available)}", param_hint="--device"
+        )
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise click.BadParameter(f"{name!r} cannot be used here: {first_line}", param_hint="--device") from error
+    return device
+
+
+class ModelFile(click.ParamType):
+    """A network: the path of a file that `unpose train` wrote, or the name of a network in the package."""
+
+    name = "model"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from unpose.train import pretrained_file, pretrained_names
+
+        known = str(value) in pretrained_names()
+        if os.path.isfile(value):
+            if known:
+                click.echo(f"{value}: using the file of this name, not the network of the package", err=True)
+            return Path(value)
+        if os.path.isdir(value) and not known:
+            self.fail(f"{value} is a folder; give the network file in it, such as model.safetensors", param, ctx)
+        try:
+            return pretrained_file(str(value))
+        except ValueError as error:
+            self.fail(f"there is no file {value!r} and no network of this name: {error}", param, ctx)
+
+
+def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str, ...]]":
+    """A saved network and the names of its classes; ``hint`` is the option or argument that errors name."""
+    from unpose.train import load_network, read_classes
+
+    try:
+        return load_network(path, device=pick_device(device)), read_classes(path)
+    except (ValueError, OSError) as error:
+        raise click.BadParameter(str(error), param_hint=hint) from error
+
+
+def load_data(
+    name: str, root: Path | None, size: int | None = None, *, channels: int | None = None, quiet: bool = False
+) -> "Dataset":
+    """Load a data set, and list on stderr what could not be read."""
+    from unpose.data import load
+
+    with progress(quiet=quiet) as report:
+        try:
+            dataset = load(name, root, size=size, colour=_COLOURS.get(channels, "auto"), progress=report)
+        except (ValueError, OSError) as error:
+            raise click.UsageError(str(error)) from error
+    if not quiet:
+        for line in dataset.notes[:_NOTES_SHOWN]:
+            click.echo(line, err=True)
+        if len(dataset.notes) > _NOTES_SHOWN:
+            click.echo(f"and {len(dataset.notes) - _NOTES_SHOWN:,} more", err=True)
+    return dataset
+
+
+def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, RunSettings]":
+    """Read the images of a run, and replace settings that are ``auto`` by the values chosen for them."""
+    import torch
+
+    from unpose.data import read_images
+    from unpose.groups import CONTINUOUS, parse_continuous
+
+    if settings.jobs != "auto":
+        torch.set_num_threads(int(settings.jobs))
+    settings = replace(settings, device=str(pick_device(settings.device)))
+    try:
+        group = repr(parse_continuous(settings.group))
+    except ValueError as error:
+        raise UserError(
+            f"--group must be one of the continuous groups {', '.join(CONTINUOUS)}, or one of them with +mirror, got "
+            f"{settings.group!r}"
+        ) from error
+    with progress() as report:
+        images = read_images(
+            source, size=value_or_none(settings.size), memory=settings.memory, n_jobs=value_or_none(settings.jobs),
+            progress=report,
+        )  # fmt: skip
+    longer = max(images.images.shape[1:3])
+    shift = longer / 4 if settings.max_shift == "auto" else settings.max_shift
+    return images, replace(settings, group=group, size=longer, max_shift=shift)
+
+
+def finished_run(command: str, source: Path, folder: "RunFolder", settings: "RunSettings") -> "RunConfig | None":
+    """The configuration of this very run if the folder holds it finished; a different finished run is an error."""
+    if (config := folder.finished_config()) is None:
+        return None
+    images, settings = read_run_images(source, settings)
+    folder.check_same(config, command, settings, images)
+    click.echo(f"{folder.path} holds this run, already finished.", err=True)
+    return config
+
+
+def value_or_none(value: Any) -> Any:
+    """None for ``auto``, as the functions of the library expect it; any other value unchanged."""
+    return None if value == "auto" else value

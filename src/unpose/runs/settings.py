@@ -1,0 +1,159 @@
+"""The settings of a run as a typed value, and the ``config.toml`` that a run folder keeps them in."""
+
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+_ABOUT_TABLE = "made"
+_HEADER = (
+    "# Pass this file to --config to repeat the run; flags on the command line take precedence.\n"
+    "# Angles are in degrees, shifts in pixels of the canvas.\n"
+)
+
+
+class RunError(ValueError):
+    """A run folder that cannot be read, or that a new run must not write to; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run: those that decide the results, and how much of the machine it may use.
+
+    The names are those of the command line flags, so angles are in degrees here. ``"auto"`` stands for a value that is
+    chosen from the images or from the machine.
+
+    Parameters
+    ----------
+    clusters : int or "auto", default "auto"
+        Number of clusters. A run of ``unpose align`` ignores it.
+    group : str, default "se2"
+        Continuous group of the poses, such as ``"similarity"`` or ``"se2+mirror"``.
+    max_angle : float, default 180.0
+        Largest rotation in either direction, in degrees.
+    max_shift : float or "auto", default "auto"
+        Largest shift, in pixels of the canvas.
+    max_scale : float, default 1.5
+        Largest change of size, as a factor.
+    light : {"ignore", "keep"}, default "ignore"
+        Whether brightness, contrast and a sloping background are removed before images are compared.
+    size : int or "auto", default "auto"
+        Longer side of the canvas, in pixels.
+    seed : int, default 0
+        Seed of every random choice.
+    jobs : int or "auto", default "auto"
+        Number of threads; does not change the results.
+    memory : int, default 4_000_000_000
+        Memory budget in bytes; does not change the results.
+    device : str, default "auto"
+        Device that torch computes on, such as ``"cpu"`` or ``"cuda:1"``.
+
+    Examples
+    --------
+    >>> settings = RunSettings(clusters=3, max_angle=20.0)
+    >>> settings.group, settings.max_angle
+    ('se2', 20.0)
+    """
+
+    clusters: int | str = "auto"
+    group: str = "se2"
+    max_angle: float = 180.0
+    max_shift: float | str = "auto"
+    max_scale: float = 1.5
+    light: str = "ignore"
+    size: int | str = "auto"
+    seed: int = 0
+    jobs: int | str = "auto"
+    memory: int = 4 * 10**9
+    device: str = "auto"
+
+    def decisive(self) -> dict[str, Any]:
+        """The settings that change the results: all but the number of threads and the memory budget."""
+        return {name: value for name, value in asdict(self).items() if name not in ("jobs", "memory")}
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their defaults."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The contents of a run's ``config.toml``.
+
+    Attributes
+    ----------
+    command : {"cluster", "align"}
+        The command that made the run.
+    settings : RunSettings
+        Its settings.
+    about : dict
+        Facts about the run, which set nothing: version, input, canvas, fingerprint of the images, and others.
+
+    Examples
+    --------
+    >>> RunConfig("cluster", RunSettings(), {"version": "1.0"}).settings.group
+    'se2'
+    """
+
+    command: str
+    settings: RunSettings
+    about: dict[str, Any]
+
+
+def config_text(settings: RunSettings, about: dict[str, Any], omit: tuple[str, ...] = ()) -> str:
+    """The text of a ``config.toml`` that repeats a run when it is passed to ``--config``."""
+    table = {name.replace("_", "-"): value for name, value in asdict(settings).items() if name not in omit}
+    return _HEADER + tomli_w.dumps(table | {_ABOUT_TABLE: about})
+
+
+def read_config(path: Path) -> RunConfig | None:
+    """The contents of a file that :func:`config_text` wrote; None for any other file, or where there is none."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        about = table.pop(_ABOUT_TABLE)
+        settings = RunSettings(**{name.replace("-", "_"): value for name, value in table.items()})
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not isinstance(about, dict) or not {"version", "input", "canvas"} <= about.keys():
+        return None
+    return RunConfig("cluster" if "clusters" in table else "align", settings, about)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read settings from a TOML file, such as the ``config.toml`` of a run.
+
+    Parameters
+    ----------
+    path : Path
+        The file. Its keys are the names of flags, such as ``max-angle``; it need not give all settings.
+
+    Returns
+    -------
+    settings : dict
+        The values that the file gives, by the names of :class:`RunSettings`.
+
+    Raises
+    ------
+    RunError
+        If the file is not TOML or has entries that are no settings.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     file = Path(place) / "my.toml"
+    ...     _ = file.write_text("max-angle = 20.0")
+    ...     read_settings(file)
+    {'max_angle': 20.0}
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} is not a TOML file: {error}") from error
+    table.pop(_ABOUT_TABLE, None)
+    known = {field.name.replace("_", "-"): field.name for field in fields(RunSettings)}
+    if unknown := [name for name in table if name not in known]:
+        raise RunError(f"{path} has the unknown settings {', '.join(unknown)}; known are {', '.join(known)}")
+    return {known[name]: value for name, value in table.items()}

@@ -1,0 +1,92 @@
+"""CSV tables that are safe to open in a spreadsheet, and poses as readable numbers."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> str:
+    """Format a table as CSV whose text cells no spreadsheet runs as a formula.
+
+    Text in the header or in a cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return gets a
+    leading apostrophe, which spreadsheets show as text. Floats have six significant digits, booleans are ``yes`` or
+    ``no``, None is an empty cell.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        The header.
+    rows : iterable of dict or of sequence
+        A row is a dictionary by column name, where missing columns are empty, or the cells in order.
+
+    Returns
+    -------
+    text : str
+        The table, with lines that end in a line feed.
+
+    Examples
+    --------
+    >>> print(csv_text(["path", "angle"], [{"path": "=1+1.png", "angle": -0.5}, ["b.png", None]]), end="")
+    path,angle
+    '=1+1.png,-0.5
+    b.png,
+    """
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([_cell(name) for name in columns])
+    for row in rows:
+        cells = [row.get(name) for name in columns] if isinstance(row, Mapping) else row
+        writer.writerow([_cell(value) for value in cells])
+    return stream.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
+        return f"'{value}"
+    return str(value)
+
+
+def pose_parts(pose: "NDArray") -> dict[str, Any]:
+    """Decompose a pose into a mirror, a rotation, a scale and a shift, applied in this order.
+
+    The mirror maps ``x`` to ``-x``. Shear and perspective are left out of the decomposition; a run keeps whole
+    matrices in ``model.safetensors``.
+
+    Parameters
+    ----------
+    pose : array of shape (3, 3)
+        Homogeneous matrix.
+
+    Returns
+    -------
+    parts : dict
+        ``angle`` in degrees, counter-clockwise on screen; ``shift_x`` and ``shift_y`` in pixels; ``scale`` as a
+        factor; ``mirrored`` as a bool.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pose_parts(np.array([[0.0, 1, 3], [-1, 0, 0], [0, 0, 1]]))
+    {'angle': 90.0, 'shift_x': 3.0, 'shift_y': 0.0, 'scale': 1.0, 'mirrored': False}
+    """
+    (a, c, x), (b, d, y) = (pose[:2] / pose[2, 2]).tolist()
+    area = a * d - b * c
+    if area < 0:
+        a, b = -a, -b
+    return {
+        "angle": math.degrees(math.atan2(c - b, a + d)), "shift_x": x, "shift_y": y, "scale": math.sqrt(abs(area)),
+        "mirrored": area < 0,
+    }  # fmt: skip
