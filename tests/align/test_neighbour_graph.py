@@ -1,11 +1,11 @@
-"""Neighbours for a graph: each pair looked at once, honest for both its images, close to those of the closer look."""
+"""Quick neighbours: each pair is compared once, right for both of its images, and close to the full search."""
 
 import numpy as np
 import pytest
 import torch
 
 from unpose.align import nearest
-from unpose.align.neighbour_graph import _by_nearness, _pairs
+from unpose.align.neighbour_graph import _rank_by_distance, _unique_pairs
 from unpose.data import posed
 from unpose.images import warp
 
@@ -31,7 +31,7 @@ def test_copies_find_each_other(copies):
 
 @pytest.mark.parametrize("candidates", [None, 20])
 @pytest.mark.parametrize("group", ["se2", "similarity+mirror"])
-def test_distances_are_those_of_the_poses(copies, group, candidates):
+def test_distances_are_those_at_the_poses(copies, group, candidates):
     found = nearest(copies.images, 5, group=group, candidates=candidates, quick=True)
     for rank in (0, 4):
         poses = torch.from_numpy(found.poses[:, rank]).float()
@@ -41,15 +41,15 @@ def test_distances_are_those_of_the_poses(copies, group, candidates):
         np.testing.assert_allclose(found.distances[:, rank], apart, rtol=0.03, atol=0.02)
 
 
-def test_most_are_those_of_the_closer_look(copies):
+def test_most_neighbours_are_those_of_the_full_search(copies):
     rng = np.random.default_rng(0)
-    images = copies.images + 0.3 * rng.random(copies.images.shape, np.float32)  # no copy is just like another
-    quick, close = (nearest(images, 10, group="affine", quick=quick).indices for quick in (True, False))
-    shared = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(quick.tolist(), close.tolist(), strict=True)])
+    images = copies.images + 0.3 * rng.random(copies.images.shape, np.float32)  # no two copies are equal
+    quick, full = (nearest(images, 10, group="affine", quick=quick).indices for quick in (True, False))
+    shared = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(quick.tolist(), full.tolist(), strict=True)])
     assert shared > 0.85
 
 
-def test_all_others_are_neighbours_where_all_are_wanted(copies):
+def test_with_the_largest_k_all_other_images_are_neighbours(copies):
     found = nearest(copies.images[:11], 10, quick=True)
     assert (np.sort(found.indices, axis=1) == [[j for j in range(11) if j != i] for i in range(11)]).all()
 
@@ -60,38 +60,35 @@ def test_the_same_bytes_for_any_number_of_workers(copies):
         assert getattr(one, name).tobytes() == getattr(three, name).tobytes()
 
 
-class Shelf(dict):
-    def load(self, name):
-        return self.get(name)
-
-    store = dict.__setitem__
+class InMemory(dict):
+    load, store = dict.get, dict.__setitem__
 
 
-def test_goes_on_from_finished_pieces(copies):
-    whole, shelf = nearest(copies.images, 4, quick=True), Shelf()
-    nearest(copies.images, 4, quick=True, pieces=shelf)
-    assert {name.split("-")[0] for name in shelf} == {"search", "compare", "refine"}
-    del shelf["refine-0"]
-    again = nearest(copies.images, 4, quick=True, pieces=shelf)
+def test_continues_from_checkpoints(copies):
+    whole, stored = nearest(copies.images, 4, quick=True), InMemory()
+    nearest(copies.images, 4, quick=True, checkpoints=stored)
+    assert {name.split("-")[0] for name in stored} == {"search", "compare", "refine"}
+    del stored["refine-0"]
+    again = nearest(copies.images, 4, quick=True, checkpoints=stored)
     assert again.poses.tobytes() == whole.poses.tobytes()
 
 
 @pytest.mark.parametrize("other", [{"others": np.ones((3, 29, 29), np.float32)}, {"refine": False}])
-def test_it_is_for_images_among_themselves(copies, other):
+def test_it_refuses_other_images_and_the_coarse_stage_alone(copies, other):
     with pytest.raises(ValueError, match="among the images themselves"):
         nearest(copies.images, 2, quick=True, **other)
 
 
-def test_pairs_stand_once():
-    who = torch.tensor([[1, 2], [0, 3], [0, 1], [1, 2]])
-    fixed, moving, entry = _pairs(who)
+def test_every_pair_is_listed_once():
+    candidates = torch.tensor([[1, 2], [0, 3], [0, 1], [1, 2]])
+    fixed, moving, entry = _unique_pairs(candidates)
     names = {frozenset(pair) for pair in zip(fixed.tolist(), moving.tolist(), strict=True)}
     assert len(names) == len(fixed)
-    assert names == {frozenset((i, j)) for i, row in enumerate(who.tolist()) for j in row}
-    assert (who.flatten()[entry] == moving).all()
+    assert names == {frozenset((i, j)) for i, row in enumerate(candidates.tolist()) for j in row}
+    assert (candidates.flatten()[entry] == moving).all()
 
 
-def test_ranks_count_within_each_image():
-    order, rank = _by_nearness(np.array([1, 0, 1, 0, 2]), np.array([0.5, 0.2, 0.1, 0.3, 0.0]), 3)
+def test_ranks_are_counted_within_each_image():
+    order, rank = _rank_by_distance(np.array([1, 0, 1, 0, 2]), np.array([0.5, 0.2, 0.1, 0.3, 0.0]), 3)
     assert order.tolist() == [1, 3, 2, 0, 4]
     assert rank.tolist() == [0, 1, 0, 1, 0]

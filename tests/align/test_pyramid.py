@@ -1,11 +1,12 @@
-"""The compiled loops of a level against the plain versions, and what its distances mean."""
+"""A pyramid level: the compiled kernels against the reference, and the meaning of its distances."""
 
 import pytest
 import torch
 
 from unpose.align import photometry
-from unpose.align.kernels.pixels_cpu import Pixels
+from unpose.align.kernels import cpu, reference
 from unpose.align.pyramid import Level
+from unpose.align.refine import PoseBounds
 from unpose.groups import parse
 from unpose.images import pixel_grid, smooth, warp
 
@@ -21,11 +22,11 @@ def mask():
     return (pixel_grid((19, 23)).norm(dim=-1) < 9).float()
 
 
-def plain(level):
-    """The same level without the compiled loops."""
-    other = Level(level.factor, level.moving, level.fixed, level.mask)
-    other.__dict__["_pixels"] = None
-    return other
+def reference_level(*arguments):
+    """The same level computed by the reference."""
+    level = Level(*arguments)
+    level.pairs = reference.ImagePairs(*arguments[1:])
+    return level
 
 
 def random(group, count, generator, **bounds):
@@ -35,26 +36,27 @@ def random(group, count, generator, **bounds):
 
 @pytest.mark.parametrize("contrast", photometry.CONTRASTS)
 @pytest.mark.parametrize("group", ["se2", "perspective"])
-def test_distances(images, mask, generator, contrast, group):
-    level = Level(1.0, images, images.flip(0) + 0.1, mask)
+def test_distances_are_those_of_the_reference(images, mask, generator, contrast, group):
+    arguments = (1.0, images, images.flip(0) + 0.1, mask)
     left, right = torch.tensor([3, 0, 3, 5, 6]), torch.tensor([1, 1, 2, 6, 0])
     poses = random(group, 5, generator)
-    found = level.distances(left, right, poses, contrast)
-    torch.testing.assert_close(found, plain(level).distances(left, right, poses, contrast), rtol=1e-4, atol=1e-4)
+    found, expected = (make(*arguments).distances(left, right, poses, contrast) for make in (Level, reference_level))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("contrast", photometry.CONTRASTS)
 @pytest.mark.parametrize("group", ["translation", "se2+mirror", "similarity", "affine", "perspective"])
-def test_refining(images, mask, generator, contrast, group):
+def test_refinement_is_that_of_the_reference_and_lowers_distances(images, mask, generator, contrast, group):
     true = random(group, 7, generator, max_angle=0.06, max_shift=1.0, max_scale=1.03)
-    level = Level(1.0, images, warp(images, true), mask)
+    arguments = (1.0, images, warp(images, true), mask)
+    level = Level(*arguments)
     pairs, start = torch.arange(7), torch.eye(3).repeat(7, 1, 1)
     if "mirror" in group:
         start = torch.where((torch.linalg.det(true) < 0)[:, None, None], start * torch.tensor([-1.0, 1, 1]), start)
-    bounds = {"contrast": contrast, "max_angle": 0.5, "max_shift": 3.0, "max_scale": 1.3}
-    found, converged = level.refine(pairs, pairs, start, parse(group), **bounds)
-    wanted, also = plain(level).refine(pairs, pairs, start, parse(group), **bounds)
-    torch.testing.assert_close(found / found[:, 2:, 2:], wanted / wanted[:, 2:, 2:], rtol=1e-3, atol=2e-3)
+    settings = {"contrast": contrast, "bounds": PoseBounds(0.5, 3.0, 1.3)}
+    found, converged = level.refine(pairs, pairs, start, parse(group), **settings)
+    expected, also = reference_level(*arguments).refine(pairs, pairs, start, parse(group), **settings)
+    torch.testing.assert_close(found / found[:, 2:, 2:], expected / expected[:, 2:, 2:], rtol=1e-3, atol=2e-3)
     assert torch.equal(converged, also)
     assert (level.distances(pairs, pairs, found, contrast) < level.distances(pairs, pairs, start, contrast)).all()
 
@@ -62,27 +64,28 @@ def test_refining(images, mask, generator, contrast, group):
 def test_refinement_keeps_its_bounds(images, mask):
     poses = parse("se2").exp(torch.tensor([[2.0, 0.0, 0.0]])).repeat(7, 1, 1)
     level, pairs = Level(1.0, images, warp(images, poses), mask), torch.arange(7)
-    bounds = {"contrast": "none", "max_angle": 0.1, "max_shift": 0.7, "max_scale": 1.0}
-    found, _ = level.refine(pairs, pairs, torch.eye(3).repeat(7, 1, 1), parse("se2"), **bounds)
+    start, bounds = torch.eye(3).repeat(7, 1, 1), PoseBounds(max_angle=0.1, max_shift=0.7, max_scale=1.0)
+    found, _ = level.refine(pairs, pairs, start, parse("se2"), contrast="none", bounds=bounds)
     assert (found[:, :2, 2].norm(dim=1) <= 0.7 * 1.0001).all()
     assert (found[:, 0, 1].abs() <= 0.1 * 1.0001).all()
 
 
-def test_order_and_company_change_nothing(images, mask):
-    """Pairs of one fixed image share its linearisation; alone or together, in any order, the same bytes come back."""
+def test_a_pair_does_not_depend_on_the_other_pairs_or_their_order(images, mask):
+    """Pairs of one fixed image share its linearisation; alone or together, in any order, they give the same bytes."""
     level = Level(1.0, images, images, mask)
     left, right = torch.tensor([0, 1, 2, 3, 4]), torch.tensor([5, 5, 6, 5, 5])
-    bounds = {"contrast": "affine", "max_angle": 0.5, "max_shift": 3.0, "max_scale": 1.3}
+    settings = {"contrast": "affine", "bounds": PoseBounds(0.5, 3.0, 1.3)}
     start = torch.eye(3).repeat(5, 1, 1)
-    together, _ = level.refine(left, right, start, parse("affine"), **bounds)
-    back, _ = level.refine(left.flip(0), right.flip(0), start, parse("affine"), **bounds)
-    alone = [level.refine(left[i : i + 1], right[i : i + 1], start[:1], parse("affine"), **bounds)[0] for i in range(5)]
+    together, _ = level.refine(left, right, start, parse("affine"), **settings)
+    back, _ = level.refine(left.flip(0), right.flip(0), start, parse("affine"), **settings)
+    alone = [
+        level.refine(left[i : i + 1], right[i : i + 1], start[:1], parse("affine"), **settings)[0] for i in range(5)
+    ]
     assert torch.equal(together, back.flip(0))
     assert torch.equal(together, torch.cat(alone))
 
 
-def test_whole_pixels_are_exact(generator):
-    """A quarter turn, a mirror and a whole shift read pixels, not mixtures of them."""
+def test_quarter_turns_mirrors_and_whole_shifts_are_exact(generator):
     image = torch.rand(1, 1, 24, 24, generator=generator)
     turned = [torch.rot90(image, 1, (2, 3)), image.flip(3), torch.nn.functional.pad(image, (5, -5, 0, 0))]
     poses = parse("se2").exp(torch.tensor([[0.0, 0.0, torch.pi / 2], [0.0, 0.0, 0.0], [5.0, 0.0, 0.0]]))
@@ -94,12 +97,12 @@ def test_whole_pixels_are_exact(generator):
         torch.testing.assert_close(squared, torch.as_tensor([lost]).double(), rtol=1e-6, atol=1e-9)
 
 
-def test_energy_outside_is_what_the_frame_loses():
+def test_energy_outside_is_that_of_the_pixels_that_leave_the_frame():
     image = torch.zeros(1, 1, 21, 21)
     image[..., 8:13, 8:13] = 1.0
     poses = parse("translation").exp(torch.tensor([[0.0, 0.0], [30.0, 0.0], [10.6, 0.0]]))
     zeros = torch.zeros(3, dtype=torch.long)
-    lost = Pixels(image, image, torch.ones(21, 21)).energy_outside(zeros, poses)
+    lost = cpu.ImagePairs(image, image, torch.ones(21, 21)).energy_outside(zeros, poses)
     assert lost.tolist() == [0.0, 25.0, 15.0]
     torch.testing.assert_close(photometry.energy_outside(image.expand(3, -1, -1, -1), poses, (21, 21)), lost)
     inside = warp(image, poses[2:]).square().sum()
@@ -107,7 +110,7 @@ def test_energy_outside_is_what_the_frame_loses():
 
 
 @pytest.mark.parametrize("contrast", photometry.CONTRASTS)
-def test_what_a_contrast_is_blind_to(contrast, generator):
+def test_distances_ignore_the_changes_that_the_contrast_names(contrast, generator):
     image = torch.rand(2, 1, 19, 23, generator=generator) + 0.1
     change = {"none": image, "offset": image + 0.4, "gain": 1.7 * image, "affine": 0.6 * image + 0.3}[contrast]
     pairs, eye = torch.arange(2), torch.eye(3).repeat(2, 1, 1)

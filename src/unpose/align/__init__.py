@@ -1,5 +1,21 @@
-"""Search an orbit: the pose that brings one image onto another, over a whole group, for many pairs at once."""
+"""Search an orbit: find the pose that brings one image onto another, over a whole group, for many pairs at once.
+
+==================== ==================================================================================================
+``align``            the pose that brings each image onto its reference
+``nearest``          the nearest neighbours of each image under the orbit distance
+``orbit_distances``  the dense matrix of orbit distances
+``Search``           the settings that all three take: group, bounds, contrast, mask, device, threads, memory
+==================== ==================================================================================================
+
+Where to look: ``api.py`` has the public functions and ``search.py`` their settings; ``pipeline.py`` takes pairs through
+the stages; ``coarse.py`` scores a grid of poses in the steerable basis of ``basis.py``; ``refine.py`` is the
+Gauss-Newton refinement, ``pyramid.py`` the image sizes at which it runs; ``photometry.py`` has the distances;
+``neighbour_graph.py`` is the quick variant of ``nearest``; ``kernels/`` has the code for each device. Two modules are
+imported by their own names: ``unpose.align.checkpoints``, with which an interrupted search continues, and
+``unpose.align.descent``, the published gradient descent.
+"""
 
 from unpose.align.api import Alignment, Neighbours, align, nearest, orbit_distances
+from unpose.align.search import Search, SearchSettings
 
-__all__ = ["Alignment", "Neighbours", "align", "nearest", "orbit_distances"]
+__all__ = ["Alignment", "Neighbours", "Search", "SearchSettings", "align", "nearest", "orbit_distances"]

@@ -1,158 +1,208 @@
-"""The orbit engine's door: nearest neighbours, alignments and distances over a whole group.
+"""The public functions of the search: nearest neighbours, alignments and distances over a whole group.
 
-Two stages behind it: an exhaustive search of a grid of poses (:mod:`unpose.align.coarse`), then Gauss-Newton from the
-best of them (:mod:`unpose.align.refine`). Whatever is returned was measured at the returned pose, at full size, with
-Keys sampling.
+They have two stages: an exhaustive search of a grid of poses (:mod:`unpose.align.coarse`), then Gauss-Newton refinement
+of the best of them (:mod:`unpose.align.refine`). Every distance that is returned is measured at the returned pose, at
+full size, with Keys sampling.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unpose.align import coarse
-from unpose.align import neighbour_graph as mutual
-from unpose.align.checkpoints import Arrays, Pieces, finished
-from unpose.align.pipeline import Job, Progress, align_pairs, best_turns, finish, shortlist
+from unpose.align import coarse, neighbour_graph
+from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
+from unpose.align.pipeline import Job, align_pairs, candidate_poses, refine_and_measure, rerank
+from unpose.align.search import Search, SearchSettings
 from unpose.compiled import worker_pool
-from unpose.groups import Group, inverse, translation
+from unpose.groups import inverse, translation
 from unpose.images import pixel_grid, warp
 
+# Refinement starts per pair: 6 for explicit pairs, 3 for dense matrices, 2 for image-to-mean.
 _STARTS = 6
-_STARTS_OF_MANY = 3
-_STARTS_TO_MEANS = 2
-"""Fewer where many pairs are aligned, fewest where an image is brought onto the mean of its like."""
-_REFINE = 24
-"""Candidates beyond half as many again as asked for that are refined."""
+_STARTS_DENSE = 3
+_STARTS_TO_MEAN = 2
+_EXTRA_REFINED = 24
+"""Refine 1.5 k + 24 candidates."""
 _BLOCK = {"cpu": 256, "cuda": 4096}
-"""Images whose neighbours are refined at once: memory must not grow with the pairs."""
+"""Images whose neighbours are refined at once, and stored as one checkpoint; memory must not grow with the pairs."""
+_DEFAULT = Search()
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The k nearest images of each of n images under the orbit distance, nearest first."""
+    """The k nearest images of each of n images under the orbit distance, nearest first.
 
-    indices: NDArray  # (n, k)
-    distances: NDArray  # (n, k)
-    poses: NDArray  # (n, k, 3, 3): brings the neighbour onto the image
+    Parameters
+    ----------
+    indices : array of shape (n, k)
+        Indices of the neighbours.
+    distances : array of shape (n, k)
+        Orbit distances to the neighbours.
+    poses : array of shape (n, k, 3, 3)
+        ``poses[i, j]`` brings neighbour j of image i onto image i.
+
+    Examples
+    --------
+    >>> bars = np.zeros((3, 12, 12), np.float32)
+    >>> bars[0, 2:10, 5:7] = bars[1, 5:7, 2:10] = bars[2, 4:8, 4:8] = 1
+    >>> nearest(bars, 1).indices.ravel()
+    array([1, 0, 1])
+    """
+
+    indices: NDArray
+    distances: NDArray
+    poses: NDArray
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Poses that bring images onto references; shapes are (n,) for pairs and (n, K) for every reference."""
+    """Poses that bring images onto references. The leading shape is (n,) for pairs, (n, m) for every reference.
 
-    poses: NDArray  # (..., 3, 3)
-    distances: NDArray  # (...)
-    margins: NDArray  # (...) how much larger the distance of the best different pose is; inf where none was found
-    alternatives: list  # of arrays (a, 3, 3), one for each entry in order: other poses that fit as well
-    converged: NDArray  # (...) bool; False also where there was nothing to align
+    Parameters
+    ----------
+    poses : array of shape (..., 3, 3)
+        Bring each image onto its reference.
+    distances : array of shape (...)
+        Distances at these poses.
+    margins : array of shape (...)
+        How much larger the distance of the best clearly different pose is; infinite where none was found.
+    alternatives : list of arrays of shape (a, 3, 3)
+        For each entry, in order, other poses that fit equally well: those of a symmetric object.
+    converged : bool array of shape (...)
+        Whether refinement converged; False also for constant images, which fit at every pose.
+
+    Examples
+    --------
+    >>> bar = np.zeros((1, 16, 16), np.float32)
+    >>> bar[:, 3:13, 7:9] = 1
+    >>> found = align(bar, bar)
+    >>> found.distances.shape, len(found.alternatives[0])  # a bar fits after half a turn, too
+    ((1,), 1)
+    """
+
+    poses: NDArray
+    distances: NDArray
+    margins: NDArray
+    alternatives: list[NDArray]
+    converged: NDArray
 
 
 def nearest(
     images: ArrayLike | Tensor,
     k: int,
     *,
-    group: str | Group = "se2",
     others: ArrayLike | Tensor | None = None,
-    max_angle: float = math.pi,
-    max_shift: float | None = None,
-    max_scale: float = 1.5,
-    contrast: str = "none",
-    mask: str | ArrayLike | None = None,
     candidates: int | None = None,
     refine: bool = True,
     quick: bool = False,
-    device: str | torch.device = "cpu",
-    n_jobs: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | None = None,
-    pieces: Pieces | None = None,
+    checkpoints: Checkpoints | None = None,
+    search: Search = _DEFAULT,
+    **settings: Unpack[SearchSettings],
 ) -> Neighbours:
-    """Each image's k nearest under the orbit distance, over all pairs and all poses.
+    """Find the k nearest images of each image under the orbit distance, over all pairs and all poses.
 
     Parameters
     ----------
-    images : (n, h, w) or (n, h, w, c)
-    k : neighbours wanted.
-    group : translation, se2, similarity, affine or perspective, each also with ``+mirror``. Affine and perspective are
-        refined from the best similarity.
-    others : images to look among; without them the images themselves, each but itself.
-    max_angle, max_shift, max_scale : bounds of the search in radians, pixels (a quarter of the larger side by default)
-        and as a factor.
-    contrast : {"none", "offset", "gain", "affine"}
-        What light may change without counting; see :mod:`unpose.align.photometry`.
-    mask : None, "disc" or an (h, w) array
-        Where to look; the background outside does not count.
-    candidates : keep this many candidates per image by comparing centred images at all turns before the whole search;
-        None searches everything.
-    refine : False stops after the coarse stage: poses of the grid, distances still measured at them.
-    quick : True looks at every pair once, for both its images, and less closely (:mod:`unpose.align.neighbour_graph`): a good
-        tenth of the k are then others, nearly as near, in about a third of the time. Enough for a graph of neighbours.
-    device : where the search runs, such as ``"cuda"``.
-    n_jobs : threads of the coarse stage; torch's own number by default, -1 for all processors, -2 for all but one.
-    memory : budget such as ``"2GB"``; an error says so beforehand where it cannot be kept.
-    progress : called with the stage, how much is done and of how much.
-    pieces : where finished pieces are kept and found again; see :mod:`unpose.align.checkpoints`.
+    images : array of shape (n, h, w) or (n, h, w, c)
+        Images whose neighbours are searched.
+    k : int
+        Number of neighbours.
+    others : array of shape (m, h, w) or (m, h, w, c), optional
+        Images to search among; by default the images themselves, without the image in question.
+    candidates : int, optional
+        Search only among this many candidates per image, which a comparison of centred images at all angles selects.
+        By default the whole grid is searched for all pairs.
+    refine : bool, default True
+        False stops after the coarse stage: poses are those of the grid, with the distances measured there.
+    quick : bool, default False
+        True compares every pair once, for both of its images, and with less refinement
+        (:mod:`unpose.align.neighbour_graph`). About three times faster; roughly 10 % of the neighbours differ from
+        those of the full search, at nearly the same distances. Good enough for a graph of neighbours.
+    checkpoints : Checkpoints, optional
+        Where finished parts are stored and loaded from; see :mod:`unpose.align.checkpoints`.
+    search : Search, default Search()
+        Poses, comparison of images and resources.
+    **settings : optional
+        Single settings, which replace those of ``search``: group, max_angle, max_shift, max_scale, contrast, mask,
+        device, n_jobs, memory and progress; :class:`Search` describes them.
+
+    Returns
+    -------
+    Neighbours
 
     Notes
     -----
-    About ``n m V (4 C + 7 K A / 8)`` multiplications for V shifts (and scales), A = 72 angles, C = 64 functions in K
-    frequencies; then ``(4 k + 160) n`` or more short refinements at half the size and ``(1.5 k + 24) n`` whole ones.
-    Memory grows with the images, not with the pairs.
+    The cost is about ``n m V (4 C + 7 K A / 8)`` multiplications for V shifts (and scales), A = 72 angles and C = 64
+    functions in K frequencies; then at least ``(4 k + 160) n`` short refinements at half the coarse size and
+    ``(1.5 k + 24) n`` full ones. Memory grows with the number of images, not of pairs.
+
+    Examples
+    --------
+    >>> from unpose.data import posed
+    >>> shapes = np.zeros((2, 20, 20), np.float32)
+    >>> shapes[0, 4:16, 9:11] = shapes[0, 14:16, 9:15] = shapes[1, 6:14, 6:14] = 1
+    >>> turned = posed(shapes, copies=3, max_shift=2.0)
+    >>> found = nearest(turned.images, 2, group="se2", max_shift=5.0)
+    >>> turned.sources[found.indices].tolist() == [[i, i] for i in turned.sources]
+    True
     """
-    job = Job(images, others, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress)
+    job = Job(images, others, replace(search, **settings))
     n, m = len(job.fixed), len(job.moving)
     limit = m - 1 if others is None else m
     if not 1 <= k <= limit:
-        raise ValueError(f"k must be between 1 and {limit} (the images to look among), got {k}")
+        raise ValueError(f"k must be between 1 and {limit} (the number of images to search among), got {k}")
     if candidates is not None and candidates < k:
         raise ValueError(f"candidates must be at least k ({k}), got {candidates}")
     if quick and (others is not None or not refine):
-        raise ValueError("quick looks at pairs among the images themselves and refines them: not with others or refine")
-    rough = min(limit, mutual.looks(n, k) if quick else 2 * k + _second_looks(m)) if refine else k
+        raise ValueError("quick refines pairs among the images themselves: leave out others and refine=False")
+    listed = min(limit, neighbour_graph.n_candidates(n, k) if quick else 2 * k + _extra_reranked(m)) if refine else k
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
 
-    def search() -> Arrays:
+    def search_grid() -> Arrays:
         if candidates is None:
-            who, grid = _ranked(
-                job, index, job.coarse_moving, job.coarse_fixed, rough, itself=others is None, stage="search"
+            found = _search_all(
+                job, index, job.coarse_moving, job.coarse_fixed, listed, is_same=others is None, stage="search"
             )
         else:
-            who, grid = _search_candidates(
-                job, index, min(rough, candidates), min(candidates, limit), itself=others is None
+            found = _search_candidates(
+                job, index, min(listed, candidates), min(candidates, limit), is_same=others is None
             )
-        return {"who": who.numpy(), "grid": grid.numpy()}
+        return {"indices": found[0].numpy(), "points": found[1].numpy()}
 
-    kept = finished(pieces, "search", search)
-    listed, grid = torch.from_numpy(kept["who"]), torch.from_numpy(kept["grid"])
+    stored = load_or_compute(checkpoints, "search", search_grid)
+    ranked, points = torch.from_numpy(stored["indices"]), torch.from_numpy(stored["points"])
 
     def poses_of(points: Tensor) -> Tensor:
         poses = job.plan.poses(points)
-        return poses if candidates is None else inverse(poses)  # those were searched the other way round
+        return poses if candidates is None else inverse(poses)  # candidates are searched in the opposite direction
 
     if quick:
-        return Neighbours(*mutual.settle(job, listed, grid, poses_of, k, pieces))
-    at_rest = index.at_rest(job.coarse_moving)
+        return Neighbours(*neighbour_graph.neighbours_from_pairs(job, ranked, points, poses_of, k, checkpoints))
+    moving_coefficients = index.coefficients(job.coarse_moving)
 
-    def block(fixed: Tensor) -> Arrays:
-        moving, poses = listed[fixed], poses_of(grid[fixed])
+    def refine_block(fixed: Tensor) -> Arrays:
+        moving, poses = ranked[fixed], poses_of(points[fixed])
         if refine:
-            looks = best_turns(job, index, at_rest, fixed, moving)
-            moving, poses = shortlist(job, fixed, moving, looks, k + k // 2 + _REFINE)
-        parts = _finished(job, fixed, moving, poses, k, refined=refine)
+            several = candidate_poses(job, index, moving_coefficients, fixed, moving)
+            moving, poses = rerank(job, fixed, moving, several, k + k // 2 + _EXTRA_REFINED)
+        parts = _k_nearest(job, fixed, moving, poses, k, refined=refine)
         return {name: part.numpy() for name, part in zip(("indices", "distances", "poses"), parts, strict=True)}
 
-    found = []
+    blocks = []
     size = _BLOCK.get(job.device.type, _BLOCK["cpu"])
     for start in range(0, n, size):
         rows = torch.arange(start, min(start + size, n))
-        found.append(finished(pieces, f"neighbours-{start}", partial(block, rows)))
-        job.report("refine", int(rows[-1]) + 1, n)
-    return Neighbours(*(np.concatenate([part[name] for part in found]) for name in ("indices", "distances", "poses")))
+        blocks.append(load_or_compute(checkpoints, f"neighbours-{start}", partial(refine_block, rows)))
+        job.search.report("refine", int(rows[-1]) + 1, n)
+    return Neighbours(
+        *(np.concatenate([block[name] for block in blocks]) for name in ("indices", "distances", "poses"))
+    )
 
 
 def align(
@@ -161,22 +211,33 @@ def align(
     *,
     every: bool = False,
     to: ArrayLike | None = None,
-    group: str | Group = "se2",
-    max_angle: float = math.pi,
-    max_shift: float | None = None,
-    max_scale: float = 1.5,
-    contrast: str = "none",
-    mask: str | ArrayLike | None = None,
-    device: str | torch.device = "cpu",
-    n_jobs: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | None = None,
+    search: Search = _DEFAULT,
+    **settings: Unpack[SearchSettings],
 ) -> Alignment:
-    """The poses that bring images onto references, over the whole group.
+    """Find the poses that bring images onto references, over the whole group.
 
-    Pair by pair (one reference serves all images), with ``every=True`` each image onto each reference, or with ``to``
-    (n,) each image onto the reference of that number: made for many images and few references, measured and bounded in
-    the image's frame. Bounds, contrast, mask and the rest as for :func:`nearest`.
+    By default image i is brought onto reference i, or all images onto one reference.
+
+    Parameters
+    ----------
+    images : array of shape (n, h, w) or (n, h, w, c)
+        Images to bring onto the references.
+    references : array of shape (m, h, w) or (m, h, w, c)
+        References; without ``every`` and ``to``, m is n or 1.
+    every : bool, default False
+        Bring each image onto each reference; the results then have the shape (n, m).
+    to : int array of shape (n,), optional
+        Bring image i onto reference ``to[i]``. Made for many images and few references: distances and bounds are then
+        those of the inverse pose, which brings the reference onto the image.
+    search : Search, default Search()
+        Poses, comparison of images and resources.
+    **settings : optional
+        Single settings, which replace those of ``search``: group, max_angle, max_shift, max_scale, contrast, mask,
+        device, n_jobs, memory and progress; :class:`Search` describes them.
+
+    Returns
+    -------
+    Alignment
 
     Examples
     --------
@@ -187,33 +248,12 @@ def align(
     >>> np.degrees(np.arctan2(found.poses[:, 0, 1], found.poses[:, 0, 0])).round(3)
     array([90., 90.])
     """
+    search = replace(search, **settings)
     if to is not None:
         if every:
-            raise ValueError("to gives each image one reference, every=True all of them: not both")
-        # Few references, many images: the references are put into all poses, and the poses found are turned round.
-        one_each = np.asarray(to)
-        job = Job(
-            images, references, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress
-        )
-        n, m = len(job.fixed), len(job.moving)
-        if one_each.shape != (n,) or not np.issubdtype(one_each.dtype, np.integer):
-            raise ValueError(f"to must hold one whole number for each of {n} images, got shape {one_each.shape}")
-        if n and not (one_each.min() >= 0 and one_each.max() < m):
-            raise ValueError(f"to must number one of {m} references, from 0; got {one_each.min()} to {one_each.max()}")
-        order = np.argsort(one_each, kind="stable")  # pairs of one reference together: it is projected once
-        found = align_pairs(
-            job, torch.from_numpy(one_each[order].astype(np.int64)), torch.from_numpy(order), _STARTS_TO_MEANS
-        )
-        back = np.argsort(order)
-        poses = inverse(found.poses)
-        alternatives = [np.linalg.inv(found.alternatives[i]) for i in back]
-        return Alignment(
-            (poses / poses[:, 2:, 2:]).numpy()[back], found.distances.numpy()[back], found.margins.numpy()[back],
-            alternatives, found.converged.numpy()[back],
-        )  # fmt: skip
-    job = Job(
-        references, images, group, max_angle, max_shift, max_scale, contrast, mask, device, n_jobs, memory, progress
-    )
+            raise ValueError("to gives each image one reference, every=True all of them: use one or the other")
+        return _align_to(images, references, np.asarray(to), search)
+    job = Job(references, images, search)
     n, m = len(job.moving), len(job.fixed)
     if every:
         moving, fixed = (grid.flatten() for grid in torch.meshgrid(torch.arange(n), torch.arange(m), indexing="ij"))
@@ -236,27 +276,42 @@ def orbit_distances(
     images: ArrayLike | Tensor,
     others: ArrayLike | Tensor | None = None,
     *,
-    group: str | Group = "se2",
-    max_angle: float = math.pi,
-    max_shift: float | None = None,
-    max_scale: float = 1.5,
-    contrast: str = "none",
-    mask: str | ArrayLike | None = None,
-    device: str | torch.device = "cpu",
-    n_jobs: int | None = None,
-    memory: int | str | None = None,
-    progress: Progress | None = None,
+    search: Search = _DEFAULT,
+    **settings: Unpack[SearchSettings],
 ) -> tuple[NDArray, NDArray]:
-    """The dense matrix of orbit distances (3.2) and the poses behind it: (n, m) and (n, m, 3, 3).
+    """Compute the dense matrix of orbit distances (3.2) and the poses at which they are reached.
 
-    ``poses[i, j]`` brings image i onto other j. Without others the matrix is of the images among themselves: symmetric,
-    zero on the diagonal; where a group changes area, the better of both directions. For small sets: every pair is
-    refined from several starts.
+    For small sets: every pair is refined from several starts.
+
+    Parameters
+    ----------
+    images : array of shape (n, h, w) or (n, h, w, c)
+        Images.
+    others : array of shape (m, h, w) or (m, h, w, c), optional
+        Images to measure the distances to; by default the images themselves. The matrix is then symmetric, with zeros
+        on the diagonal; if the group changes area, the smaller distance of both directions is taken.
+    search : Search, default Search()
+        Poses, comparison of images and resources.
+    **settings : optional
+        Single settings, which replace those of ``search``: group, max_angle, max_shift, max_scale, contrast, mask,
+        device, n_jobs, memory and progress; :class:`Search` describes them.
+
+    Returns
+    -------
+    distances : array of shape (n, m)
+        Orbit distances.
+    poses : array of shape (n, m, 3, 3)
+        ``poses[i, j]`` brings image i onto other image j.
+
+    Examples
+    --------
+    >>> bars = np.zeros((2, 12, 12), np.float32)
+    >>> bars[0, 2:10, 5:7] = bars[1, 5:7, 2:10] = 1  # the same bar, turned by 90 degrees
+    >>> distances, poses = orbit_distances(bars)
+    >>> distances.shape, bool(distances[0, 1] < 0.01)
+    ((2, 2), True)
     """
-    job = Job(
-        images if others is None else others, images, group, max_angle, max_shift, max_scale, contrast, mask, device,
-        n_jobs, memory, progress,
-    )  # fmt: skip
+    job = Job(images if others is None else others, images, replace(search, **settings))
     n, m = len(job.moving), len(job.fixed)
     distances = torch.zeros(n, m, dtype=torch.float64)
     poses = torch.eye(3, dtype=torch.float64).repeat(n, m, 1, 1)
@@ -266,32 +321,56 @@ def orbit_distances(
             moving, fixed = torch.cat([moving, fixed]), torch.cat([fixed, moving])
     else:
         moving, fixed = (grid.flatten() for grid in torch.meshgrid(torch.arange(n), torch.arange(m), indexing="ij"))
-    found = align_pairs(job, moving, fixed, _STARTS_OF_MANY)
+    found = align_pairs(job, moving, fixed, _STARTS_DENSE)
     distances[moving, fixed], poses[moving, fixed] = found.distances, found.poses
     if others is None:
         known = torch.full((n, n), torch.inf, dtype=torch.float64)
         known[moving, fixed] = found.distances
-        turn = known > known.T
-        distances = torch.where(turn, distances.T, distances)
-        poses = torch.where(turn[..., None, None], inverse(poses).transpose(0, 1), poses)
+        opposite = known > known.T
+        distances = torch.where(opposite, distances.T, distances)
+        poses = torch.where(opposite[..., None, None], inverse(poses).transpose(0, 1), poses)
     return distances.numpy(), poses.numpy()
 
 
-def _second_looks(n: int) -> int:
-    """How many candidates beyond twice those asked for get a second look among n images.
+def _align_to(images: ArrayLike | Tensor, references: ArrayLike | Tensor, to: NDArray, search: Search) -> Alignment:
+    """Bring image i onto reference ``to[i]``.
 
-    The grid ranks only roughly, and the more images there are the more come between an image and its true neighbours:
-    with this many, 95% of the true ten nearest digits are among them at 1,000 as at 20,000 images.
+    There are few references and many images, so the views are those of the references, and the poses are inverted.
+    """
+    job = Job(images, references, search)
+    n, m = len(job.fixed), len(job.moving)
+    if to.shape != (n,) or not np.issubdtype(to.dtype, np.integer):
+        raise ValueError(f"to must have one integer for each of {n} images, got shape {to.shape} of {to.dtype}")
+    if n and not (to.min() >= 0 and to.max() < m):
+        raise ValueError(f"to must have indices of {m} references, from 0; got {to.min()} to {to.max()}")
+    order = np.argsort(to, kind="stable")  # pairs of one reference together: its views are computed once
+    found = align_pairs(job, torch.from_numpy(to[order].astype(np.int64)), torch.from_numpy(order), _STARTS_TO_MEAN)
+    back = np.argsort(order)
+    poses = inverse(found.poses)
+    return Alignment(
+        poses=(poses / poses[:, 2:, 2:]).numpy()[back],
+        distances=found.distances.numpy()[back],
+        margins=found.margins.numpy()[back],
+        alternatives=[np.linalg.inv(found.alternatives[i]) for i in back],
+        converged=found.converged.numpy()[back],
+    )
+
+
+def _extra_reranked(n: int) -> int:
+    """Re-rank 2 k + max(80, 1.8 sqrt(n)) candidates of each image among n images.
+
+    The grid ranks only roughly, and with more images more of them come between an image and its true neighbours. With
+    this many candidates, 95 % of the true ten nearest digits are among them for 1,000 and for 20,000 images.
     """
     return max(80, int(1.8 * math.sqrt(n)))
 
 
-def _finished(
+def _k_nearest(
     job: Job, fixed: Tensor, moving: Tensor, poses: Tensor, k: int, *, refined: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Refine and measure the candidates moving (n, c) of some fixed images (n,); the nearest k, nearest first."""
+    """Refine the candidates ``moving`` (n, c) of some fixed images (n,), and return the k nearest, nearest first."""
     count = moving.shape[1]
-    poses, distances, _ = finish(
+    poses, distances, _ = refine_and_measure(
         job, moving.flatten(), fixed.repeat_interleave(count), poses.flatten(0, 1), refined=refined, stage=None
     )
     distances, poses = distances.reshape(-1, count), poses.reshape(-1, count, 3, 3)
@@ -301,65 +380,78 @@ def _finished(
 
 
 def _search_candidates(
-    job: Job, index: coarse.Index, keep: int, candidates: int, *, itself: bool
+    job: Job, index: coarse.Index, keep: int, n_candidates: int, *, is_same: bool
 ) -> tuple[Tensor, Tensor]:
-    """The nearest in two steps: all turns of centred images, then the whole grid among the best of those.
+    """Search in two steps: centred images at all angles, then the whole grid among the best candidates of that.
 
     Returns moving indices and grid points (n, keep) of the poses that bring the fixed image onto the moving one.
     """
     centred_fixed = _centred(job.coarse_fixed)
     centred_moving = centred_fixed if job.coarse_moving is job.coarse_fixed else _centred(job.coarse_moving)
-    listed, _ = _ranked(
-        job, coarse.centred_only(index), centred_moving, centred_fixed, candidates, itself=itself, stage="candidates"
+    candidates, _ = _search_all(
+        job,
+        coarse.centred_only(index),
+        centred_moving,
+        centred_fixed,
+        n_candidates,
+        is_same=is_same,
+        stage="candidates",
     )
-    # Each fixed image, in all its views, against its own candidates: the pose found is the inverse of the one wanted.
-    moving = index.at_rest(job.coarse_moving)
+    # The views are those of the fixed images, so the poses found are the inverses of the poses wanted.
+    moving = index.coefficients(job.coarse_moving)
     norms = moving.abs().square().sum(-1)
 
-    def among(start: int) -> tuple[Tensor, Tensor]:
-        views = index.views_of(job.coarse_fixed[start : start + coarse.TILE])
+    def search_tile(start: int) -> tuple[Tensor, Tensor]:
+        views = index.view_coefficients(job.coarse_fixed[start : start + coarse.TILE])
         chosen, points = [], []
-        for view, row in zip(views, listed[start : start + coarse.TILE].to(moving.device), strict=True):
-            score, grid = coarse.best_poses(view[None], moving[row], index.basis, job.plan)
-            order = torch.argsort(norms[row] - 2 * score[0], stable=True)[:keep]
+        for view, row in zip(views, candidates[start : start + coarse.TILE].to(moving.device), strict=True):
+            scores, grid = coarse.best_poses(view[None], moving[row], index.basis, job.plan)
+            order = torch.argsort(norms[row] - 2 * scores[0], stable=True)[:keep]
             chosen.append(row[order].cpu())
             points.append(grid[0, order].cpu())
         return torch.stack(chosen), torch.stack(points)
 
     found = []
-    with worker_pool(job.workers if job.device.type == "cpu" else 1) as threads:
-        for result in threads.map(among, range(0, len(listed), coarse.TILE)):
-            found.append(result)
-            job.report("search", sum(len(who) for who, _ in found), len(listed))
-    who, grid = torch.cat([who for who, _ in found]), torch.cat([grid for _, grid in found])
-    return who, grid
+    with worker_pool(job.n_threads) as threads:
+        for tile in threads.map(search_tile, range(0, len(candidates), coarse.TILE)):
+            found.append(tile)
+            job.search.report("search", sum(len(chosen) for chosen, _ in found), len(candidates))
+    return torch.cat([chosen for chosen, _ in found]), torch.cat([points for _, points in found])
 
 
-def _ranked(
-    job: Job, index: coarse.Index, moving: Tensor, fixed: Tensor, keep: int, *, itself: bool, stage: str
+def _search_all(
+    job: Job, index: coarse.Index, moving: Tensor, fixed: Tensor, keep: int, *, is_same: bool, stage: str
 ) -> tuple[Tensor, Tensor]:
-    """A running list of the nearest over tiles of the moving side: moving indices and grid points, (n, keep) each."""
-    at_rest = index.at_rest(fixed)
-    norms = (at_rest if moving is fixed else index.at_rest(moving)).abs().square().sum(-1)  # (m,)
+    """Search the grid for all pairs and keep the nearest moving images: their indices and grid points, (n, keep) each.
+
+    ``is_same`` says that both sides are the same images, and excludes each image from its own neighbours.
+    """
+    fixed_coefficients = index.coefficients(fixed)
+    moving_coefficients = fixed_coefficients if moving is fixed else index.coefficients(moving)
+    norms = moving_coefficients.abs().square().sum(-1)  # (m,)
     n = len(fixed)
     best = torch.full((n, keep), torch.inf, device=job.device)
-    who = torch.zeros(n, keep, dtype=torch.long, device=job.device)
-    grid = torch.zeros(n, keep, dtype=torch.int32, device=job.device)
-    for start, score, pose in coarse.search(
-        index, moving, at_rest, workers=job.workers, progress=lambda done, total: job.report(stage, done, total)
+    indices = torch.zeros(n, keep, dtype=torch.long, device=job.device)
+    points = torch.zeros(n, keep, dtype=torch.int32, device=job.device)
+    for start, scores, grid in coarse.search_all_pairs(
+        index,
+        moving,
+        fixed_coefficients,
+        n_threads=job.n_threads,
+        progress=lambda done, total: job.search.report(stage, done, total),
     ):
-        numbers = torch.arange(start, start + len(score), device=job.device)
-        squared = norms[numbers, None] - 2 * score  # (t, n); the fixed image's own norm ranks nothing
-        if itself:
-            squared[numbers - start, numbers] = torch.inf
+        new = torch.arange(start, start + len(scores), device=job.device)
+        squared = norms[new, None] - 2 * scores  # (t, n), without the norm of the fixed image, which ranks nothing
+        if is_same:
+            squared[new - start, new] = torch.inf
         best, place = torch.cat([best, squared.T], dim=1).topk(keep, dim=1, largest=False)
-        who = torch.cat([who, numbers.expand(n, -1)], dim=1).gather(1, place)
-        grid = torch.cat([grid, pose.T], dim=1).gather(1, place)
-    return who.cpu(), grid.cpu()
+        indices = torch.cat([indices, new.expand(n, -1)], dim=1).gather(1, place)
+        points = torch.cat([points, grid.T], dim=1).gather(1, place)
+    return indices.cpu(), points.cpu()
 
 
 def _centred(images: Tensor) -> Tensor:
-    """Images moved so that the centroid of their energy is the image centre."""
+    """Shift images (n, c, h, w) so that the centroid of their energy is the image centre."""
     energy = images.square().sum(1)  # (n, h, w)
     grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)
     centroid = torch.einsum("nhw,hwi->ni", energy, grid) / energy.sum((1, 2)).clamp(min=1e-20)[:, None]

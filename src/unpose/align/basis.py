@@ -1,9 +1,9 @@
 """A small steerable basis: turning an image about its centre multiplies its coefficients by phases.
 
 Images are projected onto Fourier-Bessel functions ``J_k(l r / R) exp(i k theta)`` on a disc and compressed, frequency
-by frequency, to the combinations that hold most of the energy of the images at hand (steerable principal components).
-The functions are known between the pixels, so coefficients of a shifted, scaled or mirrored image are taken by moving
-the functions instead of resampling the image.
+by frequency, to the combinations with most of the energy of the given images (steerable principal components). The
+functions are known between the pixels, so the coefficients of a shifted, scaled or mirrored image are computed by
+moving the functions instead of resampling the image.
 """
 
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from torch import Tensor
 from unpose.groups import area_change, reflection, scaling, transform, translation
 from unpose.images import pixel_grid
 
-_BAND = 0.62
-"""Radial frequencies up to this fraction of Nyquist enter: above it lie pixels, not shapes."""
-_FINENESS = 24
-"""Radii tabulated per pixel."""
-_TRAINING = 512
-"""Images the compression is learned from."""
+_BAND_LIMIT = 0.62
+"""Largest radial frequency, as a fraction of Nyquist; higher ones describe single pixels rather than shapes."""
+_RADII_PER_PIXEL = 24
+"""Resolution of the table of radial functions."""
+_N_TRAINING = 512
+"""Images that the compression is fitted to."""
 _TILE = 64
-"""Images projected at once; fixed, because matrix products round differently with their shape."""
+"""Images projected at once. It is fixed, because the rounding of a matrix product depends on its shape."""
 
 
 @dataclass(frozen=True)
 class SteerableBasis:
-    """Functions ``sum_q mix_k[q] J_k(l_kq r / R) exp(i k theta)`` for images of one shape."""
+    """Functions ``sum_q mixing_k[q] J_k(l_kq r / R) exp(i k theta)`` for images of one shape."""
 
     radius: float
     mixing: tuple[NDArray, ...]  # (count_k, kept_k) combinations kept, one array for each frequency k
@@ -39,22 +39,23 @@ class SteerableBasis:
 
     @property
     def starts(self) -> NDArray:
-        """Where the coefficients of each frequency begin, channels one after the other within it."""
+        """Index of the first coefficient of each frequency, (K + 1,); within a frequency, channel after channel."""
         kept = [mix.shape[1] * self.channels for mix in self.mixing]
         return np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
 
     @property
     def n_frequencies(self) -> int:
+        """Number of angular frequencies K, from 0."""
         return len(self.mixing)
 
 
 def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
-    """A basis of about ``size`` complex functions for these (n, c, h, w) images seen in these (V, 3, 3) views."""
+    """Fit a basis of about ``size`` complex functions to images (n, c, h, w) as seen in views (V, 3, 3)."""
     height, width = images.shape[-2:]
     radius = float(np.hypot(height, width)) / 2
     available = [table.shape[1] for table in _bessel_table(radius)]
     full = SteerableBasis(radius, tuple(np.eye(count) for count in available), (height, width), images.shape[1])
-    chosen = torch.linspace(0, len(images) - 1, min(len(images), _TRAINING)).round().long()
+    chosen = torch.linspace(0, len(images) - 1, min(len(images), _N_TRAINING)).round().long()
     some_views = views[torch.linspace(0, len(views) - 1, min(len(views), 9)).round().long()]
     coefficients = project(full, images[chosen], some_views).flatten(0, 1)  # (m, C)
     candidates = []  # energy, frequency, direction
@@ -70,13 +71,13 @@ def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
     kept = candidates[: max(1, size // images.shape[1])]
     counts = np.bincount([k for _, k, _ in kept], minlength=len(available))
     last = int(np.flatnonzero(counts).max()) + 1
-    # Every frequency below the last keeps at least one function, so that blocks are never empty.
+    # Every frequency below the last keeps at least one function, so that no block of coefficients is empty.
     mixing = tuple(vectors[k][:, : max(1, counts[k])] for k in range(last))
     return SteerableBasis(radius, mixing, (height, width), images.shape[1])
 
 
 def project(basis: SteerableBasis, images: Tensor, views: Tensor) -> Tensor:
-    """Coefficients of images as seen in each view: (n, c, h, w), (V, 3, 3) -> (n, V, C) complex.
+    """Compute the coefficients of images in each view: (n, c, h, w), (V, 3, 3) -> (n, V, C) complex.
 
     Turning the view by ``phi`` (counter-clockwise) multiplies block k by ``exp(-i k phi)``; the real part of the inner
     product of two coefficient vectors is the inner product of the two images.
@@ -85,17 +86,17 @@ def project(basis: SteerableBasis, images: Tensor, views: Tensor) -> Tensor:
 
 
 def project_with(basis: SteerableBasis, images: Tensor, analysis: Tensor) -> Tensor:
-    """:func:`project` with the matrix of :func:`analysis_matrix` at hand."""
+    """:func:`project` with a matrix from :func:`analysis_matrix`."""
     n, channels = images.shape[:2]
     flat = images.reshape(n * channels, -1).to(analysis.dtype)
     tile = _TILE * channels
-    pieces = []
+    parts = []
     for start in range(0, len(flat), tile):
-        piece = flat[start : start + tile]
-        padded = torch.nn.functional.pad(piece, (0, 0, 0, tile - len(piece)))
-        pieces.append((padded @ analysis)[: len(piece)])
+        part = flat[start : start + tile]
+        padded = torch.nn.functional.pad(part, (0, 0, 0, tile - len(part)))
+        parts.append((padded @ analysis)[: len(part)])
     single = torch.view_as_complex(
-        torch.cat(pieces).reshape(n, channels, -1, sum(m.shape[1] for m in basis.mixing), 2)
+        torch.cat(parts).reshape(n, channels, -1, sum(m.shape[1] for m in basis.mixing), 2)
     )  # (n, c, V, C1)
     if channels == 1:
         return single[:, 0]
@@ -105,24 +106,27 @@ def project_with(basis: SteerableBasis, images: Tensor, analysis: Tensor) -> Ten
 
 
 def analysis_matrix(basis: SteerableBasis, views: Tensor) -> Tensor:
-    """The functions moved to each view, sampled at the pixels: (h * w, V * C1 * 2) float32, real beside imaginary."""
+    """Sample the functions, moved to each view, at the pixels: (h * w, V * C1 * 2) float32, real before imaginary.
+
+    C1 is the number of coefficients of one channel.
+    """
     grid = pixel_grid(basis.shape, torch.float64).flatten(0, 1)  # (p, 2)
     table = _radial_table(basis)
     out = np.empty((len(grid), len(views), table.shape[1]), np.complex64)  # (p, V, C1)
     for number, view in enumerate(views.double().cpu()):
-        # <I o view, psi> = integral of I(q) psi(view q) |area|: the function moves, the image stays.
+        # <I o view, psi> = integral of I(q) psi(view q) |area|: the function is moved, not the image.
         place = transform(view, grid)
         out[:, number] = _functions(basis, table, place.numpy()) * np.float32(area_change(view).abs())
     return torch.view_as_real(torch.from_numpy(out)).flatten(1)
 
 
 def _functions(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArray:
-    """Conjugate values of the basis functions at points (p, 2): (p, C1) complex64, orthonormal on the disc."""
+    """Evaluate the conjugate basis functions at points (p, 2): (p, C1) complex64, orthonormal on the disc."""
     radius = np.hypot(points[:, 0], points[:, 1])
-    place = np.minimum(radius * _FINENESS, len(table) - 2)  # the table ends in zeros
+    place = np.minimum(radius * _RADII_PER_PIXEL, len(table) - 2)  # the last two rows of the table are zero
     below = place.astype(np.int64)
     radial = table[below] + (place - below).astype(np.float32)[:, None] * (table[below + 1] - table[below])
-    # exp(-i angle), counter-clockwise on screen, and its powers: far cheaper than as many exponentials.
+    # Powers of exp(-i angle), with angles counter-clockwise on screen, are much cheaper than exponentials.
     turn = np.where(radius > 0, (points[:, 0] + 1j * points[:, 1]) / np.where(radius > 0, radius, 1.0), 1.0)
     powers = np.repeat(turn[:, None], basis.n_frequencies, axis=1)
     powers[:, 0] = 1.0
@@ -131,34 +135,33 @@ def _functions(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArra
 
 
 def _radial_table(basis: SteerableBasis) -> NDArray:
-    """The radial parts on a fine grid of radii, zero beyond the disc: (radii, C1) float32."""
+    """The radial functions on a fine grid of radii, zero outside the disc: (radii, C1) float32."""
     tables = _bessel_table(basis.radius)
     return np.concatenate([t @ mix for t, mix in zip(tables, basis.mixing, strict=False)], axis=1).astype(np.float32)
 
 
 @cache
 def _bessel_table(radius: float) -> tuple[NDArray, ...]:
-    """For each frequency its Bessel functions up to the band limit, (radii, count_k), of unit norm on the disc.
+    """For each frequency, the Bessel functions up to the band limit, of unit norm on the disc: (radii, count_k).
 
-    They are slow to evaluate, so they are tabulated once for each radius; between entries this close a straight line is
-    as good.
+    They are slow to evaluate, so they are tabulated once for each radius and interpolated linearly.
     """
-    r = np.arange(int(radius * _FINENESS) + 3) / _FINENESS
+    r = np.arange(int(radius * _RADII_PER_PIXEL) + 3) / _RADII_PER_PIXEL
     tables: list[NDArray] = []
     while True:
-        k, limit = len(tables), _BAND * np.pi * radius
+        k, limit = len(tables), _BAND_LIMIT * np.pi * radius
         zeros = scipy.special.jn_zeros(k, max(1, int(limit / np.pi) + 2))
         zeros = zeros[zeros <= limit]
         if not len(zeros):
             return tuple(tables) if tables else (np.ones((len(r), 1)),)
         radial = scipy.special.jv(k, np.outer(r / radius, zeros)) * (r < radius)[:, None]
-        # A real image has its energy at k and -k alike, so k > 0 counts twice.
+        # A real image has the same energy at k and at -k, so k > 0 counts twice.
         norm = np.sqrt(np.pi) * radius * np.abs(scipy.special.jv(k + 1, zeros)) / np.sqrt(1 if k == 0 else 2)
         tables.append(radial / norm)
 
 
 def view_grid(shifts: Tensor, scales: Tensor, mirrored: bool) -> Tensor:
-    """All combinations as poses, by mirror, then scale, then shift: (M * Z * S, 3, 3) in float64."""
+    """All combinations as poses, ordered by mirror, then scale, then shift: (M * Z * S, 3, 3) float64."""
     flips = torch.stack([torch.eye(3, dtype=torch.float64), reflection(torch.float64)])[: 2 if mirrored else 1]
     moved = translation(shifts.double())[None, None] @ scaling(scales.double())[None, :, None] @ flips[:, None, None]
     return moved.flatten(0, 2)

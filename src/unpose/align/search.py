@@ -1,0 +1,130 @@
+"""The settings of a search over poses, as one value that is checked when it is made."""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from unpose.align.photometry import CONTRASTS
+from unpose.files import in_bytes
+from unpose.groups import Group, parse_continuous
+from unpose.images import pixel_grid
+
+Progress = Callable[[str, int, int], None]
+"""Called with the name of the stage, how much of it is done, and of how much."""
+
+
+class SearchSettings(TypedDict, total=False):
+    """The fields of :class:`Search` as keyword arguments of a function, for type checkers.
+
+    Examples
+    --------
+    >>> settings: SearchSettings = {"group": "affine", "max_angle": 0.5}
+    >>> Search(**settings).max_angle
+    0.5
+    """
+
+    group: str | Group
+    max_angle: float
+    max_shift: float | None
+    max_scale: float
+    contrast: str
+    mask: str | ArrayLike | None
+    device: str | torch.device
+    n_jobs: int | None
+    memory: int | str | None
+    progress: Progress | None
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Which poses are searched, how images are compared at them, and with what resources.
+
+    Parameters
+    ----------
+    group : str or Group, default "se2"
+        Poses to search: translation, so2, se2, similarity, affine or perspective, each also with ``+mirror``. Affine
+        and perspective poses are refined from the best similarity.
+    max_angle : float, default pi
+        Largest rotation in radians.
+    max_shift : float, optional
+        Largest shift in pixels; a quarter of the larger side of the images by default.
+    max_scale : float, default 1.5
+        Largest factor of scale; scales from ``1 / max_scale`` to ``max_scale`` are searched.
+    contrast : {"none", "offset", "gain", "affine"}, default "none"
+        Changes of brightness that the distance ignores; see :mod:`unpose.align.photometry`.
+    mask : None, "disc" or array of shape (h, w), default None
+        Pixels that are compared, those with positive entries; the background outside is ignored.
+    device : str or torch.device, default "cpu"
+        Where the search runs, such as ``"cuda"``.
+    n_jobs : int, optional
+        Number of threads on the CPU: torch's own number by default, -1 for all processors, -2 for all but one.
+        Results do not depend on it.
+    memory : int or str, optional
+        Memory budget in bytes or such as ``"2GB"``; a search that is estimated to need more raises an error before it
+        starts. Results do not depend on it.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> search = Search(group="similarity", max_scale=1.2)
+    >>> replace(search, max_angle=0.5).max_scale
+    1.2
+    """
+
+    group: str | Group = "se2"
+    max_angle: float = math.pi
+    max_shift: float | None = None
+    max_scale: float = 1.5
+    contrast: str = "none"
+    mask: str | ArrayLike | None = None
+    device: str | torch.device = "cpu"
+    n_jobs: int | None = None
+    memory: int | str | None = None
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        parse_continuous(self.group)
+        for name, least in (("max_angle", 0.0), ("max_shift", 0.0), ("max_scale", 1.0)):
+            value = getattr(self, name)
+            if value is not None and (not value >= least or math.isinf(value)):
+                raise ValueError(f"{name} must be a number of at least {least:g}, got {value}")
+        if self.contrast not in CONTRASTS:
+            raise ValueError(f"contrast must be one of {', '.join(CONTRASTS)}, got {self.contrast!r}")
+        if isinstance(self.mask, str) and self.mask != "disc":
+            raise ValueError(f"mask must be 'disc', an array of shape (h, w) or None, got {self.mask!r}")
+        if self.n_jobs == 0:
+            raise ValueError("n_jobs must be at least 1, or -1 for all processors, got 0")
+        if self.memory is not None:
+            in_bytes(self.memory)
+
+    @property
+    def n_threads(self) -> int:
+        """Number of CPU threads, counted as scikit-learn counts ``n_jobs``."""
+        if self.n_jobs is None:
+            return torch.get_num_threads()
+        return self.n_jobs if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs)
+
+    def mask_for(self, shape: tuple[int, int]) -> Tensor:
+        """Return the mask for images of a shape (h, w), as zeros and ones."""
+        if self.mask is None:
+            return torch.ones(shape)
+        if isinstance(self.mask, str):
+            return (pixel_grid(shape).norm(dim=-1) <= min(shape) / 2).float()
+        mask = torch.as_tensor(np.asarray(self.mask, dtype=np.float32))
+        if mask.shape != shape or not torch.isfinite(mask).all() or not (mask > 0).any():
+            raise ValueError(f"mask must be an array of shape {shape} with a positive entry, got {tuple(mask.shape)}")
+        return (mask > 0).float()
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Call ``progress``, if there is one."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
