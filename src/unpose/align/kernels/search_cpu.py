@@ -17,7 +17,7 @@ import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
-from unpose.compiled import vector_code
+from unpose.compiled import llvm_intrinsic
 
 _FEATURES = binding.get_host_cpu_features()
 _LANES = 16 if _FEATURES.get("avx512f", False) else 8 if _FEATURES.get("avx", False) else 4
@@ -33,7 +33,7 @@ _INT = ir.VectorType(_I32, _LANES)
 _ZERO, _LOW, _FIRST = _VEC([0.0] * _LANES), _VEC([-np.inf] * _LANES), _INT([0] * _LANES)
 
 
-_vector_code = vector_code(lambda context, builder, kinds: builder)
+_vector_code = llvm_intrinsic(lambda context, builder, kinds: builder)
 
 
 def _step(builder: Any, pointer: Any, index: Any, size: int = 1) -> Any:
@@ -162,7 +162,7 @@ def _keep_larger(
     masks, some = [], ir.IntType(_LANES)(0)
     for c, place in enumerate(tops):
         top, old, last = builder.load(place), _load(builder, best, 0, c), _load(builder, chosen, 0, c, _INT)
-        # Equal views keep the first.  A bias of -inf makes the sums -inf or NaN: never larger, so never kept.
+        # Of equal views the first is kept.
         masks.append(builder.fcmp_ordered(">", top, old))
         some = builder.or_(some, builder.bitcast(masks[c], some.type))
         _store(builder, builder.select(masks[c], top, old), best, 0, c)
@@ -207,7 +207,7 @@ def _resolve(builder: Any, sums: Any, table: Any, steps: Any, groups: Any, n_ang
 
 @numba.njit(nogil=True, cache=True)
 def _all_pairs(
-    moving: Any, gain: Any, bias: Any, tiles: Any, bounds: Any, table: Any, turns: int, scratch: Any, out: Any
+    moving: Any, tiles: Any, starts: Any, table: Any, turns: int, scratch: Any, out: Any
 ) -> None:
     """Loop over moving images, tiles of fixed images and blocks of views."""
     (views, sums, best, chosen, angle), (score, pose) = scratch, out
@@ -215,19 +215,17 @@ def _all_pairs(
     for i in range(moving.shape[0]):
         for v in range(n_views):
             block, w = v // _BLOCK, v % _BLOCK
-            views[block, 0, 0, w] = bias[v]
-            for c in range(1, n_coefficients):
-                value = moving[i, v, c - 1]
-                views[block, c, 0, w] = value.real * gain[i, v]
-                views[block, c, 1, w] = value.imag * gain[i, v]
+            for c in range(n_coefficients):
+                views[block, c, 0, w] = moving[i, v, c].real
+                views[block, c, 1, w] = moving[i, v, c].imag
         for t in range(tiles.shape[0]):
             best[:], chosen[:] = -np.inf, 0
-            sums[:, 2 * _BLOCK :] = 0.0  # where no view is allowed, the pose is 0
+            sums[:, 2 * _BLOCK :] = 0.0  # if all scores are NaN, the pose is 0
             for block in range(views.shape[0]):
-                for k in range(len(bounds) - 1):
-                    views_at = (block * n_coefficients + bounds[k]) * 2 * _BLOCK
-                    tile_at = (t * n_coefficients + bounds[k]) * 2 * _WIDTH
-                    count = bounds[k + 1] - bounds[k]
+                for k in range(len(starts) - 1):
+                    views_at = (block * n_coefficients + starts[k]) * 2 * _BLOCK
+                    tile_at = (t * n_coefficients + starts[k]) * 2 * _WIDTH
+                    count = starts[k + 1] - starts[k]
                     _cross(views, views_at, tiles, tile_at, count, sums, k * _ROWS * _WIDTH)
                 for v in range(block * _BLOCK, min((block + 1) * _BLOCK, n_views)):
                     _keep_larger(sums, table, steps, groups, v, best, chosen)
@@ -253,40 +251,29 @@ def _waves(n_frequencies: int, n_angles: int) -> Any:
     return table
 
 
-def _checked(moving: Any, fixed: Any, starts: Any, n_angles: int, gain: Any, bias: Any) -> tuple[Any, ...]:
+def _checked(moving: Any, fixed: Any, starts: Any, n_angles: int) -> tuple[Any, ...]:
     """The inputs as contiguous arrays of the dtypes the kernel reads."""
     moving, fixed = np.ascontiguousarray(moving, np.complex64), np.asarray(fixed, np.complex64)
     if moving.ndim != 3 or fixed.ndim != 2 or moving.shape[2] != fixed.shape[1] or moving.shape[1] == 0:
         raise ValueError(f"need moving (n, V >= 1, C) and fixed (m, C), got {moving.shape} and {fixed.shape}")
-    (n, n_views, size), starts = moving.shape, np.asarray(starts, np.int64)
+    size, starts = moving.shape[2], np.asarray(starts, np.int64)
     if starts.ndim != 1 or len(starts) < 2 or np.any(np.diff(starts) < 0) or starts[0] or starts[-1] != size:
         raise ValueError(f"starts must rise from 0 to C = {size}, got {starts.tolist()}")
     if n_angles < 4 or n_angles % 4:
         raise ValueError(f"n_angles must be a positive multiple of 4, got {n_angles}")
     if 2 * (len(starts) - 1) > n_angles:
         raise ValueError(f"need at most n_angles / 2 = {n_angles // 2} frequencies, got {len(starts) - 1}")
-    gain = np.asarray(np.ones(n_views) if gain is None else gain, np.float32)
-    bias = np.array(np.zeros(n_views) if bias is None else bias, np.float32)
-    if gain.shape not in ((n_views,), (n, n_views)):
-        raise ValueError(f"gain must be (V,) or (n, V) with n = {n}, V = {n_views}, got {gain.shape}")
-    if bias.shape != (n_views,):
-        raise ValueError(f"bias must be (V,) with V = {n_views}, got {bias.shape}")
-    return moving, fixed, starts, np.array(np.broadcast_to(gain, (n, n_views)), order="C"), bias
+    return moving, fixed, starts
 
 
 def best_poses(
-    moving: np.ndarray,
-    fixed: np.ndarray,
-    starts: np.ndarray,
-    n_angles: int,
-    gain: np.ndarray | None = None,
-    bias: np.ndarray | None = None,
+    moving: np.ndarray, fixed: np.ndarray, starts: np.ndarray, n_angles: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Best view and turn of every moving image against every fixed image.
 
     The maximum over the views v and the turns phi_a = 2 pi a / A, a = 0..A-1, of
 
-        gain[i, v] * Re sum_k exp(-i k phi_a) sum_{c in block k} moving[i, v, c] * conj(fixed[j, c]) + bias[v]
+        Re sum_k exp(-i k phi_a) sum_{c in block k} moving[i, v, c] * conj(fixed[j, c])
 
     Runs on one core without the interpreter lock: call it from several threads on pieces of ``moving`` or
     ``fixed``.  The pieces give the bytes of the whole.
@@ -301,10 +288,6 @@ def best_poses(
         Block k, of angular frequency k, is ``[starts[k]:starts[k + 1]]``; from 0 to C.
     n_angles : int
         Number A of turns, a multiple of 4 with K <= A / 2.
-    gain : (V,) or (n, V) float32, optional
-        Factor of the score of a view, of either sign; 1 by default.
-    bias : (V,) float32, optional
-        Added to the score of a view after the factor; 0 by default, -inf to leave a view out.
 
     Returns
     -------
@@ -313,19 +296,17 @@ def best_poses(
     pose : (n, m) int32
         ``v * n_angles + a`` of the maximum, the smallest one where several are equal.
     """
-    moving, fixed, starts, gain, bias = _checked(moving, fixed, starts, n_angles, gain, bias)
+    moving, fixed, starts = _checked(moving, fixed, starts, n_angles)
     n, n_views, size = moving.shape
     m, n_tiles, n_blocks = len(fixed), -(-len(fixed) // _WIDTH), -(-n_views // _BLOCK)
-    # The bias enters as one more coefficient of frequency 0, in front: moving holds it, fixed holds 1.
-    bounds = starts + (np.arange(len(starts)) > 0)
-    padded = np.zeros((n_tiles * _WIDTH, size + 1), np.complex64)
-    padded[:m, 0], padded[:m, 1:] = 1, fixed
-    planes = padded.reshape(n_tiles, _WIDTH, size + 1).transpose(0, 2, 1)  # (tile, coefficient, lane)
-    tiles, table = _aligned(n_tiles, size + 1, 2, _WIDTH), _waves(len(starts) - 1, n_angles)
+    padded = np.zeros((n_tiles * _WIDTH, size), np.complex64)
+    padded[:m] = fixed
+    planes = padded.reshape(n_tiles, _WIDTH, size).transpose(0, 2, 1)  # (tile, coefficient, lane)
+    tiles, table = _aligned(n_tiles, size, 2, _WIDTH), _waves(len(starts) - 1, n_angles)
     tiles[:, :, 0], tiles[:, :, 1] = planes.real, planes.imag
-    views = _aligned(n_blocks, size + 1, 2, _BLOCK)
+    views = _aligned(n_blocks, size, 2, _BLOCK)
     sums = _aligned(4 * table.shape[1], _ROWS, _WIDTH)  # frequencies above K - 1 stay 0
     state = _aligned(_WIDTH), _aligned(_WIDTH, dtype=np.int32), _aligned(_WIDTH, dtype=np.int32)
     score, pose = np.empty((n, m), np.float32), np.empty((n, m), np.int32)
-    _all_pairs(moving, gain, bias, tiles, bounds, table, n_angles, (views, sums, *state), (score, pose))
+    _all_pairs(moving, tiles, starts, table, n_angles, (views, sums, *state), (score, pose))
     return score, pose

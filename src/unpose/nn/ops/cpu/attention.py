@@ -1,13 +1,21 @@
-"""Group attention on the CPU in compiled loops that never write a score to memory, forward and backward.
+"""Group attention on the CPU: compiled forward and backward passes that never write all scores to memory.
 
-The same sums as :mod:`unpose.nn.ops.reference.attention`. A band of rows of one image and head is copied into planes with a margin,
-then tiles of neighbouring pixels go through the entries of the window, a chunk at a time (:mod:`unpose.nn.ops.cpu.microkernels`).
-Besides its channels a key has a mask, a query a one and the table a bias. What a query has with the table is computed
-for each of its codes: an entry has one of its own, or one for its offset and one for its key, which others share.
+Computes the same sums as :mod:`unpose.nn.ops.reference.attention`. This module prepares the arrays, divides the work
+and reduces partial sums; the other files of this folder hold the kernels, from the outside in:
 
-Backward the scores are computed again, once, and each tile gives its keys and values their part of the gradient. Bands
-whose windows meet the same rows are not computed at the same time. Work is divided by shapes alone and the table's
-partial sums are added in a fixed order: no byte depends on the number of threads.
+=================== ====================================================================================================
+``passes.py``       the forward and backward loops over row blocks, query blocks and chunks of neighbours
+``layout.py``       padded maps: the memory layout, block sizes, copies into and out of it
+``microkernels.py`` inner loops for one query block and one chunk: scores, exponentials, weighted sums, gradients
+``rows.py``         vector copies of image rows
+``simd.py``         SIMD vectors of pixels as LLVM instructions, block size constants
+=================== ====================================================================================================
+
+**Threads and determinism.** The forward pass divides (image, head, row block) among threads; each result is computed by
+one thread. In the backward pass a row block adds to the gradients of keys and values in the rows around it, which also
+belong to the windows of adjacent row blocks; row blocks are therefore processed in phases in which no two windows
+overlap. Gradients of the tables are summed in a fixed number of parts, and the parts are added in a fixed order. The
+work is divided by shapes alone: no byte of a result depends on the number of threads.
 """
 
 import math
@@ -18,13 +26,13 @@ import torch
 from torch import Tensor
 
 from unpose.compiled import in_threads
-from unpose.nn.ops.cpu.layout import FAR, Plan, flat, make_plan
-from unpose.nn.ops.cpu.microkernels import ROW
-from unpose.nn.ops.cpu.passes import LOG2_E, backward_bands, forward_bands
-from unpose.nn.ops.cpu.simd import HALF, SHARE
+from unpose.nn.ops.cpu.layout import HUGE, Layout, flat_view, make_layout
+from unpose.nn.ops.cpu.microkernels import QUERY_BLOCK
+from unpose.nn.ops.cpu.passes import LOG2_E, backward_row_blocks, forward_row_blocks
+from unpose.nn.ops.cpu.simd import OUTPUT_BLOCK, SIMD_LANES
 from unpose.nn.ops.reference.attention import unprojected
 
-_PARTS = 8  # partial sums of the table's gradient for each head
+_PARTS = 8  # partial sums of the table gradients of each head
 
 
 def forward(
@@ -36,15 +44,18 @@ def forward(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The attention of :func:`unpose.nn.ops.reference.attention.attend`, and the logarithm to base two of each query's sum of weights.
+    """Group attention as in :func:`unpose.nn.ops.reference.attention.attend`, and the logsumexp of each query's scores.
 
-    Shapes as there; bfloat16 and half precision are computed in float32. A weight is dropped where a hash of seed and
-    its place in (batch, heads, outputs, height, width, keys, window_y, window_x) says so, here and in :func:`backward`.
+    Shapes as there; bfloat16 and half precision are computed in float32. With dropout, a hash of the seed and of a
+    weight's index in (batch, heads, outputs, height, width, keys, window_y, window_x) decides whether the weight is
+    dropped, here and in :func:`backward`.
 
     Returns
     -------
-    (batch, heads, outputs, height, width, value channels) in the type of the query, the pixels of a channel side by
-    side in memory, and (batch, heads, outputs, height, width) in the type of the sums
+    out : Tensor (batch, heads, outputs, height, width, value channels)
+        In the dtype of the query; the pixels of a channel are contiguous in memory.
+    logsumexp : Tensor (batch, heads, outputs, height, width)
+        Natural logarithm of the sum of the exponentials of each query's scores, in float32 or float64.
     """
     return _attend((query, key, value), position, None, bias, dropout, seed)
 
@@ -57,10 +68,10 @@ def forward_projected(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """:func:`forward` of query, key and value in one tensor, (b, 3, n, d, elements, h, w).
+    """:func:`forward` with query, key and value in one tensor (b, 3, n, d, elements, h, w).
 
-    Given ``element``, (heads or 1, outputs, keys, e), the table has one entry for all keys, of d - e channels, and the
-    vectors of each pair of elements have the rest.
+    With an element table (heads or 1, outputs, keys, e), the position table has one key axis entry for all keys and
+    d - e channels; the last e channels of a query go with the element table.
     """
     return _attend(unprojected(projected), position, element, bias, dropout, seed)
 
@@ -73,22 +84,24 @@ def _attend(
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    plan = make_plan(*maps, position)
+    layout = make_layout(*maps, position)
     query = maps[0]
-    dtype = _working(query)
-    tables = _tables(plan, position, element, bias, dtype)
-    batch, heads, outputs, _, _, height, width, _, value_channels = plan.shape
+    dtype = _compute_dtype(query)
+    tables = _pack_tables(layout, position, element, bias, dtype)
+    batch, heads, outputs, _, _, height, width, _, value_channels = layout.shape
     out = torch.empty(batch, heads, value_channels, outputs, height, width, dtype=dtype)
-    top, total = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
-    inputs = tuple(flat(tensor.to(dtype)) for tensor in maps)
-    entries, chance = _entries(plan), _chance(dropout, seed, dtype)
-    results = out.numpy(), top.numpy(), total.numpy()
+    row_max, row_sum = torch.empty(2, batch, heads, 1, outputs, height, width, dtype=dtype).unbind(0)
+    inputs = tuple(flat_view(tensor.to(dtype)) for tensor in maps)
+    neighbours, dropout_parameters = _neighbours(layout), _dropout_parameters(dropout, seed, dtype)
+    results = out.numpy(), row_max.numpy(), row_sum.numpy()
 
     def run(start: int, stop: int) -> None:
-        forward_bands(inputs, tables, plan, entries, chance, start, stop, results)
+        forward_row_blocks(inputs, tables, layout, neighbours, dropout_parameters, start, stop, results)
 
-    in_threads(run, batch * heads * plan.bands)
-    return _pixels_first(out).to(query.dtype), (top + total.log2_())[:, :, 0]
+    in_threads(run, batch * heads * layout.n_row_blocks)
+    # The kernels work in base 2, the saved statistic is a natural logarithm.
+    logsumexp = row_sum.log2_().add_(row_max).mul_(1 / LOG2_E)[:, :, 0]
+    return _channels_last(out).to(query.dtype), logsumexp
 
 
 def backward(
@@ -103,12 +116,14 @@ def backward(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of query, key, value, position and bias (where there is one), from what :func:`forward` returned."""
-    given = query, key, value
-    maps = [_planar_like(tensor) for tensor in given]
-    to_position, _, to_bias = _slopes(maps, grad_out, given, position, None, bias, out, logsumexp, dropout, seed)
-    to_query, to_key, to_value = (_pixels_first(planar).to(query.dtype) for planar in maps)
-    return to_query, to_key, to_value, to_position, to_bias
+    """Gradients of query, key, value, position and bias (None without one), from the results of :func:`forward`."""
+    inputs = query, key, value
+    grads = [_zeros_channels_first(tensor) for tensor in inputs]
+    grad_position, _, grad_bias = _backward(
+        grads, grad_out, inputs, position, None, bias, out, logsumexp, dropout, seed
+    )
+    grad_query, grad_key, grad_value = (_channels_last(grad).to(query.dtype) for grad in grads)
+    return grad_query, grad_key, grad_value, grad_position, grad_bias
 
 
 def backward_projected(
@@ -122,17 +137,17 @@ def backward_projected(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of projected, position, element and bias, as :func:`backward`."""
-    given = unprojected(projected)
-    maps = torch.zeros(projected.shape, dtype=_working(projected))
-    slopes = _slopes([maps] * 3, grad_out, given, position, element, bias, out, logsumexp, dropout, seed)
-    return maps.to(projected.dtype), *slopes
+    """Gradients of projected, position, element and bias, from the results of :func:`forward_projected`."""
+    inputs = unprojected(projected)
+    grad = torch.zeros(projected.shape, dtype=_compute_dtype(projected))
+    grad_tables = _backward([grad] * 3, grad_out, inputs, position, element, bias, out, logsumexp, dropout, seed)
+    return grad.to(projected.dtype), *grad_tables
 
 
-def _slopes(
-    maps: list[Tensor],
+def _backward(
+    grads: list[Tensor],
     grad_out: Tensor,
-    given: tuple[Tensor, Tensor, Tensor],
+    maps: tuple[Tensor, Tensor, Tensor],
     position: Tensor,
     element: Tensor | None,
     bias: Tensor | None,
@@ -141,131 +156,144 @@ def _slopes(
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients of position, of element and of bias; those of query, key and value are added to ``maps``.
+    """Gradients of position, element and bias; those of query, key and value are added to ``grads``.
 
-    Zeros (b, n, d, elements, h, w) for each of them, or three times the same (b, 3, n, d, elements, h, w).
+    ``grads`` are zeros, (b, n, d, elements, h, w) each, or three times the same tensor (b, 3, n, d, elements, h, w).
     """
-    plan = make_plan(*given, position)
-    dtype = _working(given[0])
-    inputs = tuple(flat(tensor.to(dtype)) for tensor in (*given, grad_out, out, logsumexp))
-    tables, chance = _tables(plan, position, element, bias, dtype), _chance(dropout, seed, dtype)
-    entries = _entries(plan)
-    batch, heads, outputs = plan.shape[:3]
-    parts = min(_PARTS, batch * plan.bands)
-    channels = position.shape[-1] + (bias is not None), tables[1].shape[3] - 1
+    layout = make_layout(*maps, position)
+    dtype = _compute_dtype(maps[0])
+    inputs = tuple(flat_view(tensor.to(dtype)) for tensor in (*maps, grad_out, out, logsumexp))
+    tables = _pack_tables(layout, position, element, bias, dtype)
+    neighbours, dropout_parameters = _neighbours(layout), _dropout_parameters(dropout, seed, dtype)
+    batch, heads, outputs = layout.shape[:3]
+    parts = min(_PARTS, batch * layout.n_row_blocks)
+    table_channels = position.shape[-1] + (bias is not None), tables[1].shape[3] - 1
     partial = [
-        np.zeros((heads, parts, outputs, table.shape[2], count), table.dtype)
-        for table, count in zip(tables, channels, strict=True)
+        np.zeros((heads, parts, outputs, table.shape[2], channels), table.dtype)
+        for table, channels in zip(tables, table_channels, strict=True)
     ]
-    joined = int(maps[0].ndim == 7)
-    written = (*(planar.flatten(0, -6).numpy() for planar in maps), *partial)
-    # The rows that a band's window reaches belong to other bands too: only every so many are computed together.
-    phases = min(plan.bands, 1 + math.ceil(2 * plan.reach[0] / plan.band))
-    for phase in range(phases):
+    is_projected = int(grads[0].ndim == 7)
+    results = (*(grad.flatten(0, -6).numpy() for grad in grads), *partial)
+    # Row blocks that are this far apart do not add to the same rows.
+    n_phases = min(layout.n_row_blocks, 1 + math.ceil(2 * layout.radius[0] / layout.block_rows))
+    for phase in range(n_phases):
 
-        def run(start: int, stop: int, first: int = phase) -> None:
-            backward_bands(inputs, tables, plan, entries, chance, joined, first, phases, start, stop, written)
+        def run(start: int, stop: int, phase: int = phase) -> None:
+            backward_row_blocks(
+                inputs, tables, layout, neighbours, dropout_parameters, is_projected, phase, n_phases, start, stop,
+                results,
+            )  # fmt: skip
 
         in_threads(run, heads * parts)
     keys, window_y, window_x = position.shape[2:5]
-    codes, kinds = (_reduced_parts(table) for table in partial)  # (heads, outputs, codes or keys, channels)
-    codes = codes[:, :, : window_y * window_x * keys].unflatten(2, (window_y, window_x, keys)).movedim(4, 2)
-    to_position = _reduced_heads(codes[..., : position.shape[-1]], len(position)).to(position.dtype)
-    to_bias = None if bias is None else _reduced_heads(codes[..., -1], len(bias)).to(bias.dtype)
-    to_element = None if element is None else _reduced_heads(kinds, len(element)).to(element.dtype)
-    return to_position, to_element, to_bias
+    by_position, by_element = (_sum_parts(table) for table in partial)  # (heads, outputs, entries, channels)
+    by_position = by_position[:, :, : window_y * window_x * keys]
+    by_position = by_position.unflatten(2, (window_y, window_x, keys)).movedim(4, 2)
+    grad_position = _sum_heads(by_position[..., : position.shape[-1]], len(position)).to(position.dtype)
+    grad_bias = None if bias is None else _sum_heads(by_position[..., -1], len(bias)).to(bias.dtype)
+    grad_element = None if element is None else _sum_heads(by_element, len(element)).to(element.dtype)
+    return grad_position, grad_element, grad_bias
 
 
 def peak_bytes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, threads: int) -> int:
-    """What is alive at the end of :func:`backward`: all that goes in and comes out, the table's sums and the planes."""
-    plan, number = make_plan(query, key, value, position), 8 if query.dtype == torch.float64 else 4
-    batch, heads, outputs, queries, keys, _, _, channels, value_channels = plan.shape
-    level = batch * heads * outputs * query.shape[3] * query.shape[4]
-    maps = query.numel() + key.numel() + value.numel() + level * value_channels
-    # Inputs and result, and the gradients of all; where their type is shorter than that of the sums, copies in that.
-    held = 2 * maps * query.element_size() + level * number
-    if query.element_size() < number:
-        held += 2 * maps * number
-    parts = min(_PARTS, batch * plan.bands)
-    entries = -(-math.prod(position.shape[2:5]) // plan.unit) * plan.unit
-    row = entries * (channels + 1)
-    table, padded = outputs * row, -(-outputs // SHARE) * SHARE * row
-    tables = 3 * position.numel() + 2 * len(position) * padded + heads * (parts + 1) * table
-    workers = min(threads, max(heads * parts, batch * heads * plan.bands))
-    planes = (queries + 2 * keys) * (channels + 1) + (2 * keys + outputs) * value_channels + 2 * outputs + 1
-    return held + number * (tables + workers * (planes * plan.size + table * HALF))
+    """Bytes alive at the end of :func:`backward`: inputs, results, gradients, table sums and thread workspaces."""
+    layout, number_bytes = make_layout(query, key, value, position), 8 if query.dtype == torch.float64 else 4
+    batch, heads, outputs, queries, keys, _, _, channels, value_channels = layout.shape
+    n_queries = batch * heads * outputs * query.shape[3] * query.shape[4]
+    maps = query.numel() + key.numel() + value.numel() + n_queries * value_channels
+    # Inputs, output and the gradients of all; copies in the compute dtype where that is wider; logsumexp.
+    tensors = 2 * maps * query.element_size() + n_queries * number_bytes
+    if query.element_size() < number_bytes:
+        tensors += 2 * maps * number_bytes
+    parts = min(_PARTS, batch * layout.n_row_blocks)
+    entries = -(-math.prod(position.shape[2:5]) // layout.unit) * layout.unit
+    per_output = entries * (channels + 1)
+    table, packed_table = outputs * per_output, -(-outputs // OUTPUT_BLOCK) * OUTPUT_BLOCK * per_output
+    tables = 3 * position.numel() + 2 * len(position) * packed_table + heads * (parts + 1) * table
+    workers = min(threads, max(heads * parts, batch * heads * layout.n_row_blocks))
+    padded_maps = (queries + 2 * keys) * (channels + 1) + (2 * keys + outputs) * value_channels + 2 * outputs + 1
+    workspace = padded_maps * layout.map_size + table * SIMD_LANES
+    return tensors + number_bytes * (tables + workers * workspace)
 
 
-def _planar_like(tensor: Tensor) -> Tensor:
-    """Zeros for a map (b, n, g, h, w, d), as (b, n, d, g, h, w)."""
+def _zeros_channels_first(tensor: Tensor) -> Tensor:
+    """Zeros (b, n, d, g, h, w) for the gradient of a tensor (b, n, g, h, w, d)."""
     batch, heads, elements, height, width, channels = tensor.shape
-    return torch.zeros(batch, heads, channels, elements, height, width, dtype=_working(tensor))
+    return torch.zeros(batch, heads, channels, elements, height, width, dtype=_compute_dtype(tensor))
 
 
-def _pixels_first(planar: Tensor) -> Tensor:
+def _channels_last(tensor: Tensor) -> Tensor:
     """(b, n, d, g, h, w) -> (b, n, g, h, w, d), a view."""
-    return planar.permute(0, 1, 3, 4, 5, 2)
+    return tensor.permute(0, 1, 3, 4, 5, 2)
 
 
-def _working(tensor: Tensor) -> torch.dtype:
+def _compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _chance(dropout: float, seed: Tensor | None, dtype: torch.dtype) -> tuple[int, int, np.ndarray]:
-    """Seed, threshold of the hash and the factor of what is kept."""
+def _dropout_parameters(dropout: float, seed: Tensor | None, dtype: torch.dtype) -> tuple[int, int, np.ndarray]:
+    """Seed, threshold of the 16-bit hash (0 without dropout) and the factor (1,) of the weights that are kept."""
     threshold = min(math.ceil(dropout * 2**16), 2**16 - 1)
     factor = np.array([1 / (1 - threshold / 2**16)], np.float64 if dtype == torch.float64 else np.float32)
     return 0 if seed is None else int(seed), threshold, factor
 
 
-def _tables(
-    plan: Plan, position: Tensor, element: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+def _pack_tables(
+    layout: Layout, position: Tensor, element: Tensor | None, bias: Tensor | None, dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Codes by offset and key, or by offset, and codes by key: (heads, outputs / SHARE, codes, channels + 1, SHARE).
+    """Position and element table as (heads or 1, output blocks, entries, channels + 1, OUTPUT_BLOCK) arrays.
 
-    Behind the channels stands the bias. The first are ordered by row of the window, so that the rows inside of the
-    image are consecutive, and by key last: neighbours lie in planes of their own. What fills a unit of entries is
-    infinitely far. Where keys have no codes of their own the second have no channels.
+    The last channel holds the bias, times log2(e). Entries of the position table are ordered by window row, window
+    column and key: the neighbours inside the image are then consecutive, and so are those that share an entry of the
+    element table or of the position table. Entries that fill the last unit have a bias of -HUGE. Without an element
+    table the second array has no channels, and a bias of zero.
     """
     shape = (max(len(position), 1 if bias is None else len(bias)), *position.shape[1:5])
-    added = torch.zeros(shape, dtype=dtype) if bias is None else LOG2_E * bias.detach().to(dtype).expand(shape)
-    full = torch.cat([position.detach().to(dtype).expand(*shape, -1), added[..., None]], -1)
-    codes = full.permute(0, 1, 3, 4, 2, 5).flatten(2, 4)  # (heads, outputs, codes, channels + 1)
-    spare = torch.zeros(*codes.shape[:2], -codes.shape[2] % (plan.unit // plan.share), codes.shape[3])
-    spare[..., -1] = -FAR
+    biases = torch.zeros(shape, dtype=dtype) if bias is None else LOG2_E * bias.detach().to(dtype).expand(shape)
+    full = torch.cat([position.detach().to(dtype).expand(*shape, -1), biases[..., None]], -1)
+    entries = full.permute(0, 1, 3, 4, 2, 5).flatten(2, 4)  # (heads, outputs, entries, channels + 1)
+    n_padding = -entries.shape[2] % (layout.unit // layout.keys_per_position)
+    padding = torch.zeros(*entries.shape[:2], n_padding, entries.shape[3], dtype=dtype)
+    padding[..., -1] = -HUGE
     if element is None:
-        kinds = torch.zeros(1, shape[1], plan.shape[4], 1, dtype=dtype)
+        elements = torch.zeros(1, shape[1], layout.shape[4], 1, dtype=dtype)
     else:
-        kinds = torch.nn.functional.pad(element.detach().to(dtype), (0, 1))
-    first, second = (_in_groups(table) for table in (torch.cat([codes, spare.to(dtype)], 2), kinds))
-    return first, second
+        elements = torch.nn.functional.pad(element.detach().to(dtype), (0, 1))
+    return _in_output_blocks(torch.cat([entries, padding], 2)), _in_output_blocks(elements)
 
 
-def _in_groups(table: Tensor) -> np.ndarray:
-    """(heads, outputs, codes, channels) -> (heads, outputs / SHARE, codes, channels, SHARE)"""
-    padded = torch.nn.functional.pad(table, (0, 0, 0, 0, 0, -table.shape[1] % SHARE))
-    return padded.unflatten(1, (-1, SHARE)).permute(0, 1, 3, 4, 2).contiguous().numpy()
+def _in_output_blocks(table: Tensor) -> np.ndarray:
+    """(heads, outputs, entries, channels) -> (heads, output blocks, entries, channels, OUTPUT_BLOCK)"""
+    padded = torch.nn.functional.pad(table, (0, 0, 0, 0, 0, -table.shape[1] % OUTPUT_BLOCK))
+    return padded.unflatten(1, (-1, OUTPUT_BLOCK)).permute(0, 1, 3, 4, 2).contiguous().numpy()
 
 
 @lru_cache(maxsize=64)
-def _entries(plan: Plan) -> tuple[np.ndarray, ...]:
-    """For each entry how far from the tile its key and its value lie in their planes, and the index of its weight; for
-    each of a chunk, from its start, the row of its code and that of its key."""
-    keys, channels, value_channels = plan.shape[4], plan.shape[7], plan.shape[8]
-    window_y, window_x = 2 * plan.reach[0] + 1, 2 * plan.reach[1] + 1
+def _neighbours(layout: Layout) -> tuple[np.ndarray, ...]:
+    """Index arrays of the neighbours: key_offsets, value_offsets, weight_index, position_rows, element_rows.
+
+    For each neighbour, in the order of the position table: the offsets of its key and its value in the padded maps,
+    relative to the query's pixel, and the index of its weight among those of a query. For each neighbour of a chunk:
+    where its row of position scores and its row of element scores start.
+    """
+    keys, channels, value_channels = layout.shape[4], layout.shape[7], layout.shape[8]
+    window_y, window_x = 2 * layout.radius[0] + 1, 2 * layout.radius[1] + 1
     y, x, element = (
         axis.ravel() for axis in np.meshgrid(np.arange(window_y), np.arange(window_x), np.arange(keys), indexing="ij")
     )
-    shift = (y - plan.reach[0]) * plan.line + x - plan.reach[1]
-    key, value = (element * planes * plan.size + shift for planes in (channels + 1, value_channels))
-    index = element * window_y * window_x + y * window_x + x
-    spare, within = -len(y) % plan.unit, np.arange(plan.chunk)
-    padded = (np.pad(array, (0, spare)) for array in (key, value, index))
-    return tuple(array.astype(np.int64) for array in (*padded, within // plan.share * ROW, within % keys * ROW))
+    shift = (y - layout.radius[0]) * layout.row_stride + x - layout.radius[1]
+    key_offsets = element * (channels + 1) * layout.map_size + shift
+    value_offsets = element * value_channels * layout.map_size + shift
+    weight_index = element * window_y * window_x + y * window_x + x
+    n_padding, in_chunk = -len(y) % layout.unit, np.arange(layout.chunk)
+    padded = (np.pad(array, (0, n_padding)) for array in (key_offsets, value_offsets, weight_index))
+    position_rows = in_chunk // layout.keys_per_position * QUERY_BLOCK
+    element_rows = in_chunk % keys * QUERY_BLOCK
+    return tuple(array.astype(np.int64) for array in (*padded, position_rows, element_rows))
 
 
-def _reduced_parts(partial: np.ndarray) -> Tensor:
-    """(heads, parts, outputs, codes, channels) -> (heads, outputs, codes, channels), added in their order."""
+def _sum_parts(partial: np.ndarray) -> Tensor:
+    """(heads, parts, outputs, entries, channels) -> (heads, outputs, entries, channels), added in a fixed order."""
     parts = torch.from_numpy(partial).unbind(1)
     total = parts[0].clone()
     for part in parts[1:]:
@@ -273,8 +301,9 @@ def _reduced_parts(partial: np.ndarray) -> Tensor:
     return total
 
 
-def _reduced_heads(gradient: Tensor, heads: int) -> Tensor:
-    if heads == len(gradient):  # an own copy: the table's and the bias's come as parts of one array
+def _sum_heads(gradient: Tensor, heads: int) -> Tensor:
+    """Sum over the first axis where the heads share one table (``heads`` is 1), added in order."""
+    if heads == len(gradient):  # a copy: gradients of position and bias are views of the same array
         return gradient.clone(memory_format=torch.contiguous_format)
     total = gradient[:1].clone(memory_format=torch.contiguous_format)
     for head in gradient[1:]:

@@ -1,6 +1,15 @@
-"""Maps as planes for the compiled loops of group attention: (element, channel, pixel), with a margin for the window.
+"""Memory layout of the CPU attention kernels: padded maps for a block of image rows, and copies into and out of them.
 
-A band of rows of one image and head is copied at a time, so that what the loops read stays in a cache.
+The kernels process one image, one head and one *row block*, some consecutive image rows, at a time, so that everything
+they read stays in a cache. Queries, keys and values of the row block are copied into *padded maps*, flat arrays of
+shape ``(elements, channels, map_size)``. A padded map holds the rows of the block with ``radius[0]`` rows above and
+below it, at a distance of ``row_stride = width + radius[1]`` numbers: the zeros behind a row are the right margin of
+this row and the left margin of the next. So the neighbour at offset (dy, dx) of every pixel lies ``dy * row_stride +
+dx`` numbers further on, and no window needs a bounds check. Keys have one more channel, the mask: 0 inside the image,
+-HUGE outside. In the backward pass queries have one more channel of ones, which gives the gradient of the bias.
+
+The pixels of a row block, margins included, are cut into pixel blocks of PIXEL_BLOCK numbers; results of pixels in the
+margin are computed and not stored. All sizes follow from the shapes of the tensors, never from the number of threads.
 """
 
 import math
@@ -10,230 +19,245 @@ import numpy as np
 from torch import Tensor
 
 from unpose.compiled import compiled
-from unpose.nn.ops.cpu.microkernels import ROW
-from unpose.nn.ops.cpu.rows import copy, inner
-from unpose.nn.ops.cpu.simd import BLOCK, HALF, HASH, WIDTH
+from unpose.nn.ops.cpu.microkernels import QUERY_BLOCK
+from unpose.nn.ops.cpu.rows import copy_row, dot_rows
+from unpose.nn.ops.cpu.simd import HASH_FACTOR, PIXEL_BLOCK, SIMD_LANES, UNROLL
 
-FAR = 1e30
-"""Added to what must not count; finite, so that a lane where nothing counts stays a number."""
-_BAND = 4096  # pixels of a band
-_CHUNK = 4096 // ROW  # entries of a chunk, about: 16 KB of rows
+HUGE = 1e30
+"""Stands for infinity in masks and padding; finite, so that a SIMD lane without any valid neighbour gets no NaN."""
+_ROW_BLOCK_PIXELS = 4096  # approximate number of pixels of a row block
+_CHUNK_NEIGHBOURS = 4096 // QUERY_BLOCK  # approximate number of neighbours in a chunk: 16 KB of scores
 
 
-class Plan(NamedTuple):
-    """Numbers that the loops share; all follow from the shapes."""
+class Layout(NamedTuple):
+    """Sizes that all kernels share; they follow from the shapes of the tensors."""
 
     shape: tuple[int, ...]  # batch, heads, outputs, queries, keys, height, width, channels, value channels
-    reach: tuple[int, int]  # of the window to each side: rows, columns
-    band: int  # rows of a band
-    bands: int
-    line: int  # numbers from one row of a plane to the next
-    origin: int  # where the first pixel of a band is
-    tiles: int
-    size: int  # numbers of a plane
-    share: int  # entries that have a code of the table in common: the keys at an offset, or each its own
-    unit: int  # entries are gone through in multiples of it: whole blocks, and all keys at an offset
-    chunk: int  # entries that are scored before they are used, few enough to stay in the nearest cache
+    radius: tuple[int, int]  # of the window: rows, columns
+    block_rows: int  # image rows in a row block
+    n_row_blocks: int
+    row_stride: int  # numbers from one image row of a padded map to the next
+    origin: int  # index of the row block's first pixel in a padded map
+    n_pixel_blocks: int
+    map_size: int  # numbers of one padded map
+    keys_per_position: int  # neighbours that share an entry of the position table: all keys at an offset, or one
+    unit: int  # neighbours are processed in multiples of it: a multiple of UNROLL and of the number of keys
+    chunk: int  # neighbours whose scores are computed before they are used, few enough for the L1 cache
 
 
-def make_plan(query: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Plan:
+def make_layout(query: Tensor, key: Tensor, value: Tensor, position: Tensor) -> Layout:
+    """Choose block sizes for tensors of these shapes: maps (b, n, g, h, w, d), position (n or 1, o, k, wy, wx, d)."""
     batch, heads, queries, height, width, channels = query.shape
-    outputs, tabled, window_y, window_x = position.shape[1:5]
-    keys, reach = key.shape[2], (window_y // 2, window_x // 2)
+    outputs, table_keys, window_y, window_x = position.shape[1:5]
+    keys, radius = key.shape[2], (window_y // 2, window_x // 2)
     shape = (batch, heads, outputs, queries, keys, height, width, channels, value.shape[-1])
-    bands = max(1, round(height * width / _BAND))
-    band = math.ceil(height / bands)
-    # The margin to the right of a row is the one to the left of the next.
-    line = width + reach[1]
-    # A load that starts on a cache line costs half of one that does not: tiles and planes start on one.
-    origin = -(-(reach[0] * line + reach[1]) // HALF) * HALF
-    tiles = -(-band * line // WIDTH)
-    size, unit = 2 * origin + tiles * WIDTH, math.lcm(BLOCK, keys)
-    chunk = unit * max(1, _CHUNK // unit)
-    return Plan(shape, reach, band, -(-height // band), line, origin, tiles, size, keys // tabled, unit, chunk)
+    block_rows = math.ceil(height / max(1, round(height * width / _ROW_BLOCK_PIXELS)))
+    row_stride = width + radius[1]
+    # Pixel blocks and padded maps start on a cache line: a load that crosses one costs twice as much.
+    origin = -(-(radius[0] * row_stride + radius[1]) // SIMD_LANES) * SIMD_LANES
+    n_pixel_blocks = -(-block_rows * row_stride // PIXEL_BLOCK)
+    unit = math.lcm(UNROLL, keys)
+    return Layout(
+        shape,
+        radius,
+        block_rows,
+        n_row_blocks=-(-height // block_rows),
+        row_stride=row_stride,
+        origin=origin,
+        n_pixel_blocks=n_pixel_blocks,
+        map_size=2 * origin + n_pixel_blocks * PIXEL_BLOCK,
+        keys_per_position=keys // table_keys,
+        unit=unit,
+        chunk=unit * max(1, _CHUNK_NEIGHBOURS // unit),
+    )
 
 
-def flat(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
-    """A tensor of any layout as its numbers in memory and its strides: the loops are compiled for one layout only."""
+def flat_view(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The memory of a tensor as a flat array, and its strides: so kernels are compiled once for all memory layouts."""
     tensor = tensor.detach()
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.as_strided((span,), (1,)).numpy(), tensor.stride()
 
 
 @compiled
-def reached(tile, tiles, first_row, plan):  # type: ignore[no-untyped-def]
-    """The entries, in whole units, whose rows of the window meet the image from some pixel of some tiles."""
-    height, reach = plan.shape[5], plan.reach[0]
-    per_row = plan.shape[4] * (2 * plan.reach[1] + 1)
-    top = first_row + tile * WIDTH // plan.line
-    bottom = min(first_row + ((tile + tiles) * WIDTH - 1) // plan.line, height - 1)
-    lowest, highest = max(-reach, -bottom), min(reach, height - 1 - top)
-    first = (lowest + reach) * per_row // plan.unit * plan.unit
-    end = ((highest + reach + 1) * per_row + plan.unit - 1) // plan.unit * plan.unit
+def neighbour_range(pixel_block, n_blocks, first_row, layout):  # type: ignore[no-untyped-def]
+    """Range of neighbours, in whole units, whose window rows lie in the image for some pixel of these pixel blocks."""
+    height, radius = layout.shape[5], layout.radius[0]
+    per_row = layout.shape[4] * (2 * layout.radius[1] + 1)
+    top = first_row + pixel_block * PIXEL_BLOCK // layout.row_stride
+    bottom = min(first_row + ((pixel_block + n_blocks) * PIXEL_BLOCK - 1) // layout.row_stride, height - 1)
+    lowest, highest = max(-radius, -bottom), min(radius, height - 1 - top)
+    first = (lowest + radius) * per_row // layout.unit * layout.unit
+    end = ((highest + radius + 1) * per_row + layout.unit - 1) // layout.unit * layout.unit
     return first, max(first, end)
 
 
 @compiled
-def room(count, dtype):  # type: ignore[no-untyped-def]
-    """Numbers that start on a cache line."""
-    room = np.empty(count + 64, dtype)
-    skip = (-room.ctypes.data) % 64 // room.itemsize
-    return room[skip : skip + count]
+def aligned_empty(count, dtype):  # type: ignore[no-untyped-def]
+    """Uninitialised array (count,) that starts on a cache line."""
+    memory = np.empty(count + 64, dtype)
+    skip = (-memory.ctypes.data) % 64 // memory.itemsize
+    return memory[skip : skip + count]
 
 
 @compiled
-def make_planes(plan, like):  # type: ignore[no-untyped-def]
-    """Room for queries, keys, values, gradients, levels, deltas and pixel numbers of one band, and for the gradients of
-    keys and values."""
-    _, _, outputs, queries, keys, _, _, channels, value_channels = plan.shape
-    size, dtype = plan.size, like.dtype
+def make_backward_maps(layout, dtype_like):  # type: ignore[no-untyped-def]
+    """Uninitialised padded maps of the backward pass for one row block.
+
+    query, key, value, grad_out, logsumexp, delta, pixel_hashes, grad_key, grad_value.
+    """
+    _, _, outputs, queries, keys, _, _, channels, value_channels = layout.shape
+    size, dtype = layout.map_size, dtype_like.dtype
     return (
-        room(queries * (channels + 1) * size, dtype),
-        room(keys * (channels + 1) * size, dtype),
-        room(keys * value_channels * size, dtype),
-        room(outputs * value_channels * size, dtype),
-        room(outputs * size, dtype),
-        room(outputs * size, dtype),
+        aligned_empty(queries * (channels + 1) * size, dtype),
+        aligned_empty(keys * (channels + 1) * size, dtype),
+        aligned_empty(keys * value_channels * size, dtype),
+        aligned_empty(outputs * value_channels * size, dtype),
+        aligned_empty(outputs * size, dtype),
+        aligned_empty(outputs * size, dtype),
         np.zeros(size, np.uint32),
-        room(keys * (channels + 1) * size, dtype),
-        room(keys * value_channels * size, dtype),
+        aligned_empty(keys * (channels + 1) * size, dtype),
+        aligned_empty(keys * value_channels * size, dtype),
     )
 
 
 @compiled
-def load(inputs, b, n, first_row, plan, factor, planes):  # type: ignore[no-untyped-def]
-    """Fill the planes of a band, queries times the factor; gradients of keys and values begin with zero."""
-    query, key, value, grad, out, level = inputs
-    ask, have, give, wanted, levels, deltas, pixels, keyed, valued = planes
-    _, _, outputs, queries, keys, _, _, channels, value_channels = plan.shape
-    one = ask.dtype.type(1)
-    pack(query, b, n, queries, channels, 1, first_row, plan, factor, one, one, ask)
-    pack(key, b, n, keys, channels, 1, first_row, plan, one, -ask.dtype.type(FAR), one - one, have)
-    pack(value, b, n, keys, value_channels, 0, first_row, plan, one, one, one, give)
-    pack(grad, b, n, outputs, value_channels, 0, first_row, plan, one, one, one, wanted)
-    _pack_levels(level, grad, out, b, n, first_row, plan, levels, deltas)
-    number(first_row, plan, pixels)
-    fill(keyed, one - one)
-    fill(valued, one - one)
+def fill_backward_maps(inputs, b, n, first_row, layout, query_scale, log2_e, maps):  # type: ignore[no-untyped-def]
+    """Fill the padded maps of the backward pass for image b, head n and the row block that starts at ``first_row``."""
+    query, key, value, grad_out, out, logsumexp = inputs
+    padded_query, padded_key, padded_value, padded_grad, padded_lse, deltas, pixel_hashes, grad_key, grad_value = maps
+    _, _, outputs, queries, keys, _, _, channels, value_channels = layout.shape
+    one, zero = padded_query.dtype.type(1), padded_query.dtype.type(0)
+    pack_map(query, b, n, queries, channels, 1, first_row, layout, query_scale, one, one, padded_query)
+    pack_map(key, b, n, keys, channels, 1, first_row, layout, one, -padded_query.dtype.type(HUGE), zero, padded_key)
+    pack_map(value, b, n, keys, value_channels, 0, first_row, layout, one, one, one, padded_value)
+    pack_map(grad_out, b, n, outputs, value_channels, 0, first_row, layout, one, one, one, padded_grad)
+    _pack_statistics(logsumexp, grad_out, out, b, n, first_row, layout, log2_e, padded_lse, deltas)
+    pack_pixel_hashes(first_row, layout, pixel_hashes)
+    fill(grad_key, zero)
+    fill(grad_value, zero)
 
 
 @compiled
-def pack(source, b, n, elements, channels, extra, first_row, plan, factor, outside, inside, planes):  # type: ignore[no-untyped-def]
-    """A band of one image and head, (element, row, column, channel), into planes with zeros around it.
+def pack_map(source, b, n, elements, channels, extra, first_row, layout, factor, outside, inside, padded):  # type: ignore[no-untyped-def]
+    """Copy a row block and its margin, times a factor, into padded maps (elements, channels + extra, map_size).
 
-    An extra plane for each element holds one number outside of the image and another inside.
+    ``source`` is the :func:`flat_view` of a (b, n, elements, h, w, channels) tensor. The extra channel, if ``extra`` is
+    1, holds the number ``inside`` in the image and ``outside`` elsewhere.
     """
     numbers, strides = source
-    height, width, reach_y, line, size = plan.shape[5], plan.shape[6], plan.reach[0], plan.line, plan.size
-    next_x, next_c = np.uintp(strides[4]), np.uintp(strides[5])
+    height, width, radius, size = layout.shape[5], layout.shape[6], layout.radius[0], layout.map_size
+    # Unsigned indices: numba tests signed ones for wraparound at every access.
+    x_stride, channel_stride = np.uintp(strides[4]), np.uintp(strides[5])
     for element in range(elements):
         start = element * (channels + extra) * size
-        fill(planes[start : start + channels * size], factor - factor)
-        fill(planes[start + channels * size : start + (channels + extra) * size], outside)
-        for row in range(max(0, first_row - reach_y), min(height, first_row + plan.band + reach_y)):
+        fill(padded[start : start + channels * size], factor - factor)
+        fill(padded[start + channels * size : start + (channels + extra) * size], outside)
+        for row in range(max(0, first_row - radius), min(height, first_row + layout.block_rows + radius)):
             at = np.uintp(b * strides[0] + n * strides[1] + element * strides[2] + row * strides[3])
-            to = start + plan.origin + (row - first_row) * line
+            to = start + layout.origin + (row - first_row) * layout.row_stride
             for c in range(channels):
                 if strides[4] == 1:
-                    copy(planes, to + c * size, numbers, np.intp(at) + c * strides[5], width, factor)
+                    copy_row(padded, to + c * size, numbers, np.intp(at) + c * strides[5], width, factor)
                     continue
-                there, here = np.uintp(to + c * size), at + np.uintp(c) * next_c
+                target, origin = np.uintp(to + c * size), at + np.uintp(c) * channel_stride
                 for x in range(width):
-                    planes[there + np.uintp(x)] = numbers[here + np.uintp(x) * next_x] * factor
+                    padded[target + np.uintp(x)] = numbers[origin + np.uintp(x) * x_stride] * factor
             if extra > 0:
-                there = np.uintp(to + channels * size)
+                target = np.uintp(to + channels * size)
                 for x in range(width):
-                    planes[there + np.uintp(x)] = inside
+                    padded[target + np.uintp(x)] = inside
 
 
 @compiled
-def _pack_levels(level, grad, out, b, n, first_row, plan, levels, deltas):  # type: ignore[no-untyped-def]
-    """Planes of the logarithm of each query's sum and of ``<gradient, out>``, for the rows of a band.
+def _pack_statistics(logsumexp, grad_out, out, b, n, first_row, layout, log2_e, padded_lse, deltas):  # type: ignore[no-untyped-def]
+    """Fill padded maps (outputs, map_size) of the base-2 logsumexp and of delta = <grad_out, out>.
 
-    The rest is infinitely far: no weight there counts.
+    Outside of the row block the logsumexp is HUGE, so that all weights there are zero.
     """
-    outputs, height, width, channels = plan.shape[2], plan.shape[5], plan.shape[6], plan.shape[8]
-    line, size = plan.line, plan.size
-    (numbers, by_level), (slopes, by_slope), (values, by_value) = level, grad, out
-    fill(levels, levels.dtype.type(FAR))
+    outputs, height, width, channels = layout.shape[2], layout.shape[5], layout.shape[6], layout.shape[8]
+    (lse, lse_strides), (grads, grad_strides), (outs, out_strides) = logsumexp, grad_out, out
+    fill(padded_lse, padded_lse.dtype.type(HUGE))
     fill(deltas, deltas.dtype.type(0))
     for h in range(outputs):
-        for row in range(first_row, min(height, first_row + plan.band)):
-            to = h * size + plan.origin + (row - first_row) * line
-            one = b * by_level[0] + n * by_level[1] + h * by_level[2] + row * by_level[3]
-            two = b * by_slope[0] + n * by_slope[1] + h * by_slope[2] + row * by_slope[3]
-            three = b * by_value[0] + n * by_value[1] + h * by_value[2] + row * by_value[3]
+        for row in range(first_row, min(height, first_row + layout.block_rows)):
+            to = h * layout.map_size + layout.origin + (row - first_row) * layout.row_stride
+            lse_at = b * lse_strides[0] + n * lse_strides[1] + h * lse_strides[2] + row * lse_strides[3]
+            grad_at = b * grad_strides[0] + n * grad_strides[1] + h * grad_strides[2] + row * grad_strides[3]
+            out_at = b * out_strides[0] + n * out_strides[1] + h * out_strides[2] + row * out_strides[3]
             for x in range(width):
-                levels[np.uintp(to + x)] = numbers[np.uintp(one + x * by_level[4])]
-            if by_slope[4] == 1 and by_value[4] == 1:
-                inner(deltas, to, slopes, two, by_slope[5], values, three, by_value[5], channels, width)
+                padded_lse[np.uintp(to + x)] = lse[np.uintp(lse_at + x * lse_strides[4])] * log2_e
+            if grad_strides[4] == 1 and out_strides[4] == 1:
+                dot_rows(deltas, to, grads, grad_at, grad_strides[5], outs, out_at, out_strides[5], channels, width)
                 continue
             for x in range(width):
                 total = deltas.dtype.type(0)
                 for c in range(channels):
-                    slope = slopes[np.uintp(two + x * by_slope[4] + c * by_slope[5])]
-                    total += slope * values[np.uintp(three + x * by_value[4] + c * by_value[5])]
+                    grad = grads[np.uintp(grad_at + x * grad_strides[4] + c * grad_strides[5])]
+                    total += grad * outs[np.uintp(out_at + x * out_strides[4] + c * out_strides[5])]
                 deltas[np.uintp(to + x)] = total
 
 
 @compiled
-def number(first_row, plan, pixels):  # type: ignore[no-untyped-def]
-    """What each pixel adds to the index of its weights, times HASH, in a plane."""
-    height, width, reach_y, line = plan.shape[5], plan.shape[6], plan.reach[0], plan.line
-    weights = plan.shape[4] * (2 * reach_y + 1) * (2 * plan.reach[1] + 1)  # of one query
-    for row in range(max(0, first_row - reach_y), min(height, first_row + plan.band + reach_y)):
-        to = plan.origin + (row - first_row) * line
+def pack_pixel_hashes(first_row, layout, pixel_hashes):  # type: ignore[no-untyped-def]
+    """Fill a padded map with each pixel's part of the index of its weights, times HASH_FACTOR modulo 2^32."""
+    height, width, radius = layout.shape[5], layout.shape[6], layout.radius[0]
+    weights_per_query = layout.shape[4] * (2 * radius + 1) * (2 * layout.radius[1] + 1)
+    for row in range(max(0, first_row - radius), min(height, first_row + layout.block_rows + radius)):
+        to = layout.origin + (row - first_row) * layout.row_stride
         for x in range(width):
-            index = np.uint64((row * width + x) * weights)
-            pixels[np.uintp(to + x)] = np.uint32((index * np.uint64(HASH)) & np.uint64(0xFFFFFFFF))
+            index = np.uint64((row * width + x) * weights_per_query)
+            pixel_hashes[np.uintp(to + x)] = np.uint32((index * np.uint64(HASH_FACTOR)) & np.uint64(0xFFFFFFFF))
 
 
 @compiled
-def unpack(rows, member, factor, tile, first_row, plan, target, image, element):  # type: ignore[no-untyped-def]
-    """A member's tile of rows (channels, SHARE, WIDTH), times a factor, into maps (b, n, channels, elements, h, w).
+def store_block(block, output, factor, pixel_block, first_row, layout, target, image, element):  # type: ignore[no-untyped-def]
+    """Store the pixels of one output element of a block (channels, QUERY_BLOCK), times a factor, as image rows.
 
-    ``image`` counts images and heads.
+    ``target`` is (b, n, channels, elements, h, w); ``image`` counts its first two axes together. Pixels in the margin
+    are left out.
     """
     channels, elements, height, width = target.shape[2:]
-    line, stop, lane = plan.line, min(plan.band, height - first_row), 0
-    while lane < WIDTH:
-        y, x = (tile * WIDTH + lane) // line, (tile * WIDTH + lane) % line
-        if y >= stop:
+    row_stride, n_rows, i = layout.row_stride, min(layout.block_rows, height - first_row), 0
+    while i < PIXEL_BLOCK:
+        y, x = (pixel_block * PIXEL_BLOCK + i) // row_stride, (pixel_block * PIXEL_BLOCK + i) % row_stride
+        if y >= n_rows:
             break
-        count = min(line - x, WIDTH - lane)
+        count = min(row_stride - x, PIXEL_BLOCK - i)
         to = ((image * channels * elements + element) * height + first_row + y) * width + x
         for c in range(channels):
-            here = c * ROW + member * WIDTH + lane
-            copy(target, to + c * elements * height * width, rows, here, min(count, width - x), factor)
-        lane += count
+            at = c * QUERY_BLOCK + output * PIXEL_BLOCK + i
+            copy_row(target, to + c * elements * height * width, block, at, min(count, width - x), factor)
+        i += count
 
 
 @compiled
-def add(planes, each, factor, first_row, plan, target, image):  # type: ignore[no-untyped-def]
-    """A band and the rows that its window reaches, times a factor, onto maps (b, n, channels, elements, h, w).
+def add_padded(padded, channels_per_element, factor, first_row, layout, target, image):  # type: ignore[no-untyped-def]
+    """Add a row block and its margin, times a factor, to ``target`` (b, n, channels, elements, h, w).
 
-    ``each`` planes belong to an element; ``image`` counts images and heads.
+    ``padded`` is (elements, channels_per_element, map_size); ``image`` counts the first two axes of the target.
     """
     channels, elements, height, width = target.shape[2:]
-    maps = target.ravel()
+    radius, flat_target = layout.radius[0], target.ravel()
     for element in range(elements):
-        for row in range(max(0, first_row - plan.reach[0]), min(height, first_row + plan.band + plan.reach[0])):
+        for row in range(max(0, first_row - radius), min(height, first_row + layout.block_rows + radius)):
             for c in range(channels):
-                at = (element * each + c) * plan.size + plan.origin + (row - first_row) * plan.line
+                at = (element * channels_per_element + c) * layout.map_size + layout.origin
+                at += (row - first_row) * layout.row_stride
                 to = (((image * channels + c) * elements + element) * height + row) * width
                 for x in range(width):
-                    maps[np.uintp(to + x)] += planes[np.uintp(at + x)] * factor
+                    flat_target[np.uintp(to + x)] += padded[np.uintp(at + x)] * factor
 
 
 @compiled
-def fill(rows, value):  # type: ignore[no-untyped-def]
-    for i in range(rows.size):
-        rows[i] = value
+def fill(array, value):  # type: ignore[no-untyped-def]
+    for i in range(array.size):
+        array[i] = value
 
 
 @compiled
-def multiply(rows, factors):  # type: ignore[no-untyped-def]
-    """Rows (any, SHARE, WIDTH), each times the factors (SHARE, WIDTH)."""
-    for i in range(rows.size // ROW):
-        for lane in range(ROW):
-            rows[np.uintp(i * ROW + lane)] *= factors[np.uintp(lane)]
+def scale_rows(rows, factors):  # type: ignore[no-untyped-def]
+    """Multiply each row of (any, QUERY_BLOCK), given flat, by the factors (QUERY_BLOCK,)."""
+    for row in range(rows.size // QUERY_BLOCK):
+        for i in range(QUERY_BLOCK):
+            rows[np.uintp(row * QUERY_BLOCK + i)] *= factors[np.uintp(i)]

@@ -1,6 +1,7 @@
-"""Lines of numbers that lie side by side in memory, for the planes of group attention on the CPU.
+"""Vector loops over one row of an image, used to copy rows into and out of the padded maps.
 
-The compiler's own loops take the last numbers of a line one by one, and lines of an image are short.
+Numba's own loops process the last numbers of a row one at a time, which is slow because image rows are short. Here the
+last vector overlaps the one before it instead.
 """
 
 from collections.abc import Callable
@@ -8,43 +9,44 @@ from typing import Any
 
 from numba.core import cgutils
 
-from unpose.nn.ops.cpu.simd import HALF, I64, Lanes, lane_code
+from unpose.nn.ops.cpu.simd import I64, SIMD_LANES, VectorBuilder, microkernel
 
 
-def _along(lanes: Lanes, count: Any, emit: Callable[[Any, int], None]) -> None:
-    """``emit(first, width)`` for HALF numbers of a line at a time, some twice at its end; one by one if it is short."""
-    builder = lanes.builder
-    with builder.if_else(builder.icmp_signed(">=", count, I64(HALF))) as (long, short):
+def _for_vectors(simd: VectorBuilder, count: Any, emit: Callable[[Any, int], None]) -> None:
+    """``emit(first, width)`` for vectors of SIMD_LANES numbers that cover ``range(count)``; one by one if short."""
+    builder = simd.builder
+    with builder.if_else(builder.icmp_signed(">=", count, I64(SIMD_LANES))) as (long, short):
         with long:
-            with cgutils.for_range(builder, builder.lshr(count, I64(HALF.bit_length() - 1))) as part:
-                emit(lanes.times(part.index, HALF), HALF)
-            emit(lanes.plus(count, -HALF), HALF)
-        with short, cgutils.for_range(builder, count) as part:
-            emit(part.index, 1)
+            with cgutils.for_range(builder, builder.lshr(count, I64(SIMD_LANES.bit_length() - 1))) as vector:
+                emit(simd.times(vector.index, SIMD_LANES), SIMD_LANES)
+            emit(simd.plus(count, -SIMD_LANES), SIMD_LANES)
+        with short, cgutils.for_range(builder, count) as number:
+            emit(number.index, 1)
 
 
-@lane_code
-def copy(lanes, target, to, source, at, count, factor):  # type: ignore[no-untyped-def]
-    """A line of numbers, times a factor."""
-
-    def emit(first: Any, width: int) -> None:
-        value = lanes.load(source, lanes.plus(at, first), width)
-        lanes.store(lanes.builder.fmul(value, lanes.splat(factor, width)), target, lanes.plus(to, first))
-
-    _along(lanes, count, emit)
-
-
-@lane_code
-def inner(lanes, target, to, left, left_at, left_stride, right, right_at, right_stride, channels, count):  # type: ignore[no-untyped-def]
-    """``sum_c left_c right_c`` of a line of numbers; channels are a stride apart."""
+@microkernel
+def copy_row(simd, target, target_start, source, source_start, count, factor):  # type: ignore[no-untyped-def]
+    """``target[target_start + i] = factor * source[source_start + i]`` for i < count."""
 
     def emit(first: Any, width: int) -> None:
-        (total,) = lanes.sums(1, width)
-        lanes.builder.store(lanes.vector(width)([0.0] * width), total)
-        with cgutils.for_range(lanes.builder, channels) as channel:
-            a = lanes.plus(lanes.plus(left_at, first), lanes.times(channel.index, left_stride))
-            b = lanes.plus(lanes.plus(right_at, first), lanes.times(channel.index, right_stride))
-            lanes.add(total, lanes.load(left, a, width), lanes.load(right, b, width))
-        lanes.store(lanes.builder.load(total), target, lanes.plus(to, first))
+        value = simd.load(source, simd.plus(source_start, first), width)
+        scaled = simd.builder.fmul(value, simd.broadcast(factor, width))
+        simd.store(scaled, target, simd.plus(target_start, first))
 
-    _along(lanes, count, emit)
+    _for_vectors(simd, count, emit)
+
+
+@microkernel
+def dot_rows(simd, target, target_start, a, a_start, a_stride, b, b_start, b_stride, channels, count):  # type: ignore[no-untyped-def]
+    """``target[i] = sum_c a[i, c] b[i, c]`` for the ``count`` pixels of a row; strides are between channels."""
+
+    def emit(first: Any, width: int) -> None:
+        (total,) = simd.accumulators(1, width)
+        simd.builder.store(simd.vector_type(width)([0.0] * width), total)
+        with cgutils.for_range(simd.builder, channels) as channel:
+            a_at = simd.plus(simd.plus(a_start, first), simd.times(channel.index, a_stride))
+            b_at = simd.plus(simd.plus(b_start, first), simd.times(channel.index, b_stride))
+            simd.accumulate(total, simd.load(a, a_at, width), simd.load(b, b_at, width))
+        simd.store(simd.builder.load(total), target, simd.plus(target_start, first))
+
+    _for_vectors(simd, count, emit)
