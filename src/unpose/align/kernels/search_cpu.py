@@ -206,9 +206,7 @@ def _resolve(builder: Any, sums: Any, table: Any, steps: Any, groups: Any, n_ang
 
 
 @numba.njit(nogil=True, cache=True)
-def _all_pairs(
-    moving: Any, tiles: Any, starts: Any, table: Any, turns: int, scratch: Any, out: Any
-) -> None:
+def _all_pairs(moving: Any, tiles: Any, starts: Any, table: Any, turns: int, scratch: Any, out: Any) -> None:
     """Loop over moving images, tiles of fixed images and blocks of views."""
     (views, sums, best, chosen, angle), (score, pose) = scratch, out
     n_views, n_coefficients, (steps, groups) = moving.shape[1], tiles.shape[1], table.shape[:2]
@@ -256,7 +254,10 @@ def _checked(moving: Any, fixed: Any, starts: Any, n_angles: int) -> tuple[Any, 
     moving, fixed = np.ascontiguousarray(moving, np.complex64), np.asarray(fixed, np.complex64)
     if moving.ndim != 3 or fixed.ndim != 2 or moving.shape[2] != fixed.shape[1] or moving.shape[1] == 0:
         raise ValueError(f"need moving (n, V >= 1, C) and fixed (m, C), got {moving.shape} and {fixed.shape}")
-    size, starts = moving.shape[2], np.asarray(starts, np.int64)
+    size, starts = (
+        moving.shape[2],
+        np.array(starts, np.int64),
+    )  # a copy: for a read-only array the kernel would be compiled again
     if starts.ndim != 1 or len(starts) < 2 or np.any(np.diff(starts) < 0) or starts[0] or starts[-1] != size:
         raise ValueError(f"starts must rise from 0 to C = {size}, got {starts.tolist()}")
     if n_angles < 4 or n_angles % 4:
