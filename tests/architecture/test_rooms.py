@@ -32,6 +32,10 @@ ARROWS = {
 # for one special purpose that would crowd the main door. Every door lists what it offers in ``__all__``.
 SIDE_DOORS = {
     "unpose.cluster.published",  # the paper's method as published
+    "unpose.data.experiments",  # the data of the figures of the invariant attention paper
+    "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
+    "unpose.files.arrays",  # readers of the file formats of public data sets
+    "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }
 
 

@@ -14,11 +14,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.data import Dataset, InputError, MissingData, Split, load
+from unpose.data import Dataset, InputError, MissingDataError, Split, load
 from unpose.data import download as downloads
 from unpose.data.download import Remote, download
 from unpose.data.public import rotated
-from unpose.data.splits import apart, drawn, held_out, marks, packed, unpacked
+from unpose.data.splits import (
+    decode_fingerprints,
+    encode_fingerprints,
+    image_fingerprints,
+    random_split,
+    stratified_split,
+    without_shared_images,
+)
 
 PARTS = ("train", "validation", "test")
 REAL = os.environ.get("UNPOSE_DATA", "")
@@ -101,15 +108,15 @@ def test_places_in_their_order(small, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "rotated-mnist", "cifar-10", "patch-camelyon"])
 def test_what_is_missing_is_said_with_the_places_looked_at(name, tmp_path, monkeypatch):
     monkeypatch.setenv("UNPOSE_DATA", str(tmp_path / "mine"))
-    with pytest.raises(MissingData, match="looked for") as told:
-        load(name, fetch=False)
+    with pytest.raises(MissingDataError, match="looked for") as told:
+        load(name, download=False)
     assert str(tmp_path / "mine") in str(told.value)
     assert str(tmp_path / "cache" / "unpose") in str(told.value)
     assert "http" in str(told.value)
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(MissingData, match="data sets: rotated-mnist, mnist"):
+    with pytest.raises(MissingDataError, match="data sets: rotated-mnist, mnist"):
         load("mnits")
 
 
@@ -119,35 +126,35 @@ def test_an_unknown_name_lists_the_known_ones():
 def test_held_out_parts_share_nothing_and_every_class_is_in_each(rng):
     labels = np.concatenate([np.full(count, label) for label, count in enumerate((3, 17, 101))])
     rng.shuffle(labels)
-    parts = held_out(labels, (0.15, 0.15))
+    parts = stratified_split(labels, (0.15, 0.15))
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
     assert all(np.array_equal(np.unique(labels[part]), [0, 1, 2]) for part in parts)
     assert [np.bincount(labels[part])[2] for part in parts] == [71, 15, 15]
-    again = held_out(labels, (0.15, 0.15))
+    again = stratified_split(labels, (0.15, 0.15))
     assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
-    assert not np.array_equal(parts[1], held_out(labels, (0.15, 0.15), random_state=1)[1])
+    assert not np.array_equal(parts[1], stratified_split(labels, (0.15, 0.15), random_state=1)[1])
 
 
 def test_copies_of_an_image_are_drawn_together(rng):
     images, labels = rng.random((40, 5, 7)), np.arange(40) % 2
     copies = rng.integers(40, size=25)
     whole = Split(np.concatenate([images, images[copies]]), np.concatenate([labels, labels[copies]]))
-    parts = drawn(whole, (0.15, 0.15), ("cat", "dog"))
-    found = [set(marks(part.images)) for part in parts]
+    parts = random_split(whole, (0.15, 0.15), ("cat", "dog"))
+    found = [set(image_fingerprints(part.images)) for part in parts]
     assert sum(map(len, parts)) == 65
     assert sum(map(len, found)) == 40 == len(set().union(*found))
     single = Split(images, labels)
-    chosen = held_out(labels, (0.15, 0.15))
-    for part, numbers in zip(drawn(single, (0.15, 0.15), ()), chosen, strict=True):
+    chosen = stratified_split(labels, (0.15, 0.15))
+    for part, numbers in zip(random_split(single, (0.15, 0.15), ()), chosen, strict=True):
         assert np.array_equal(part.images, images[numbers])  # without copies nothing changes
     with pytest.raises(InputError, match="class 'dog' has too few images: 1, "):
-        drawn(Split(images[[0, 2, 4, 1, 1, 1]], np.array([0, 0, 0, 1, 1, 1])), (0.15, 0.15), ("cat", "dog"))
+        random_split(Split(images[[0, 2, 4, 1, 1, 1]], np.array([0, 0, 0, 1, 1, 1])), (0.15, 0.15), ("cat", "dog"))
 
 
 def test_parts_that_are_given_lose_what_an_earlier_part_has(rng):
     images, labels = rng.random((12, 5, 7)), np.arange(12) % 2
     train, validation, test = (Split(images[n], labels[n]) for n in ([0, 1, 2, 3], [3, 4, 5], [6, 0, 5, 7]))
-    found = apart(Dataset("made", "here", ("cat", "dog"), train, validation, test, ("read",)))
+    found = without_shared_images(Dataset("made", "here", ("cat", "dog"), train, validation, test, ("read",)))
     assert np.array_equal(found.train.images, images[:4])
     assert np.array_equal(found.validation.images, images[4:6])
     assert np.array_equal(found.test.images, images[6:8])
@@ -157,46 +164,46 @@ def test_parts_that_are_given_lose_what_an_earlier_part_has(rng):
         "1 of 3 images for validation left out: they are in training too",
         "2 of 4 images for test left out: they are in training or validation too",
     )
-    with pytest.raises(InputError, match="every image for test is, pixel for pixel, one for training or validation"):
-        apart(Dataset("made", "here", ("cat", "dog"), train, validation, train))
+    with pytest.raises(InputError, match="every image for test is also an image for training or validation"):
+        without_shared_images(Dataset("made", "here", ("cat", "dog"), train, validation, train))
 
 
 def test_an_image_is_known_again_by_its_mark_and_no_other_is_taken_for_it(rng):
     images = rng.random((700, 7, 11, 3), dtype=np.float32)
-    found = marks(images)
+    found = image_fingerprints(images)
     assert len(set(found)) == len(found) == 700
     assert {len(mark) for mark in found} == {6}
-    assert marks(images[500:501]) == found[500:501]  # whatever stands beside it
+    assert image_fingerprints(images[500:501]) == found[500:501]  # whatever stands beside it
     noise = np.float32(6e-8) * rng.choice(np.float32([-1, 1]), images.shape)
-    again = marks(images + noise)  # the last bit of every pixel, as another machine may compute it
+    again = image_fingerprints(images + noise)  # the last bit of every pixel, as another machine may compute it
     assert np.mean([one == other for one, other in zip(found, again, strict=True)]) > 0.98
-    assert not set(found) & set(marks(images[:, ::-1]))
-    assert not set(found) & set(marks(images[..., ::-1]))
-    assert not set(found) & set(marks(images / 2))
+    assert not set(found) & set(image_fingerprints(images[:, ::-1]))
+    assert not set(found) & set(image_fingerprints(images[..., ::-1]))
+    assert not set(found) & set(image_fingerprints(images / 2))
     square = images[..., :7, 0]
-    assert not set(marks(square)) & set(marks(square.transpose(0, 2, 1)))
-    assert marks(np.full((1, 5, 7), np.inf))  # others refuse it
+    assert not set(image_fingerprints(square)) & set(image_fingerprints(square.transpose(0, 2, 1)))
+    assert image_fingerprints(np.full((1, 5, 7), np.inf))  # others refuse it
 
 
 def test_a_dot_is_known_by_its_place_and_an_empty_image_is_one_too():
     dots = np.zeros((35, 5, 7), np.uint8)
     dots[np.arange(35), np.arange(35) // 7, np.arange(35) % 7] = 255
-    assert len(set(marks(dots))) == 35
-    assert len(set(marks(np.zeros((3, 5, 7), np.uint8)))) == 1
+    assert len(set(image_fingerprints(dots))) == 35
+    assert len(set(image_fingerprints(np.zeros((3, 5, 7), np.uint8)))) == 1
 
 
 def test_marks_as_text_and_back(rng):
-    found = set(marks(rng.random((53, 5, 7))))
-    assert unpacked(packed(found), "a file") == found
-    assert unpacked(packed(set()), "a file") == set()
-    assert len(packed(found)) == 8 * 53
-    assert packed(found) == packed(set(sorted(found, reverse=True)))
+    found = set(image_fingerprints(rng.random((53, 5, 7))))
+    assert decode_fingerprints(encode_fingerprints(found), "a file") == found
+    assert decode_fingerprints(encode_fingerprints(set()), "a file") == set()
+    assert len(encode_fingerprints(found)) == 8 * 53
+    assert encode_fingerprints(found) == encode_fingerprints(set(sorted(found, reverse=True)))
 
 
 @pytest.mark.parametrize("text", [17, None, ["AAAAAAAA"], "AAAA", "AAAAAAA!", "AAAAAAA\u00e9"])
 def test_what_is_no_list_of_marks_is_refused(text):
-    with pytest.raises(ValueError, match="a file: its list of learnt images"):
-        unpacked(text, "a file")
+    with pytest.raises(ValueError, match="a file: its list of training images"):
+        decode_fingerprints(text, "a file")
 
 
 def test_rotated_draws_different_images_at_uniform_angles():
@@ -270,13 +277,13 @@ def test_cifar_from_records_from_the_archive_and_from_arrays(tmp_path, rng):
         np.savez(tmp_path / "arrays" / f"cifar10_train_batch{number + 1}.npz", x_train=pixels[number],
                  y_train=records[number, :, 0])  # fmt: skip
     np.savez(tmp_path / "arrays" / "cifar10_test.npz", x_test=pixels[5], y_test=records[5, :, 0])
-    sets = [load("cifar-10", tmp_path / folder, fetch=False) for folder in ("loose", "packed", "arrays")]
+    sets = [load("cifar-10", tmp_path / folder, download=False) for folder in ("loose", "packed", "arrays")]
     assert same(sets[0], sets[1])
     assert same(sets[0], sets[2])
     assert sets[0].train.images.shape == (90, 32, 32, 3)
     assert sets[0].name == "cifar-10"
     (tmp_path / "arrays" / "cifar10_train_batch3.npz").unlink()
-    assert load("cifar-10", tmp_path / "arrays", fetch=False).name == "cifar-10-4-of-5"
+    assert load("cifar-10", tmp_path / "arrays", download=False).name == "cifar-10-4-of-5"
 
 
 def test_patch_camelyon_from_its_six_files(tmp_path, rng):
@@ -302,7 +309,7 @@ def test_digits_need_no_file():
 def test_real_mnist_becomes_rotated_mnist_under_another_name(real_data, monkeypatch):
     monkeypatch.setenv("UNPOSE_DATA", REAL)
     real_data("mnist.npz")
-    found = load("rotated-mnist", fetch=False)
+    found = load("rotated-mnist", download=False)
     assert found.name == "mnist-rotated-unpose"
     assert "not the original" in found.source
     assert [len(getattr(found, part)) for part in PARTS] == [10_000, 2_000, 50_000]
@@ -326,7 +333,7 @@ def test_a_folder_of_class_folders(tmp_path, rng):
     assert found.classes == ("cat", "dog")
     assert [len(getattr(found, part)) for part in PARTS] == [20, 5, 5]
     assert any("dog/torn.png" in note for note in found.notes)
-    assert found.is_drawn
+    assert found.is_random_split
     assert load(str(tmp_path)).name == tmp_path.name
 
 
@@ -339,7 +346,7 @@ def test_a_folder_that_is_divided_already(tmp_path, rng):
     assert [len(getattr(found, part)) for part in PARTS] == [12, 4, 6]
     assert found.channels == 3
     assert "as divided there" in found.source
-    assert not found.is_drawn
+    assert not found.is_random_split
     shutil.copy(tmp_path / "train" / "cat" / "0.png", tmp_path / "test" / "cat" / "again.png")
     again = load(tmp_path)
     assert len(again.test) == 6
@@ -351,7 +358,7 @@ def test_a_folder_that_is_divided_already(tmp_path, rng):
     [
         (["cat/1.png", "cat/2.png", "cat/3.png"], "one class only, 'cat'"),
         (["1.png", "2.png"], "in no class folder"),
-        (["cat/1.png", "dog/1.png", "loose.png"], "1 images lie in no class folder"),
+        (["cat/1.png", "dog/1.png", "loose.png"], "1 images are in no class folder"),
         (
             ["cat/1.png", "cat/2.png", "cat/3.png", "dog/1.png"],
             "class 'dog' has too few images: 1, and at least 3 different",
@@ -376,11 +383,11 @@ def test_an_archive_of_ones_own(tmp_path, small, rng):
     found = load(path)
     assert found.classes[3] == "kind 3"
     assert [len(getattr(found, part)) for part in PARTS] == [40, 10, 10]
-    assert found.is_drawn
+    assert found.is_random_split
     others = 255 - small["x_test"]
     np.savez(path, **small, x_valid=others, y_valid=small["y_test"])
     assert np.array_equal(load(path).validation.images, others)
-    assert not load(path).is_drawn
+    assert not load(path).is_random_split
     np.savez(path, pixels=small["x_train"])
     with pytest.raises(InputError, match="holds pixels; needed: x and y"):
         load(path)
@@ -502,7 +509,7 @@ def test_a_download_that_goes_wrong_leaves_nothing(damage, home, tmp_path):
         Server.short = {name}
     else:
         del Server.files[name]
-    message = {"changed": "SHA-256", "longer": "SHA-256", "short": "broke off after", "gone": "Not Found"}[damage]
+    message = {"changed": "SHA-256", "longer": "SHA-256", "short": "ended after", "gone": "Not Found"}[damage]
     with pytest.raises(InputError, match=message):
         download(home[0], tmp_path / "data")
     assert list((tmp_path / "data").iterdir()) == []

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unpose.data.drawings import CLASSES
+from unpose.data.stroke_drawings import DRAWINGS
 
 Drawing = Callable[..., NDArray[np.float32]]
 
-every_drawing = pytest.mark.parametrize("draw", CLASSES.values(), ids=CLASSES.keys())
+every_drawing = pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS.keys())
 every_size = pytest.mark.parametrize("size", [33, 64, 100])
 
 
@@ -79,14 +79,14 @@ def test_sizes_show_the_same_picture(draw: Drawing) -> None:
 
 
 def test_drawings_differ_from_each_other() -> None:
-    images = [draw(64) for draw in CLASSES.values()]
+    images = [draw(64) for draw in DRAWINGS.values()]
     for i, one in enumerate(images):
         for other in images[i + 1 :]:
             assert _distance(one, other) > 0.4
 
 
 def test_only_the_seven_is_grey() -> None:
-    grey = {name: bool(np.ptp(draw(64), axis=2).max() == 0) for name, draw in CLASSES.items()}
+    grey = {name: bool(np.ptp(draw(64), axis=2).max() == 0) for name, draw in DRAWINGS.items()}
     assert grey == {"crab": False, "seven": True, "creature": False}
 
 

@@ -85,7 +85,7 @@ def test_what_real_folders_contain(tmp_path, picture, rng):
     assert set(reasons(found)) == {"cut.png", "empty.jpg", "words.png", "film.mp4", "one.png", "gone.png"}
     assert reasons(found)["empty.jpg"] == "is empty"
     assert all(reason.isprintable() for reason in reasons(found).values())
-    assert found.notes == ["4 files ignored: hidden, or plainly no image by name"]
+    assert found.notes == ["4 files ignored: hidden, or not an image by name"]
 
 
 def test_links_are_not_followed_in_circles(tmp_path, picture):
@@ -202,8 +202,8 @@ def test_a_picture_too_large_for_the_budget_says_what_to_do(tmp_path, picture):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"size": 3}, "size must be"), ({"memory": 4}, "memory must be"), ({"color": "cmyk"}, "color must be"),
-     ({"jobs": 0}, "jobs must be")],
+    [({"size": 3}, "size must be"), ({"memory": 4}, "memory must be"), ({"colour": "cmyk"}, "colour must be"),
+     ({"n_jobs": 0}, "n_jobs must be")],
 )  # fmt: skip
 def test_options_are_checked(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
@@ -230,7 +230,7 @@ def test_colour_only_where_an_image_truly_is_coloured(tmp_path, rng):
     found = read_images(tmp_path)
     assert found.images.shape == (2, 13, 7)
     np.testing.assert_allclose(found.images[0], found.images[1], atol=1e-6)
-    assert read_images(tmp_path, color="rgb").images.shape == (2, 13, 7, 3)
+    assert read_images(tmp_path, colour="rgb").images.shape == (2, 13, 7, 3)
     colour = np.repeat(grey[..., None], 3, axis=-1)
     colour[5, 3] = (255, 0, 0)
     Image.fromarray(colour).save(tmp_path / "c.png")
@@ -238,7 +238,7 @@ def test_colour_only_where_an_image_truly_is_coloured(tmp_path, rng):
     assert found.images.shape == (3, 13, 7, 3)
     np.testing.assert_allclose(found.images[2], colour / 255, atol=1e-6)
     np.testing.assert_allclose(found.images[0], np.repeat(grey[..., None], 3, axis=-1) / 255, atol=1e-6)
-    assert read_images(tmp_path, color="grey").images.shape == (3, 13, 7)
+    assert read_images(tmp_path, colour="grey").images.shape == (3, 13, 7)
 
 
 def test_constant_images_are_kept(tmp_path):
@@ -309,7 +309,10 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path, picture):
     for k in range(40):
         picture(tmp_path / f"{k}.png", (11 + k % 5, 13))
     seen = []
-    one, many = read_images(tmp_path, jobs=1), read_images(tmp_path, jobs=7, progress=lambda *told: seen.append(told))
+    one, many = (
+        read_images(tmp_path, n_jobs=1),
+        read_images(tmp_path, n_jobs=7, progress=lambda *told: seen.append(told)),
+    )
     assert one.images.tobytes() == many.images.tobytes()
     assert one.names == many.names
     assert seen[-1] == ("images", 40, 40)

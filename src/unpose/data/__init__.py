@@ -1,11 +1,25 @@
-"""Datasets and generators: images and where they come from."""
+"""Data: images from folders and files, public data sets, and generators of posed images with known poses.
+
+=================== ============================================================================================
+:func:`read_images` read a folder, a stack or an array file into one array (``folders``)
+:func:`load`        load a labelled data set by name, from a folder or an ``.npz`` file (``datasets``, ``public``,
+                    ``download``), as a :class:`Dataset` of three :class:`Split` parts (``splits``)
+:func:`posed`       make copies of images at random poses, with the true poses
+:func:`drawings`    three small drawings without symmetry (``stroke_drawings``)
+:func:`credit`      what to cite for a public data set
+=================== ============================================================================================
+
+Two modules are doors of their own: ``unpose.data.splits`` has the fingerprints by which a network recognises its
+training images, ``unpose.data.experiments`` the data of the figures of the invariant attention paper.
+"""
 
 from unpose.data.credits import CREDITS, Credit, credit
 from unpose.data.datasets import NAMES, load
 from unpose.data.folders import ImageSet, InputError, read_images
 from unpose.data.posed import Posed, posed
-from unpose.data.public import MissingData
+from unpose.data.public import MissingDataError
 from unpose.data.splits import Dataset, Split
+from unpose.data.stroke_drawings import drawings
 
 __all__ = [
     "CREDITS",
@@ -14,10 +28,11 @@ __all__ = [
     "Dataset",
     "ImageSet",
     "InputError",
-    "MissingData",
+    "MissingDataError",
     "Posed",
     "Split",
     "credit",
+    "drawings",
     "load",
     "posed",
     "read_images",

@@ -1,4 +1,4 @@
-"""Whose images they are: what to cite for each named data set, and under which licence it is given."""
+"""What to cite for each named data set, and its licence."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,20 @@ from unpose.data.folders import InputError
 
 @dataclass(frozen=True)
 class Credit:
-    """What to say where results on a data set are published."""
+    """What to state when results on a data set are published.
+
+    Parameters
+    ----------
+    citation : str
+        The publication to cite.
+    licence : str
+        The licence of the images.
+
+    Examples
+    --------
+    >>> Credit("A. Author: Ten images, 2020", "CC0").licence
+    'CC0'
+    """
 
     citation: str
     licence: str
@@ -44,11 +57,27 @@ CREDITS = {
         "CC BY 4.0",
     ),
 }
-"""By the names that :func:`unpose.data.load` knows."""
+"""Credits by the names that :func:`unpose.data.load` knows."""
 
 
 def credit(name: str) -> Credit:
-    """Whose images a named data set holds."""
+    """Look up what to cite for a named data set.
+
+    Parameters
+    ----------
+    name : str
+        One of the names that :func:`unpose.data.load` knows.
+
+    Returns
+    -------
+    Credit
+        Citation and licence.
+
+    Examples
+    --------
+    >>> credit("patch-camelyon").licence
+    'CC0'
+    """
     if name not in CREDITS:
         raise InputError(f"no credit is known for the data {name!r}; known: {', '.join(CREDITS)}")
     return CREDITS[name]

@@ -1,8 +1,4 @@
-"""One door for labelled images: ``load("rotated-mnist")``, ``load("cells.npz")``, ``load("photos/")``.
-
-Local files first: below ``root``, or below the folder that ``UNPOSE_DATA`` names and the cache. What is not there is
-downloaded where its checksum is known.
-"""
+"""Loads labelled images by name or path: ``load("rotated-mnist")``, ``load("cells.npz")``, ``load("photos/")``."""
 
 import os
 from pathlib import Path
@@ -11,13 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unpose.data.folders import Colour, InputError, Progress, read_images
-from unpose.data.public import READERS, MissingData, Place
-from unpose.data.splits import DRAWN, Dataset, Split, apart, drawn, integers, with_validation
-from unpose.files.arrays import first_of, is_folder, member_names, read_member
-from unpose.files.frames import Unreadable, printable
+from unpose.data.public import READERS, Location, MissingDataError
+from unpose.data.splits import (
+    RANDOM_SPLIT,
+    Dataset,
+    Split,
+    integer_labels,
+    random_split,
+    with_validation,
+    without_shared_images,
+)
+from unpose.files import UnreadableError, printable_name
+from unpose.files.arrays import array_names, first_existing, is_folder, read_array
 
 _FOLDER_SHARES = (0.15, 0.15)
-"""Validation and test, of a folder that is not divided."""
+"""Validation and test shares of a folder that is not divided into parts."""
 
 _SPLIT_FOLDERS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
@@ -26,7 +30,7 @@ _SPLIT_FOLDERS = {
 
 
 NAMES = tuple(READERS)
-"""The data sets that :func:`load` knows by name."""
+"""Names of the data sets that :func:`load` knows."""
 
 
 def load(
@@ -34,119 +38,140 @@ def load(
     root: str | os.PathLike[str] | None = None,
     *,
     size: int | None = None,
-    color: Colour = "auto",
-    fetch: bool = True,
+    colour: Colour = "auto",
+    download: bool = True,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set by its name, or by the path of a folder or an ``.npz`` file.
+    """Load a labelled data set by its name, or from a folder or an ``.npz`` file.
 
     Parameters
     ----------
-    name : one of :data:`NAMES`, a folder, or an ``.npz`` file
-        A folder holds one folder of images per class (``cat/1.png``), or such folders below ``train``, ``validation``
-        and ``test``. An ``.npz`` holds ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test`` and
-        perhaps ``x_valid``, ``y_valid``; names of classes in ``class_names``.
-    root : where to look, instead of the folder that ``UNPOSE_DATA`` names and the cache
-        In it, and in a folder of the set's name below it. Downloads go there too.
-    size, color : longer side in pixels and colour of the images of a folder; see :func:`unpose.data.read_images`
-    fetch : whether files that are not there may be downloaded
-    progress : called with a stage, how much is done, and of how much
+    name : str or path
+        One of :data:`NAMES`, a folder, or an ``.npz`` file. A folder holds one folder of images per class
+        (``cat/1.png``), or such folders below ``train``, ``validation`` and ``test``. An ``.npz`` file holds ``x`` and
+        ``y``, or ``x_train``, ``y_train``, ``x_test``, ``y_test`` and optionally ``x_valid``, ``y_valid``; names of
+        classes in ``class_names``.
+    root : str or path, optional
+        The folder to look in and to download to, also in a folder of the set's name below it. By default, the folder
+        named by the environment variable ``UNPOSE_DATA`` and the cache.
+    size : int, optional
+        Longer side of the images of a folder in pixels; see :func:`unpose.data.read_images`.
+    colour : {"auto", "grey", "rgb"}, default "auto"
+        Colour of the images of a folder; see :func:`unpose.data.read_images`.
+    download : bool, default True
+        Whether missing files may be downloaded; only files with a known checksum are.
+    progress : callable, optional
+        Called with a stage, the amount done and the total.
+
+    Returns
+    -------
+    Dataset
+        Training, validation and test images with labels.
 
     Raises
     ------
-    MissingData
-        Where files are neither there nor to be had; the message says what was looked for and where.
+    MissingDataError
+        If files are missing and cannot be downloaded; the message says what was looked for and where.
     InputError
-        Where files are there and cannot be used.
+        If files exist and cannot be used.
 
     Notes
     -----
-    ``rotated-mnist`` reads the original ``.amat`` files where they lie. Otherwise it is made from MNIST by the same
-    protocol (10,000 + 2,000 + 50,000 different digits, each turned by a uniform angle, seed 0) and calls itself
-    ``mnist-rotated-unpose``: these are other digits at other angles, and results on the two differ a little. Sets
-    without a validation part of their own give a tenth of their training images, of each class and by a fixed seed;
-    those without any parts, 15 % to validate and 15 % to test. ``digits`` are scikit-learn's, enlarged twice onto 20
-    pixels, a fifth for each; they need no file.
+    ``rotated-mnist`` reads the original ``.amat`` files if they are found. Otherwise it is generated from MNIST by the
+    same protocol (10,000 + 2,000 + 50,000 different digits, each rotated by a uniform angle, seed 0) and named
+    ``mnist-rotated-unpose``: these are other digits at other angles, and results on the two differ slightly. A set
+    without a validation part gives up a tenth of its training images, drawn within each class by a fixed seed; a set
+    without any parts is split 70:15:15. ``digits`` are scikit-learn's, enlarged twice to 20 pixels and split 60:20:20;
+    they need no file.
 
-    Folders and ``.npz`` files share no image between their parts, whatever is copied in them: copies are drawn
-    together, and where the parts are given, images for validation and test that an earlier part has too are left out,
-    with a note. The sets known by name are as published.
+    The parts of folders and ``.npz`` files share no image: all copies of an image are drawn into the same part, and if
+    the parts are given, validation and test images that are also in an earlier part are removed, with a note. The named
+    sets are as published.
+
+    Examples
+    --------
+    >>> dataset = load("digits")
+    >>> dataset.image_size, len(dataset.classes)
+    ((20, 20), 10)
     """
     path = Path(name)
     try:
         if str(name) in READERS:
-            return READERS[str(name)](Place(str(name), root, fetch, progress))
+            return READERS[str(name)](Location(str(name), root, download, progress))
         if is_folder(path):
-            return _from_folder(path, size, color, progress)
-        if path.suffix.lower() == ".npz" and first_of([path.parent], (path.name,)):
+            return _from_folder(path, size, colour, progress)
+        if path.suffix.lower() == ".npz" and first_existing([path.parent], (path.name,)):
             return _from_npz(path)
-    except Unreadable as error:
+    except UnreadableError as error:
         raise InputError(str(error)) from error
-    raise MissingData(
-        f"{printable(str(name))!r} is neither a data set, a folder nor an .npz file; data sets: {', '.join(NAMES)}"
+    raise MissingDataError(
+        f"{printable_name(str(name))!r} is neither a data set, a folder nor an .npz file; data sets: {', '.join(NAMES)}"
     )
 
 
-def _from_folder(path: Path, size: int | None, color: Colour, progress: Progress | None) -> Dataset:
-    found = read_images(path, size=size, color=color, progress=progress)
-    ways = [name.split("/") for name in found.names]
-    divided = all(way[0].lower() in _SPLIT_FOLDERS for way in ways)
-    depth = 1 if divided else 0
-    loose = [name for name, way in zip(found.names, ways, strict=True) if len(way) < depth + 2]
-    shown = printable(str(path))
-    if loose:
+def _from_folder(path: Path, size: int | None, colour: Colour, progress: Progress | None) -> Dataset:
+    found = read_images(path, size=size, colour=colour, progress=progress)
+    paths = [name.split("/") for name in found.names]
+    is_divided = all(parts[0].lower() in _SPLIT_FOLDERS for parts in paths)
+    depth = 1 if is_divided else 0
+    unlabelled = [name for name, parts in zip(found.names, paths, strict=True) if len(parts) < depth + 2]
+    shown = printable_name(str(path))
+    if unlabelled:
         raise InputError(
-            f"{shown}: {len(loose):,} images lie in no class folder and so have no label, {loose[0]} first; put every "
-            "image into a folder named after its class: CLASS/NAME.png"
+            f"{shown}: {len(unlabelled):,} images are in no class folder and so have no label, {unlabelled[0]} first; "
+            "put every image into a folder named after its class: CLASS/NAME.png"
         )
-    named = [way[depth] for way in ways]
-    classes = tuple(sorted(set(named)))
+    class_names = [parts[depth] for parts in paths]
+    classes = tuple(sorted(set(class_names)))
     if len(classes) < 2:
         raise InputError(f"{shown} has one class only, {classes[0]!r}; at least two class folders are needed")
-    labels = np.array([classes.index(label) for label in named], dtype=np.int64)
+    labels = np.array([classes.index(label) for label in class_names], dtype=np.int64)
     everything = Split(found.images, labels)
     notes = (*found.notes, *(f"not read: {name} {reason}" for name, reason in found.rejected))
-    if not divided:
+    if not is_divided:
         try:
-            train, validation, test = drawn(everything, _FOLDER_SHARES, classes)
+            train, validation, test = random_split(everything, _FOLDER_SHARES, classes)
         except InputError as error:
             raise InputError(f"{shown}: {error}") from error
-        source = f"folder {shown}, {DRAWN}"
-        return Dataset(path.resolve().name, source, classes, train, validation, test, notes, is_drawn=True)
-    which = np.array([_SPLIT_FOLDERS[way[0].lower()] for way in ways])
-    missing = {"train", "test"} - set(which.tolist())
+        source = f"folder {shown}, {RANDOM_SPLIT}"
+        return Dataset(path.resolve().name, source, classes, train, validation, test, notes, is_random_split=True)
+    part_names = np.array([_SPLIT_FOLDERS[parts[0].lower()] for parts in paths])
+    missing = {"train", "test"} - set(part_names.tolist())
     if missing:
-        raise InputError(f"{shown} has no images below {' or '.join(sorted(missing))}; either divide it or do not")
-    train, validation, test = (everything.take(which == part) for part in ("train", "validation", "test"))
+        raise InputError(
+            f"{shown} has no images below {' or '.join(sorted(missing))}; give the folders train and test, and perhaps "
+            "validation, or none of them"
+        )
+    train, validation, test = (everything.take(part_names == part) for part in ("train", "validation", "test"))
     source = f"folder {shown}, as divided there"
     if len(validation):
-        return apart(Dataset(path.resolve().name, source, classes, train, validation, test, notes))
-    return apart(with_validation(path.resolve().name, source, classes, train, test, notes))
+        return without_shared_images(Dataset(path.resolve().name, source, classes, train, validation, test, notes))
+    return without_shared_images(with_validation(path.resolve().name, source, classes, train, test, notes))
 
 
 def _from_npz(path: Path) -> Dataset:
-    keys = set(member_names(path))
+    keys = set(array_names(path))
     classes: tuple[str, ...] | None = None
     if "class_names" in keys:
-        classes = tuple(printable(str(name)) for name in read_member(path, "class_names"))
+        classes = tuple(printable_name(str(name)) for name in read_array(path, "class_names"))
     if {"x", "y"} <= keys:
-        whole = Split(read_member(path, "x"), integers(read_member(path, "y")))
+        whole = Split(read_array(path, "x"), integer_labels(read_array(path, "y")))
         classes = classes or _numbered(whole.labels)
-        train, validation, test = drawn(whole, _FOLDER_SHARES, classes)
-        source = f"{path}, {DRAWN}"
-        return Dataset(path.stem, source, classes, train, validation, test, is_drawn=True)
+        train, validation, test = random_split(whole, _FOLDER_SHARES, classes)
+        source = f"{path}, {RANDOM_SPLIT}"
+        return Dataset(path.stem, source, classes, train, validation, test, is_random_split=True)
     wanted = ["x_train", "y_train", "x_test", "y_test"]
     if not set(wanted) <= keys:
         raise InputError(
             f"{path} holds {', '.join(sorted(keys)) or 'nothing'}; needed: x and y, or {', '.join(wanted)}"
         )
-    arrays = {key: read_member(path, key) for key in keys if key[:2] in ("x_", "y_")}
-    train, test = (Split(arrays[f"x_{part}"], integers(arrays[f"y_{part}"])) for part in ("train", "test"))
+    arrays = {key: read_array(path, key) for key in keys if key[:2] in ("x_", "y_")}
+    train, test = (Split(arrays[f"x_{part}"], integer_labels(arrays[f"y_{part}"])) for part in ("train", "test"))
     classes = classes or _numbered(np.concatenate([train.labels, test.labels]))
     if {"x_valid", "y_valid"} <= keys:
-        validation = Split(arrays["x_valid"], integers(arrays["y_valid"]))
-        return apart(Dataset(path.stem, str(path), classes, train, validation, test))
-    return apart(with_validation(path.stem, str(path), classes, train, test))
+        validation = Split(arrays["x_valid"], integer_labels(arrays["y_valid"]))
+        return without_shared_images(Dataset(path.stem, str(path), classes, train, validation, test))
+    return without_shared_images(with_validation(path.stem, str(path), classes, train, test))
 
 
 def _numbered(labels: NDArray) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Files of public data sets from their homes: checked against a known checksum, whole or not at all."""
+"""Downloads files of public data sets; a file is kept only if its checksum is the known one."""
 
 import hashlib
 from collections.abc import Iterator
@@ -8,16 +8,16 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from unpose.data.folders import InputError, Progress
-from unpose.files.atomic import write_chunks
+from unpose.files import write_chunks
 
-_CHUNK = 2**18
-_PATIENCE = 60.0
-"""Seconds without a byte until a server counts as gone."""
+_CHUNK_BYTES = 2**18
+_TIMEOUT = 60.0
+"""Seconds without any byte after which the connection is closed."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file and what it must be."""
+    """A file on a server, with its checksum and size in bytes."""
 
     url: str
     sha256: str
@@ -25,7 +25,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """What the file is called at its home, and here."""
+        """The name of the file."""
         return self.url.rpartition("/")[2]
 
 
@@ -85,37 +85,35 @@ REMOTE: dict[str, tuple[Remote, ...]] = {
         ),
     ),
 }
-"""Files by data set; only those whose checksum is known."""
+"""Data set -> its files; only files whose checksum is known."""
 
 
 def download(remote: Remote, folder: Path, progress: Progress | None = None) -> Path:
-    """Fetch a file into a folder, and raise :class:`InputError` unless it is, to the last bit, the file that is meant.
+    """Download a file into a folder, and raise :class:`InputError` if its checksum is wrong.
 
-    Nothing is left behind by a download that breaks off or is refused.
+    A download that fails leaves no file.
     """
     try:
         return write_chunks(folder / remote.name, _checked(remote, progress))
     except (URLError, OSError) as error:  # a timeout and a broken connection are OSErrors
         reason = getattr(error, "reason", None) or error
         raise InputError(
-            f"{remote.url} could not be fetched into {folder}: {reason}; fetch it by other means and put it there"
+            f"{remote.url} could not be downloaded into {folder}: {reason}; download it by other means and put it there"
         ) from error
 
 
 def _checked(remote: Remote, progress: Progress | None) -> Iterator[bytes]:
     digest, done = hashlib.sha256(), 0
-    with urlopen(remote.url, timeout=_PATIENCE) as response:
-        while chunk := response.read(_CHUNK):
+    with urlopen(remote.url, timeout=_TIMEOUT) as response:
+        while chunk := response.read(_CHUNK_BYTES):
             digest.update(chunk)
             done += len(chunk)
             if done > remote.size:
-                break  # another file, however long; its checksum will not fit
+                break  # a different file; its checksum cannot be right
             if progress is not None:
                 progress(remote.name, done, remote.size)
             yield chunk
     if done < remote.size:
-        raise InputError(f"{remote.url} broke off after {done:,} of {remote.size:,} bytes; try again")
+        raise InputError(f"{remote.url} ended after {done:,} of {remote.size:,} bytes; try again")
     if done > remote.size or digest.hexdigest() != remote.sha256:
-        raise InputError(
-            f"{remote.url} is not the file that is meant: its SHA-256 is not {remote.sha256}; nothing was kept"
-        )
+        raise InputError(f"{remote.url} is not the expected file: its SHA-256 is not {remote.sha256}; it was not kept")

@@ -1,4 +1,4 @@
-"""What people have, a folder or a stack, as one array of images: every file is read or listed with its reason."""
+"""Reads a folder, a stack or an array file into one array of images; every unreadable file is listed with a reason."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -12,42 +12,83 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.files.byte_sizes import in_bytes
-from unpose.files.formats import frames, guarded, header
-from unpose.files.frames import LUMINANCE, Header, Unreadable, printable, unreadable
-from unpose.files.listing import Found, Listing, list_images, locate
-from unpose.images.canvas import LARGEST_DEFAULT, choose_canvas, onto_canvas
+from unpose.files import (
+    LUMINANCE,
+    Header,
+    ListedFile,
+    Listing,
+    UnreadableError,
+    as_unreadable_error,
+    decoder_limits,
+    in_bytes,
+    list_images,
+    printable_name,
+    read_frames,
+    read_header,
+    split_array_name,
+)
+from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_canvas
 
 Colour = Literal["auto", "grey", "rgb"]
 Progress = Callable[[str, int, int], None]
-"""Stage, how many are done, of how many."""
+"""Called with a stage, the amount done and the total."""
 
 DEFAULT_MEMORY = 4 * 2**30
-_COLOURED = 0.02
-"""Channels that differ by less than this share of full scale are grey: JPEG adds as much."""
+_GREY_TOLERANCE = 0.02
+"""An image whose channels differ by at most this share of full scale is grey: JPEG compression adds as much."""
 
-_Source = tuple[Found, Header]
-_Given = TypeVar("_Given")
-_Made = TypeVar("_Made")
+_Source = tuple[ListedFile, Header]
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class InputError(ValueError):
-    """The input as a whole cannot be used; the message says why and what to do."""
+    """The input as a whole cannot be used. The message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of one size and where each came from."""
+    """Images of one size, and where each came from.
 
-    images: NDArray  # (n, h, w) or (n, h, w, 3) float32, in natural units
-    names: list[str]  # relative to the input, safe to print; FILE[k] for frame k of a file with several
-    paths: list[Path]  # the file of each image
-    frames: NDArray  # (n,) the number of each image in its file, from zero
-    labels: list[str] | None  # the class folder of each image, where there is one folder per class
-    rejected: list[tuple[str, str]]  # name, reason
-    canvas: str  # how sizes were brought to one, in a sentence
-    source_shape: tuple[int, int] | None  # height and width as stored, where all images had the same
-    notes: list[str]  # what else a reader should know: files ignored, bits lost
+    Parameters
+    ----------
+    images : ndarray of float32, shape (n, h, w) or (n, h, w, 3)
+        ``uint8`` and ``uint16`` pixels scaled to [0, 1], others as stored.
+    names : list of str
+        Names relative to the input, safe to print; ``FILE[k]`` for frame k of a file with several.
+    paths : list of Path
+        The file of each image.
+    frames : ndarray of int, shape (n,)
+        The index of each image in its file.
+    labels : list of str or None
+        The class folder of each image, if there is one folder per class.
+    rejected : list of (str, str)
+        Name and reason of every file or frame that could not be read.
+    canvas : str
+        How the images were brought to one size, in a sentence.
+    source_shape : (int, int) or None
+        Height and width as stored, if all images had the same.
+    notes : list of str
+        What else a reader should know, such as files ignored or bits lost.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(folder + "/stack.npy", np.zeros((2, 31, 17)))
+    ...     read_images(folder).names
+    ['stack.npy[0]', 'stack.npy[1]']
+    """
+
+    images: NDArray
+    names: list[str]
+    paths: list[Path]
+    frames: NDArray
+    labels: list[str] | None
+    rejected: list[tuple[str, str]]
+    canvas: str
+    source_shape: tuple[int, int] | None
+    notes: list[str]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -58,114 +99,136 @@ def read_images(
     *,
     size: int | None = None,
     memory: int | str | None = None,
-    color: Colour = "auto",
-    fewest: int = 2,
-    jobs: int | None = None,
+    colour: Colour = "auto",
+    min_images: int = 2,
+    n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """All images of a folder, a stack or an array file, on one canvas.
+    """Read all images of a folder, a stack or an array file, and bring them to one size.
 
     Parameters
     ----------
-    path : a folder (with all below it), a picture, a TIFF stack, ``.npy``, ``.npz``, MRC, STAR, HDF5 or Zarr
-        ``FILE::NAME`` picks one array of a file that holds several. What a file is, its content says, not its name.
-    size : longer side of the canvas in pixels
-        By default the median of the longer sides, at most 128; see :mod:`unpose.images.canvas` for the rule.
-    memory : budget in bytes, or as ``"4GB"``; 4 GiB by default
-        Half of it is for the images, half for the files while they are decoded. Declared sizes are checked against it
-        before anything is read.
-    color : ``"auto"`` gives colour only where at least one image truly is coloured; ``"grey"``, ``"rgb"`` always
-    fewest : images that must be readable; one is enough to say what it is, not to compare
-    jobs : threads; the result does not depend on them
-    progress : called with a stage, how many are done, and of how many
+    path : str or path
+        A folder (with all folders below it), an image, a TIFF stack, or an ``.npy``, ``.npz``, MRC, STAR, HDF5 or Zarr
+        file. ``FILE::NAME`` selects one array of a file that holds several. The format is recognised by the content of
+        the file, not by its name.
+    size : int, optional
+        Longer side of the images in pixels. By default the median of the longer sides, at most 128; see
+        :mod:`unpose.images.canvas` for the rule.
+    memory : int or str, optional
+        Memory budget in bytes, or as ``"4GB"``; 4 GiB by default. Half of it is for the images, half for decoding
+        files. Declared sizes are checked against it before anything is read.
+    colour : {"auto", "grey", "rgb"}, default "auto"
+        "auto" gives colour only if at least one image is coloured.
+    min_images : int, default 2
+        How many images must be readable. One is enough for prediction, not for comparison.
+    n_jobs : int, optional
+        Number of threads; the result does not depend on it.
+    progress : callable, optional
+        Called with a stage, the amount done and the total.
 
     Returns
     -------
     ImageSet
-        ``uint8`` and ``uint16`` pixels in [0, 1], others as stored. Transparent pixels lie on black, or on white where
-        the visible part is itself nearly black. An animation is its first frame. Three channels that a TIFF declares
-        are one image in colour; a TIFF with another number of them is rejected. Labels are the first folders below
-        ``path`` when every image lies in one of at least two.
+        ``uint8`` and ``uint16`` pixels are scaled to [0, 1], others are as stored. Transparent pixels are blended over
+        black, or over white if the visible part is nearly black. Only the first frame of an animation is read. Three
+        channels that a TIFF declares are one colour image; a TIFF with another number of channels is rejected. Labels
+        are the first folders below ``path`` if every image is in one of at least two.
 
     Raises
     ------
     InputError
-        Where too few images can be read, or they do not fit the budget.
+        If too few images can be read, or they do not fit the memory budget.
 
     Notes
     -----
-    Every file is opened twice: for its header, then for its pixels, which are scaled at once. Memory is that of the
+    Every file is opened twice: for its header, then for its pixels, which are scaled immediately. Memory is that of the
     result and of the files that are open. Files are never written to.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from unpose.files import write_image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("a", "b"):
+    ...         _ = write_image(f"{folder}/{name}.png", np.full((31, 17), 0.5))
+    ...     read_images(folder).images.shape
+    (2, 31, 17)
     """
     budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
-    _check_options(size, budget, color, jobs)
-    report = progress if progress is not None else _silent
-    shown = printable(str(path))
-    if (located := locate(Path(path))) is None:
+    _check_options(size, budget, colour, n_jobs)
+    report = progress if progress is not None else _no_progress
+    shown = printable_name(str(path))
+    if (located := split_array_name(Path(path))) is None:
         raise InputError(f"{shown} does not exist; give a folder of images, a stack or an array file")
     target, key = located
-    workers = min(jobs or os.cpu_count() or 1, 16)
-    with guarded():
+    workers = min(n_jobs or os.cpu_count() or 1, 16)
+    with decoder_limits():
         listing = list_images(target)
         rejected = list(listing.rejected)
-        look = partial(_try_header, side=size or LARGEST_DEFAULT, key=key)
-        headers = _in_threads(workers, look, listing.files, "headers", report)
+        try_header = partial(_try_header, side=size or LARGEST_DEFAULT_CANVAS, key=key)
+        headers = _in_threads(workers, try_header, listing.files, "headers", report)
         readable = _readable(listing.files, headers, budget, rejected)
-        readable = _that_fit(readable, size, color, budget, rejected)
+        readable = _fitting(readable, size, colour, budget, rejected)
         sizes = _sizes(readable)
-        if len(sizes) < fewest:
-            raise _too_few(shown, len(sizes), fewest, listing, rejected)
+        if len(sizes) < min_images:
+            raise _too_few(shown, len(sizes), min_images, listing, rejected)
         shape, rule = choose_canvas(sizes, size)
-        _check_budget(shown, len(sizes), shape, _channels(readable, color), budget)
-        workers = max(1, min(workers, (budget // 2) // max(told.cost for _, told in readable)))
-        read = partial(_try_frames, shape=shape, color=color, key=key)
-        results = _in_threads(workers, read, [found for found, _ in readable], "images", report)
+        _check_budget(shown, len(sizes), shape, _channels(readable, colour), budget)
+        workers = max(1, min(workers, (budget // 2) // max(header.cost for _, header in readable)))
+        try_frames = partial(_try_frames, shape=shape, colour=colour, key=key)
+        results = _in_threads(workers, try_frames, [found for found, _ in readable], "images", report)
     kept: list[_Kept] = []
-    for (found, told), (good, bad) in zip(readable, results, strict=True):
-        several = found.wanted is not None or len(told.sizes) > 1 or any(frame.number for frame in good)
+    for (found, header), (good, bad) in zip(readable, results, strict=True):
+        several = found.row_of_frame is not None or len(header.sizes) > 1 or any(frame.number for frame in good)
         for frame in good:
             frame.name = f"{found.name}[{frame.number}]" if several else found.name
         kept += good
         for number, reason in bad:
             rejected.append((f"{found.name}[{number}]" if several and number is not None else found.name, reason))
-    if len(kept) < fewest:
-        raise _too_few(shown, len(kept), fewest, listing, rejected)
-    kept.sort(key=lambda frame: frame.row)  # stable: only a STAR file asks for another order
+    if len(kept) < min_images:
+        raise _too_few(shown, len(kept), min_images, listing, rejected)
+    kept.sort(key=lambda frame: frame.row)  # a stable sort: only STAR files define an order of rows
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
-    images, stored = _stacked(kept, shape, color), sizes[0] if len(set(sizes)) == 1 else None
+    images, stored = _stacked(kept, shape, colour), sizes[0] if len(set(sizes)) == 1 else None
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, stored, _notes(listing, readable))
 
 
 def _readable(
-    files: Sequence[Found], headers: Sequence[Header | Unreadable], budget: int, rejected: list[tuple[str, str]]
+    files: Sequence[ListedFile],
+    headers: Sequence[Header | UnreadableError],
+    budget: int,
+    rejected: list[tuple[str, str]],
 ) -> list[_Source]:
-    """The files whose headers are good and that can be decoded within half of the budget."""
+    """The files whose headers are good and that can be decoded within half of the budget; others go to ``rejected``."""
     readable = []
-    for found, told in zip(files, headers, strict=True):
-        if isinstance(told, Unreadable):
-            rejected.append((found.name, str(told)))
-        elif not told.sizes:
+    for found, header in zip(files, headers, strict=True):
+        if isinstance(header, UnreadableError):
+            rejected.append((found.name, str(header)))
+        elif not header.sizes:
             rejected.append((found.name, "is a stack of no images"))
-        elif told.cost > budget // 2:
-            height, width = max(told.sizes, key=prod)
-            reason = f"at {height} x {width} pixels needs {_spoken(told.cost)} to be read, {_share(budget)}"
+        elif header.cost > budget // 2:
+            height, width = max(header.sizes, key=prod)
+            reason = (
+                f"at {height} x {width} pixels needs {_readable_size(header.cost)} to be read, {_over_budget(budget)}"
+            )
             rejected.append((found.name, f"{reason}; raise memory, or crop it or scale it down"))
         else:
-            readable.append((found, told))
+            readable.append((found, header))
     return readable
 
 
-def _that_fit(
-    readable: list[_Source], size: int | None, color: Colour, budget: int, rejected: list[tuple[str, str]]
+def _fitting(
+    readable: list[_Source], size: int | None, colour: Colour, budget: int, rejected: list[tuple[str, str]]
 ) -> list[_Source]:
-    """Without the files that declare more images than fit, each by itself: one such file must not stop a run."""
+    """The files whose images fit into half of the budget by themselves: one huge file must not stop a run."""
     fitting = []
     for source in readable:
         sizes = _sizes([source])
         shape = choose_canvas(sizes, size)[0] if len(sizes) > 1 else (0, 0)
-        if (needed := _bytes(len(sizes), shape, _channels([source], color))) > budget // 2:
-            reason = f"declares {len(sizes):,} images that take {_spoken(needed)}, {_share(budget)}"
+        if (needed := _bytes(len(sizes), shape, _channels([source], colour))) > budget // 2:
+            reason = f"declares {len(sizes):,} images that take {_readable_size(needed)}, {_over_budget(budget)}"
             rejected.append((source[0].name, f"{reason}; raise memory, or give a smaller size"))
         else:
             fitting.append(source)
@@ -173,16 +236,18 @@ def _that_fit(
 
 
 def _sizes(readable: Sequence[_Source]) -> list[tuple[int, int]]:
-    """Height and width of every frame that is asked for."""
+    """Height and width of every frame to read."""
     sizes = []
-    for found, told in readable:
-        count = len(told.sizes)
-        sizes += told.sizes if found.wanted is None else [told.sizes[k] for k in found.wanted if k < count]
+    for found, header in readable:
+        count = len(header.sizes)
+        sizes += (
+            header.sizes if found.row_of_frame is None else [header.sizes[k] for k in found.row_of_frame if k < count]
+        )
     return sizes
 
 
-def _channels(readable: Sequence[_Source], color: Colour) -> int:
-    return 3 if color == "rgb" or (color == "auto" and any(told.colour for _, told in readable)) else 1
+def _channels(readable: Sequence[_Source], colour: Colour) -> int:
+    return 3 if colour == "rgb" or (colour == "auto" and any(header.colour for _, header in readable)) else 1
 
 
 def _bytes(count: int, shape: tuple[int, int], channels: int) -> int:
@@ -191,57 +256,57 @@ def _bytes(count: int, shape: tuple[int, int], channels: int) -> int:
 
 @dataclass
 class _Kept:
-    """A frame on the canvas, until it is copied into the result."""
+    """A frame on the canvas, before it is copied into the result."""
 
-    found: Found
+    found: ListedFile
     number: int
     row: int
     pixels: NDArray | None
     name: str = ""
 
 
-def _try_header(found: Found, side: int, key: str | None) -> Header | Unreadable:
+def _try_header(found: ListedFile, side: int, key: str | None) -> Header | UnreadableError:
     try:
-        return header(found.path, side, key)
-    except Unreadable as reason:
+        return read_header(found.path, side, key)
+    except UnreadableError as reason:
         return reason
 
 
 def _try_frames(
-    found: Found, shape: tuple[int, int], color: Colour, key: str | None
+    found: ListedFile, shape: tuple[int, int], colour: Colour, key: str | None
 ) -> tuple[list[_Kept], list[tuple[int | None, str]]]:
-    """The frames of a file on the canvas, and those that could not be read; all or none where the file is damaged."""
+    """Frames of a file on the canvas, and errors of the others; a damaged file gives no frame at all."""
     good: list[_Kept] = []
     bad: list[tuple[int | None, str]] = []
-    wanted = None if found.wanted is None else set(found.wanted)
+    wanted = None if found.row_of_frame is None else set(found.row_of_frame)
     try:
-        for number, frame in frames(found.path, max(shape), wanted, key):
-            if isinstance(frame, Unreadable):
+        for number, frame in read_frames(found.path, max(shape), wanted, key):
+            if isinstance(frame, UnreadableError):
                 bad.append((number, str(frame)))
             else:
-                row = 0 if found.wanted is None else found.wanted[number]
-                good.append(_Kept(found, number, row, _coloured(onto_canvas(frame, shape), color)))
-    except Exception as error:  # not only what decoders raise: memory can run out here as well
-        return [], [(None, str(unreadable(error)))]
+                row = 0 if found.row_of_frame is None else found.row_of_frame[number]
+                good.append(_Kept(found, number, row, _with_colour(onto_canvas(frame, shape), colour)))
+    except Exception as error:  # also MemoryError while frames are scaled
+        return [], [(None, str(as_unreadable_error(error)))]
     if wanted is not None:
         missing = wanted - {frame.number for frame in good} - {number for number, _ in bad}
         bad += [(number, "is not in the stack") for number in sorted(missing)]
     return good, bad
 
 
-def _coloured(frame: NDArray, color: Colour) -> NDArray:
-    """Grey where the channels say nothing more than grey does: (h, w) or (h, w, 3)."""
+def _with_colour(frame: NDArray, colour: Colour) -> NDArray:
+    """Convert a frame (h, w, 3) to grey (h, w) if that is wanted, or if its channels are nearly equal."""
     if frame.ndim == 2:
         return frame
     scale = max(1.0, float(np.abs(frame).max()))
-    if color == "grey" or (color == "auto" and float(np.ptp(frame, axis=-1).max()) <= _COLOURED * scale):
+    if colour == "grey" or (colour == "auto" and float(np.ptp(frame, axis=-1).max()) <= _GREY_TOLERANCE * scale):
         return frame @ LUMINANCE
     return frame
 
 
-def _stacked(kept: list[_Kept], shape: tuple[int, int], color: Colour) -> NDArray:
-    """All frames in one array; each is let go as soon as it is copied, so that the set is in memory once."""
-    in_colour = color == "rgb" or any(frame.pixels is not None and frame.pixels.ndim == 3 for frame in kept)
+def _stacked(kept: list[_Kept], shape: tuple[int, int], colour: Colour) -> NDArray:
+    """Copy all frames into one array; each is freed at once, so that the set is in memory only once."""
+    in_colour = colour == "rgb" or any(frame.pixels is not None and frame.pixels.ndim == 3 for frame in kept)
     images = np.empty((len(kept), *shape, 3) if in_colour else (len(kept), *shape), dtype=np.float32)
     for image, frame in zip(images, kept, strict=True):
         if frame.pixels is not None:
@@ -250,8 +315,8 @@ def _stacked(kept: list[_Kept], shape: tuple[int, int], color: Colour) -> NDArra
     return images
 
 
-def _labels(found: Sequence[Found]) -> list[str] | None:
-    """Class folders, where every image lies in one and there are at least two, not one for each image."""
+def _labels(found: Sequence[ListedFile]) -> list[str] | None:
+    """Class folders, if every image is in one and there are at least two folders, but fewer than images."""
     folders = [each.folder for each in found if each.folder is not None]
     if len(folders) < len(found) or not 2 <= len(set(folders)) < len(folders):
         return None
@@ -261,73 +326,78 @@ def _labels(found: Sequence[Found]) -> list[str] | None:
 def _notes(listing: Listing, readable: Sequence[_Source]) -> list[str]:
     notes = []
     if listing.ignored:
-        notes.append(f"{_counted(listing.ignored, 'file')} ignored: hidden, or plainly no image by name")
+        notes.append(f"{_with_plural(listing.ignored, 'file')} ignored: hidden, or not an image by name")
     if listing.linked:
-        notes.append(f"{_counted(listing.linked, 'linked folder')} not followed")
-    for note in sorted({told.note for _, told in readable} - {""}):
-        notes.append(f"{_counted(sum(told.note == note for _, told in readable), 'file')}: {note}")
+        notes.append(f"{_with_plural(listing.linked, 'linked folder')} not followed")
+    for note in sorted({header.note for _, header in readable} - {""}):
+        notes.append(f"{_with_plural(sum(header.note == note for _, header in readable), 'file')}: {note}")
     return notes
 
 
 def _in_threads(
-    workers: int, work: Callable[[_Given], _Made], given: Sequence[_Given], stage: str, report: Progress
-) -> list[_Made]:
-    """The results in the order of what was given, however many threads there are."""
-    made = []
+    workers: int, function: Callable[[_Item], _Result], items: Sequence[_Item], stage: str, report: Progress
+) -> list[_Result]:
+    """Results of a function in the order of the items, for any number of threads."""
+    results = []
     pool = ThreadPoolExecutor(workers)
     try:
-        for result in pool.map(work, given):
-            made.append(result)
-            report(stage, len(made), len(given))
+        for result in pool.map(function, items):
+            results.append(result)
+            report(stage, len(results), len(items))
     finally:
-        pool.shutdown(cancel_futures=True)  # Ctrl-C waits for the files being read, not for all that are left
-    return made
+        pool.shutdown(cancel_futures=True)  # Ctrl-C waits only for the files that are being read
+    return results
 
 
-def _too_few(shown: str, count: int, fewest: int, listing: Listing, rejected: Sequence[tuple[str, str]]) -> InputError:
+def _too_few(
+    shown: str, count: int, min_images: int, listing: Listing, rejected: Sequence[tuple[str, str]]
+) -> InputError:
     read = "no image" if count == 0 else "only one image"
     if not listing.files and not rejected:
         return InputError(
-            f"{shown} holds no image files ({_counted(listing.ignored, 'other file')}); at least {fewest} needed"
+            f"{shown} holds no image files ({_with_plural(listing.ignored, 'other file')}); at least {min_images} are "
+            "needed"
         )
     reasons = "".join(f"\n  {name} {reason}" for name, reason in rejected[:5])
     more = f"\n  and {len(rejected) - 5:,} more" if len(rejected) > 5 else ""
-    return InputError(f"{shown}: {read} could be read, at least {fewest} needed{':' if reasons else ''}{reasons}{more}")
+    return InputError(
+        f"{shown}: {read} could be read, at least {min_images} are needed{':' if reasons else ''}{reasons}{more}"
+    )
 
 
 def _check_budget(shown: str, count: int, shape: tuple[int, int], channels: int, budget: int) -> None:
     if (needed := _bytes(count, shape, channels)) > budget // 2:
         raise InputError(
             f"{shown}: {count:,} images of {shape[0]} x {shape[1]}{' in colour' if channels > 1 else ''} take "
-            f"{_spoken(needed)}, {_share(budget)}; raise memory, or give a smaller size"
+            f"{_readable_size(needed)}, {_over_budget(budget)}; raise memory, or give a smaller size"
         )
 
 
-def _check_options(size: int | None, budget: int, color: str, jobs: int | None) -> None:
+def _check_options(size: int | None, budget: int, colour: str, n_jobs: int | None) -> None:
     if size is not None and not 8 <= size <= 4096:
         raise ValueError(f"size must be between 8 and 4096 pixels, got {size}")
     if budget < 2**20:
         raise ValueError(f"memory must be at least 1 MiB (in bytes), got {budget}")
-    if color not in ("auto", "grey", "rgb"):
-        raise ValueError(f"color must be 'auto', 'grey' or 'rgb', got {color!r}")
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    if colour not in ("auto", "grey", "rgb"):
+        raise ValueError(f"colour must be 'auto', 'grey' or 'rgb', got {colour!r}")
+    if n_jobs is not None and n_jobs < 1:
+        raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
 
 
-def _share(budget: int) -> str:
-    return f"more than half of the memory budget of {_spoken(budget)}"
+def _over_budget(budget: int) -> str:
+    return f"more than half of the memory budget of {_readable_size(budget)}"
 
 
-def _spoken(size: int) -> str:
+def _readable_size(size: int) -> str:
     for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"
     return f"{size} bytes"
 
 
-def _counted(count: int, what: str) -> str:
+def _with_plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _silent(stage: str, done: int, total: int) -> None:
+def _no_progress(stage: str, done: int, total: int) -> None:
     pass

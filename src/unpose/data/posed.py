@@ -1,4 +1,4 @@
-"""Posed copies of images, with the true poses: the ground truth of tests, benchmarks and demonstrations."""
+"""Posed copies of images with the true poses: ground truth for tests, benchmarks and demonstrations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,26 @@ from unpose.images import as_batch, from_batch, warp
 
 @dataclass(frozen=True)
 class Posed:
-    """Posed copies of images."""
+    """Posed copies of images.
 
-    images: NDArray  # (n * copies, h, w) or (n * copies, h, w, c), float
-    poses: NDArray  # (n * copies, 3, 3): brings the source onto the copy
-    sources: NDArray  # (n * copies,) which image each is a copy of
+    Parameters
+    ----------
+    images : ndarray, shape (n * copies, h, w) or (n * copies, h, w, c)
+        The copies, in floats.
+    poses : ndarray, shape (n * copies, 3, 3)
+        The pose of each copy, ``copy_from_source``.
+    sources : ndarray, shape (n * copies,)
+        The index of the image of which each is a copy.
+
+    Examples
+    --------
+    >>> posed(np.eye(5)[None], copies=2).sources
+    array([0, 0])
+    """
+
+    images: NDArray
+    poses: NDArray
+    sources: NDArray
 
 
 def posed(
@@ -30,16 +45,27 @@ def posed(
     random_state: int | torch.Generator = 0,
     **bounds: Any,
 ) -> Posed:
-    """Copies of images at random poses, each resampled once from its original.
+    """Make copies of images at random poses, each resampled once from its original.
 
     Parameters
     ----------
-    images : (n, h, w) or (n, h, w, c)
-    group : whose elements are drawn
-    copies : how many of each image; copies of one image stand together.
-    shape : (height, width) of the copies, for a canvas with room to move; the images' own by default.
-    random_state : seed, or torch's own generator, which moves on
-    bounds : ``max_angle`` (radians), ``max_shift`` (pixels), ``max_scale`` and so on, as for the group's ``random``.
+    images : array_like, shape (n, h, w) or (n, h, w, c)
+        The originals.
+    group : str or Group, default "se2"
+        The group from which poses are drawn.
+    copies : int, default 1
+        How many copies to make of each image; copies of one image are adjacent.
+    shape : (int, int), optional
+        Height and width of the copies, for a larger canvas; by default that of the images.
+    random_state : int or torch.Generator, default 0
+        A seed, or a generator, whose state advances.
+    **bounds : float
+        ``max_angle`` (radians), ``max_shift`` (pixels), ``max_scale`` and so on, as for the group's ``random``.
+
+    Returns
+    -------
+    Posed
+        Copies, true poses and the index of the original of each.
 
     Examples
     --------

@@ -1,4 +1,8 @@
-"""Labelled images in three parts, how a whole is divided into them, and marks by which an image is known again."""
+"""Labelled images in three parts, how a data set is split into them, and fingerprints that recognise images.
+
+Users need :class:`Dataset` and :class:`Split`, which ``unpose.data`` exports. Training and evaluation import the rest
+from here: fingerprints recognise the training images of a network in a folder that has grown since.
+"""
 
 import base64
 import hashlib
@@ -11,21 +15,40 @@ from numpy.typing import NDArray
 
 from unpose.data.folders import InputError
 
-_HELD_OUT = 0.1
-"""Share of the training images that is set aside for validation where a data set has no such part of its own."""
-DRAWN = "divided 70:15:15 within each class, seed 0"
-"""How the source of a set ends whose three parts were drawn here."""
-_MARK = 6
-"""Bytes of a mark: that any of 50,000 images is taken for one of 50,000 others has a chance of 1 in 100,000."""
+__all__ = ["RANDOM_SPLIT", "Dataset", "Split", "decode_fingerprints", "encode_fingerprints", "image_fingerprints"]
+
+RANDOM_SPLIT = "divided 70:15:15 within each class, seed 0"
+"""The end of :attr:`Dataset.source` if the three parts were drawn at random here."""
+
+_VALIDATION_SHARE = 0.1
+"""Share of the training images that becomes the validation part if a data set has none."""
+
+_FINGERPRINT_BYTES = 6
+"""The probability that any of 50,000 images has the fingerprint of one of 50,000 others is 1 in 100,000."""
+
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images and the class of each."""
+    """Images and their labels.
 
-    images: NDArray  # (n, h, w) or (n, h, w, c); uint8, or floats in natural units
-    labels: NDArray  # (n,) int64, places in Dataset.classes
+    Parameters
+    ----------
+    images : ndarray, shape (n, h, w) or (n, h, w, c)
+        ``uint8``, or floats as they are.
+    labels : ndarray of int64, shape (n,)
+        Indices into :attr:`Dataset.classes`.
+
+    Examples
+    --------
+    >>> split = Split(np.zeros((3, 8, 8)), np.array([0, 1, 1]))
+    >>> len(split), len(split.take(split.labels == 1))
+    (3, 2)
+    """
+
+    images: NDArray
+    labels: NDArray
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
@@ -37,26 +60,49 @@ class Split:
         return len(self.labels)
 
     def take(self, chosen: NDArray) -> "Split":
-        """The images with these numbers."""
+        """The images with these indices, or where this mask is true."""
         return Split(self.images[chosen], self.labels[chosen])
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Labelled images in three parts that share no image."""
+    """Labelled images in three parts that share no image.
 
-    name: str  # of these very images; a made set is not called like the original
-    source: str  # where they come from, in a sentence
+    Parameters
+    ----------
+    name : str
+        The name of exactly these images; a set that was generated here does not have the name of the original.
+    source : str
+        Where the images come from, in a sentence.
+    classes : tuple of str
+        Names of the classes, at least two.
+    train, validation, test : Split
+        The three parts.
+    notes : tuple of str, default ()
+        What a reader should know, such as files that could not be read.
+    is_random_split : bool, default False
+        Whether the parts were drawn at random from one set; if images are added to it, they are drawn differently.
+
+    Examples
+    --------
+    >>> part = Split(np.zeros((2, 8, 8)), np.array([0, 1]))
+    >>> dataset = Dataset("blank", "made up", ("a", "b"), part, part, part)
+    >>> dataset.image_size, dataset.channels
+    ((8, 8), 1)
+    """
+
+    name: str
+    source: str
     classes: tuple[str, ...]
     train: Split
     validation: Split
     test: Split
-    notes: tuple[str, ...] = ()  # what a reader should know: files that could not be read
-    is_drawn: bool = False  # its parts were drawn from one whole, which other images in it would divide otherwise
+    notes: tuple[str, ...] = ()
+    is_random_split: bool = False
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2:
-            raise InputError(f"{self.name} has one class, {self.classes}; learning to tell apart needs at least two")
+            raise InputError(f"{self.name} has one class, {self.classes}; a classifier needs at least two")
         shapes = {part.images.shape[1:] for part in (self.train, self.validation, self.test)}
         if len(shapes) > 1:
             raise InputError(f"{self.name}: its parts differ in image size or colour: {sorted(shapes)}")
@@ -80,12 +126,12 @@ class Dataset:
         return 1 if self.train.images.ndim == 3 else self.train.images.shape[3]
 
 
-def held_out(
+def stratified_split(
     labels: NDArray, shares: Sequence[float], random_state: int = 0, classes: Sequence[str] = ()
 ) -> list[NDArray]:
-    """Numbers of the images of each part: first what is left, then each share, with the same share of every class.
+    """Indices of the images of each part: first the remainder, then one part per share, drawn within every class.
 
-    Every class gets at least one image in every part; a class with fewer images than parts is an error, which names it.
+    Every class has at least one image in every part; a class with fewer images than parts raises an error.
     """
     rng = np.random.default_rng(random_state)
     parts: list[list[NDArray]] = [[] for _ in range(len(shares) + 1)]
@@ -105,27 +151,28 @@ def held_out(
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
-def drawn(whole: Split, shares: Sequence[float], classes: Sequence[str]) -> list[Split]:
-    """The parts of :func:`held_out`; a copy of an image goes where that goes."""
+def random_split(whole: Split, shares: Sequence[float], classes: Sequence[str]) -> list[Split]:
+    """The parts of :func:`stratified_split`, such that all copies of an image are in the same part."""
     first: dict[bytes, int] = {}
-    origins = np.array([first.setdefault(mark, number) for number, mark in enumerate(marks(whole.images))])
+    fingerprints = image_fingerprints(whole.images)
+    origins = np.array([first.setdefault(fingerprint, index) for index, fingerprint in enumerate(fingerprints)])
     originals = np.flatnonzero(origins == np.arange(len(whole)))
-    parts = held_out(whole.labels[originals], shares, classes=classes)
+    parts = stratified_split(whole.labels[originals], shares, classes=classes)
     return [whole.take(np.isin(origins, originals[part])) for part in parts]
 
 
-def apart(dataset: Dataset) -> Dataset:
-    """The set without images for validation and test that a part before has too, and notes of how many those were."""
-    seen, notes, kept = set(marks(dataset.train.images)), list(dataset.notes), []
+def without_shared_images(dataset: Dataset) -> Dataset:
+    """Remove validation and test images that are also in an earlier part; notes say how many."""
+    seen, notes, kept = set(image_fingerprints(dataset.train.images)), list(dataset.notes), []
     for name, before in (("validation", "training"), ("test", "training or validation")):
         part: Split = getattr(dataset, name)
-        found = marks(part.images)
-        copied = np.array([mark in seen for mark in found])
-        seen.update(found)
+        fingerprints = image_fingerprints(part.images)
+        copied = np.array([fingerprint in seen for fingerprint in fingerprints])
+        seen.update(fingerprints)
         if copied.all():
             raise InputError(
-                f"{dataset.name}: every image for {name} is, pixel for pixel, one for {before}, so nothing would be "
-                "measured; give others"
+                f"{dataset.name}: every image for {name} is also an image for {before}, so the result would mean "
+                "nothing; give other images"
             )
         if copied.any():
             notes.append(f"{copied.sum():,} of {len(part):,} images for {name} left out: they are in {before} too")
@@ -134,51 +181,54 @@ def apart(dataset: Dataset) -> Dataset:
     return replace(dataset, validation=validation, test=test, notes=tuple(notes))
 
 
-def marks(images: NDArray) -> list[bytes]:
-    """A few bytes for each image, by which its pixels are known again: (n, h, w[, c]) -> n marks.
+def image_fingerprints(images: NDArray) -> list[bytes]:
+    """Compute a short hash of the pixels of each image: (n, h, w[, c]) -> n times 6 bytes.
 
-    A hash of the image's norm and of weighted sums of its pixels, rounded: what another machine computes otherwise in
-    the last bits of pixels changes the marks of few images.
+    The hash is that of the image's norm and of weighted sums of its pixels, both rounded, so that pixels that another
+    machine computes differently in the last bits change the fingerprints of few images.
     """
     rows = images.reshape(*images.shape[:2], int(np.prod(images.shape[2:])))  # (n, h, w * c)
-    # Waves whose frequencies have no common measure: no two pixels weigh the same in all sums.
+    # Cosines of incommensurable frequencies: no two pixels have the same weight in all sums.
     down = np.cos(np.outer(np.sqrt(_PRIMES), np.arange(rows.shape[1])))  # (sums, h)
     across = np.cos(np.outer(np.sqrt(_PRIMES[::-1]), np.arange(rows.shape[2])))  # (sums, w * c)
-    found = []
+    fingerprints = []
     for image in rows:
-        with np.errstate(invalid="ignore"):  # pixels that are no numbers are refused where they are used
+        with np.errstate(invalid="ignore"):  # NaN and infinite pixels are rejected by whoever uses them
             pixels = image.astype(np.float64)
             norm = max(float(np.linalg.norm(pixels)), np.finfo(np.float64).tiny)
-            sums = (down @ pixels * across).sum(axis=1) / norm
-            rounded = np.rint(1e4 * np.append(sums, np.log(norm))) + 0.0  # no -0, whose bytes differ
-        found.append(hashlib.blake2b(rounded.astype("<f8").tobytes(), digest_size=_MARK).digest())
-    return found
+            weighted = (down @ pixels * across).sum(axis=1) / norm
+            rounded = np.rint(1e4 * np.append(weighted, np.log(norm))) + 0.0  # + 0.0 turns -0 into 0
+        digest = hashlib.blake2b(rounded.astype("<f8").tobytes(), digest_size=_FINGERPRINT_BYTES)
+        fingerprints.append(digest.digest())
+    return fingerprints
 
 
-def packed(known: AbstractSet[bytes]) -> str:
-    """Marks as text, eight characters each; the same for the same marks."""
-    return base64.b64encode(b"".join(sorted(known))).decode()
+def encode_fingerprints(fingerprints: AbstractSet[bytes]) -> str:
+    """Encode fingerprints as text, 8 characters each; the order does not matter."""
+    return base64.b64encode(b"".join(sorted(fingerprints))).decode()
 
 
-def unpacked(text: object, source: str) -> set[bytes]:
-    """The marks of a text that :func:`packed` made; an error that names its source where it is none."""
+def decode_fingerprints(text: object, source: str) -> set[bytes]:
+    """Decode the text of :func:`encode_fingerprints`; an error names the ``source`` of a damaged text."""
     try:
         content = base64.b64decode(text, validate=True) if isinstance(text, str) else b"?"
     except ValueError:
         content = b"?"
-    if len(content) % _MARK:
-        raise ValueError(f"{source}: its list of learnt images is cut off or changed; take another copy of the file")
-    return {content[start : start + _MARK] for start in range(0, len(content), _MARK)}
+    if len(content) % _FINGERPRINT_BYTES:
+        raise ValueError(f"{source}: its list of training images is damaged; take another copy of the file")
+    return {content[start : start + _FINGERPRINT_BYTES] for start in range(0, len(content), _FINGERPRINT_BYTES)}
 
 
 def with_validation(
     name: str, source: str, classes: tuple[str, ...], train: Split, test: Split, notes: tuple[str, ...] = ()
 ) -> Dataset:
-    kept, validation = held_out(train.labels, (_HELD_OUT,))
+    """A data set whose validation part is drawn from its training images."""
+    kept, validation = stratified_split(train.labels, (_VALIDATION_SHARE,))
     return Dataset(name, source, classes, train.take(kept), train.take(validation), test, notes)
 
 
-def integers(labels: NDArray) -> NDArray:
+def integer_labels(labels: NDArray) -> NDArray:
+    """Convert labels (n,) to int64, or raise an error if they are not whole numbers."""
     if labels.ndim != 1 or labels.dtype.kind not in "iufb" or not np.array_equal(labels, np.trunc(labels)):
         raise InputError(f"labels must be a list of whole numbers, got {labels.dtype} of shape {labels.shape}")
     return labels.astype(np.int64)

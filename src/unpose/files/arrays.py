@@ -122,9 +122,7 @@ def _as_records(content: bytes, size: int) -> NDArray:
 
 def _check_size(shape: tuple[int, ...], itemsize: int) -> None:
     if not shape or prod(shape) * itemsize > MAX_ARRAY_BYTES:
-        raise UnreadableError(
-            f"declares an array of shape {shape}; 1 byte to {MAX_ARRAY_BYTES >> 30} GiB are supported"
-        )
+        raise UnreadableError(f"declares an array of shape {shape}, a scalar or more than {MAX_ARRAY_BYTES >> 30} GiB")
 
 
 def _with_path(path: Path, error: Exception) -> UnreadableError:

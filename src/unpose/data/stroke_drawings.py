@@ -1,9 +1,9 @@
 """Three small drawings made of strokes: a crab, a hand-written seven and a creature.
 
-Each drawing is a float32 array of shape (size, size, 3) in [0, 1] on an exactly zero background. The
-centroid of its brightness sits on the image centre and its ink stays inside a centred disc of radius
-0.36 * size, so a drawing may be turned by any angle, and shifted by about a sixth of its size, with next
-to nothing leaving the frame. None of them has a mirror or a turning symmetry, so a pose can be read off.
+Each drawing is a float32 array of shape (size, size, 3) in [0, 1] on an exactly zero background. The centroid of its
+brightness is the image centre, and its strokes stay inside a centred disc of radius 0.36 * size, so a drawing can be
+rotated by any angle and shifted by about a sixth of its size with almost nothing leaving the frame. None of them has a
+mirror or rotation symmetry, so their pose is unique.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-
-__all__ = ["CLASSES", "crab", "creature", "seven"]
 
 Colour = tuple[int, int, int]
 # Positions are in units of the image side, measured from the centre: x to the right, y downwards.
@@ -36,12 +34,12 @@ _YELLOW: Final[Colour] = (255, 214, 84)
 
 
 def _smooth(points: Sequence[Point], closed: bool) -> NDArray[np.float64]:
-    """Catmull-Rom curve through ``points`` (k of them), as an array of shape (m, 2)."""
+    """Catmull-Rom curve through ``points``: (k, 2) -> (m, 2)."""
     knots = np.asarray(points, dtype=np.float64)
     if closed:
         padded = np.concatenate([knots[-1:], knots, knots[:2]])
     else:
-        # Mirrored end knots let the curve leave its first and reach its last point without a bend.
+        # Mirrored end knots keep the curve straight at its first and last point.
         padded = np.concatenate([2 * knots[:1] - knots[1:2], knots, 2 * knots[-1:] - knots[-2:-1]])
     before, start, end, after = padded[:-3, None], padded[1:-2, None], padded[2:-1, None], padded[3:, None]
     t = np.linspace(0.0, 1.0, _STEPS_PER_SEGMENT, endpoint=False)[None, :, None]
@@ -55,7 +53,7 @@ def _smooth(points: Sequence[Point], closed: bool) -> NDArray[np.float64]:
 
 
 class _Sheet:
-    """A supersampled black sheet that takes strokes, blobs and dots and gives back the finished array."""
+    """A supersampled black image on which strokes, blobs and dots are drawn."""
 
     def __init__(self, size: int) -> None:
         if size < _SMALLEST:
@@ -81,11 +79,11 @@ class _Sheet:
     def stroke(
         self, points: Sequence[Point], colour: Colour, width: float, *, tip: float = 1.0, closed: bool = False
     ) -> None:
-        """Draw a round-ended stroke through ``points``, ``width`` wide at first, ``width * tip`` at last."""
+        """Draw a round-ended stroke through ``points``, whose width goes from ``width`` to ``width * tip``."""
         curve = _smooth(points, closed)
         reach = np.hypot(*np.diff(curve, axis=0).T)
         along = np.concatenate([[0.0], np.cumsum(reach)])
-        # One disc about every supersampled pixel gives round joints, which thick polylines do not have.
+        # One disc per supersampled pixel gives round joints, which thick polylines do not have.
         at = np.linspace(0.0, along[-1], max(2, int(along[-1] * self._side)))
         radii = 0.5 * width * np.linspace(1.0, tip, at.size)
         for x, y, radius in zip(
@@ -94,37 +92,26 @@ class _Sheet:
             self.dot((float(x), float(y)), float(radius), colour)
 
     def finish(self) -> NDArray[np.float32]:
-        """Put the centroid of brightness on the centre, reduce, and scale to [0, 1]: (size, size, 3)."""
+        """Move the centroid of brightness to the centre, reduce the size, scale to [0, 1]: (size, size, 3)."""
         pixels = np.asarray(self._image)
         light = pixels.sum(axis=2, dtype=np.float64)
         places = np.arange(self._side) - (self._side - 1) / 2
         down = round(float(light.sum(axis=1) @ places / light.sum()))
         right = round(float(light.sum(axis=0) @ places / light.sum()))
-        # The margin around the drawing is black, so what a roll wraps around is black too.
+        # The margin around the drawing is black, so the pixels that wrap around are black.
         centred = Image.fromarray(np.roll(pixels, (-down, -right), axis=(0, 1)))
         small = centred.resize((self._size, self._size), Image.Resampling.BOX)
         return np.asarray(small, dtype=np.float32) / np.float32(255.0)
 
 
 def _outlined(sheet: _Sheet, points: Sequence[Point], fill: Colour, line: Colour, width: float) -> None:
-    """Fill a smooth closed shape and go around it with the pen."""
+    """Fill a smooth closed shape and draw its outline."""
     sheet.blob(points, fill)
     sheet.stroke(points, line, width, closed=True)
 
 
 def crab(size: int = 64) -> NDArray[np.float32]:
-    """Draw a crab with one claw larger than the other.
-
-    Parameters
-    ----------
-    size : int
-        Side of the image in pixels, at least 8.
-
-    Returns
-    -------
-    ndarray, shape (size, size, 3)
-        The drawing, float32 in [0, 1] on a zero background.
-    """
+    """Draw a crab with one claw larger than the other: (size, size, 3)."""
     sheet = _Sheet(size)
     pen = 0.024
     legs: list[list[Point]] = [
@@ -163,18 +150,7 @@ def crab(size: int = 64) -> NDArray[np.float32]:
 
 
 def seven(size: int = 64) -> NDArray[np.float32]:
-    """Draw a hand-written seven with a bar across its stem.
-
-    Parameters
-    ----------
-    size : int
-        Side of the image in pixels, at least 8.
-
-    Returns
-    -------
-    ndarray, shape (size, size, 3)
-        The drawing, float32 in [0, 1] on a zero background; its three channels are equal.
-    """
+    """Draw a hand-written seven with a bar across its stem: (size, size, 3)."""
     sheet = _Sheet(size)
     sheet.stroke([(-0.155, -0.165), (-0.15, -0.195), (-0.135, -0.213)], _WHITE, 0.044, tip=1.1)
     sheet.stroke([(-0.135, -0.211), (-0.05, -0.197), (0.06, -0.204), (0.155, -0.225)], _WHITE, 0.05)
@@ -189,18 +165,7 @@ def seven(size: int = 64) -> NDArray[np.float32]:
 
 
 def creature(size: int = 64) -> NDArray[np.float32]:
-    """Draw a round teal creature with ears of two lengths and a curled tail on one side.
-
-    Parameters
-    ----------
-    size : int
-        Side of the image in pixels, at least 8.
-
-    Returns
-    -------
-    ndarray, shape (size, size, 3)
-        The drawing, float32 in [0, 1] on a zero background.
-    """
+    """Draw a round teal creature with ears of two lengths and a curled tail on one side: (size, size, 3)."""
     sheet = _Sheet(size)
     tail: list[Point] = [
         (0.10, 0.16), (0.20, 0.175), (0.275, 0.115), (0.275, 0.03), (0.215, 0.01), (0.20, 0.06),
@@ -221,7 +186,7 @@ def creature(size: int = 64) -> NDArray[np.float32]:
         (-0.19, 0.05), (-0.13, -0.08),
     ]  # fmt: skip
     sheet.blob(body, _TEAL)
-    # A patch over one eye, spots on one flank and an off-centre belly break the mirror symmetry of a face.
+    # A patch over one eye, spots on one side and an off-centre belly break the mirror symmetry of a face.
     sheet.blob([(-0.125, -0.07), (-0.03, -0.075), (-0.01, 0.02), (-0.075, 0.075), (-0.165, 0.03)], _DEEP_TEAL)
     sheet.dot((-0.035, 0.15), 0.085, _CREAM, stretch=0.75)
     for x, y, radius in ((0.105, 0.125, 0.024), (0.072, 0.178, 0.018), (0.13, 0.172, 0.014)):
@@ -236,8 +201,26 @@ def creature(size: int = 64) -> NDArray[np.float32]:
     return sheet.finish()
 
 
-CLASSES: Final[dict[str, Callable[..., NDArray[np.float32]]]] = {
-    "crab": crab,
-    "seven": seven,
-    "creature": creature,
-}
+DRAWINGS: Final[dict[str, Callable[..., NDArray[np.float32]]]] = {"crab": crab, "seven": seven, "creature": creature}
+
+
+def drawings(size: int = 64) -> NDArray[np.float32]:
+    """Draw a crab, a hand-written seven and a creature: three images without any symmetry.
+
+    Parameters
+    ----------
+    size : int, default 64
+        Side of the images in pixels, at least 8.
+
+    Returns
+    -------
+    ndarray, shape (3, size, size, 3)
+        The drawings in [0, 1] on a background of zeros. Each can be rotated by any angle, and shifted by about a sixth
+        of its size, with almost nothing leaving the frame.
+
+    Examples
+    --------
+    >>> drawings(40).shape
+    (3, 40, 40, 3)
+    """
+    return np.stack([draw(size) for draw in DRAWINGS.values()])
