@@ -16,7 +16,7 @@ from unpose.nn import group_cnn
 from unpose.train import StoppedError, build_network, train
 from unpose.train import batches as batches_module
 from unpose.train import loop as loop_module
-from unpose.train import replay as replay_module
+from unpose.train import cuda_graph as cuda_graph_module
 from unpose.train.batches import ImageStore, make_image_store, training_batch
 from unpose.train.cuda_graph import GraphedFunction, capture
 from unpose.train.evaluation import predict_logits, validate
@@ -54,7 +54,7 @@ def one_by_one(monkeypatch):
 
     def start():
         warnings.filterwarnings("ignore", message=".*capturable=True")  # the optimizer expects to be captured
-        monkeypatch.setattr(replay_module, "capture", lambda *_: None)
+        monkeypatch.setattr(cuda_graph_module, "capture", lambda *_: None)
 
     return start
 
@@ -68,7 +68,7 @@ def graphs(monkeypatch):
         made.append(capture(*given))
         return made[-1]
 
-    monkeypatch.setattr(replay_module, "capture", watched)
+    monkeypatch.setattr(cuda_graph_module, "capture", watched)
     return made
 
 
@@ -190,7 +190,7 @@ def test_capture_leaves_everything_as_it_was(stopped, problem, full_recipe):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_killed_and_resumed_equals_uninterrupted(name, problem, full_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop_module, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(loop_module, "_LOSS_INTERVAL", 1)
     whole = train(problem, full_recipe(name), tmp_path / "whole", device="cuda")
     for step in (5, 12):  # six steps an epoch; a state is written after every fourth
 
@@ -246,7 +246,7 @@ def test_images_on_the_gpu_and_images_sent_are_the_same(problem, full_recipe, mo
             assert its_labels.tolist() == also.tolist() == labels[rows].tolist()
             torch.testing.assert_close(one.cpu(), here, rtol=1e-4, atol=1e-5)
     first = train(problem, full_recipe(), device="cuda")
-    monkeypatch.setattr(batches_module, "_SHELF_SHARE", 0.0)
+    monkeypatch.setattr(batches_module, "_RESIDENT_FRACTION", 0.0)
     assert make_image_store(problem.train, CUDA).images is None
     second = train(problem, full_recipe(), device="cuda")
     assert differing(first.network.state_dict(), second.network.state_dict()) == {}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from unpose.nn import group_cnn
-from unpose.train import replay as replay_module
+from unpose.train import cuda_graph as cuda_graph_module
 from unpose.train.cuda_graph import GraphedFunction
 from unpose.train.optimizers import make_optimizer, set_learning_rate, update_average
 from unpose.train.recipe import OptimizerPart
@@ -48,7 +48,7 @@ def played(request, monkeypatch):
         asked.append(work)
         return SimpleNamespace(replay=work) if request.param == "captured" else None
 
-    monkeypatch.setattr(replay_module, "capture", capture)
+    monkeypatch.setattr(cuda_graph_module, "capture", capture)
     return asked
 
 
@@ -85,7 +85,7 @@ def test_a_rate_that_is_a_tensor_moves_weights_as_a_number_does(name, generator)
 
 
 def test_an_average_moves_as_far_by_a_step_that_is_a_tensor(generator):
-    state = fresh_state("sgd", capturable=False)
+    state = fresh_state("sgd", captured=False)
     other = copy.deepcopy(state.average)
     for step in range(12):
         state.network(torch.rand(5, 1, 9, 11, generator=generator))  # moves the statistics of norms, and their count
@@ -100,7 +100,7 @@ def test_an_average_moves_as_far_by_a_step_that_is_a_tensor(generator):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("captured", [False, True], ids=["to plain", "to captured"])
 def test_a_state_goes_from_one_kind_of_optimizer_to_the_other(name, captured, generator, tmp_path):
-    source, target = fresh_state(name, capturable=not captured), fresh_state(name, captured=captured)
+    source, target = fresh_state(name, captured=not captured), fresh_state(name, captured=captured)
     train_a_little(source, [0.02, 0.01], generator)
     save_state(tmp_path / "state.safetensors", source, {})
     load_state(tmp_path / "state.safetensors", target, {})
@@ -114,7 +114,7 @@ def test_a_state_goes_from_one_kind_of_optimizer_to_the_other(name, captured, ge
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tensors_that_change_are_all_that_a_step_writes_to(name, generator):
-    state = fresh_state(name, capturable=True)
+    state = fresh_state(name, captured=True)
     train_a_little(state, [0.02], generator)
     before = {name: (tensor, tensor.detach().clone()) for name, tensor in everything(state).items()}
     train_a_little(state, [0.02], generator)

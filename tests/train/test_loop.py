@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 
 from unpose.data import Dataset, InputError, Split
-from unpose.data.splits import marks, unpacked
+from unpose.data.splits import decode_fingerprints, image_fingerprints
 from unpose.images import as_batch
-from unpose.nn import GSAConfig, count_parameters, group_cnn, gsa_net, rebuild, refined, swivel_net
+from unpose.nn import GSANetConfig, count_parameters, group_cnn, gsa_net, rebuild, swivel_net, with_larger_group
 from unpose.train import (
     DivergedError,
     StateError,
@@ -166,13 +166,13 @@ def test_a_run_begins_with_what_another_learnt_with_fewer_turns(problem, small_r
     learnt = train(problem, coarse, tmp_path / "coarse").network
     file = str(tmp_path / "coarse" / "model.safetensors")
     finer = coarse.changed(group="c4", begin=file)
-    assert_same_bits(build_network(finer, problem).state_dict(), refined(learnt, "c4").state_dict())
+    assert_same_bits(build_network(finer, problem).state_dict(), with_larger_group(learnt, "c4").state_dict())
     train(problem, finer, tmp_path / "finer")
     assert json.loads((tmp_path / "finer" / "result.json").read_text())["began_with"] == file
 
 
 def test_a_beginning_that_does_not_fit(problem, small_recipe, tmp_path):
-    with pytest.raises(ValueError, match="no file is called"):
+    with pytest.raises(ValueError, match="neither a file nor a model"):
         build_network(small_recipe(network={"begin": str(tmp_path / "gone.safetensors")}), problem)
     with pytest.raises(ValueError, match=r"differs from the recipe's network in .*image_size.*, n_classes"):
         build_network(small_recipe(network={"begin": "mnist-c8"}), problem)
@@ -233,13 +233,13 @@ def test_corners_that_turning_brings_in_are_as_light_as_the_border(rng):
 
 
 def learnt(folder):
-    return unpacked(read_notes(folder / "model.safetensors")["learnt"], "its file")
+    return decode_fingerprints(read_notes(folder / "model.safetensors")["learnt"], "its file")
 
 
 def test_the_file_says_which_images_had_a_part_in_it(problem, small_recipe, tmp_path):
     train(problem, small_recipe(epochs=1), tmp_path)
-    assert learnt(tmp_path) == {*marks(problem.train.images), *marks(problem.validation.images)}
-    assert not learnt(tmp_path) & set(marks(problem.test.images))
+    assert learnt(tmp_path) == {*image_fingerprints(problem.train.images), *image_fingerprints(problem.validation.images)}
+    assert not learnt(tmp_path) & set(image_fingerprints(problem.test.images))
 
 
 def test_what_a_beginning_learnt_from_is_learnt_from_too(problem, small_recipe, tmp_path):
@@ -247,7 +247,7 @@ def test_what_a_beginning_learnt_from_is_learnt_from_too(problem, small_recipe, 
     others = Dataset("others", "made for tests", problem.classes, *(marked(20, seed) for seed in (7, 8, 9)))
     second = small_recipe(epochs=1, network={"begin": str(tmp_path / "first" / "model.safetensors")})
     train(others, second, tmp_path / "second")
-    own = {*marks(others.train.images), *marks(others.validation.images)}
+    own = {*image_fingerprints(others.train.images), *image_fingerprints(others.validation.images)}
     assert learnt(tmp_path / "second") == own | learnt(tmp_path / "first")
     bare = save_network(tmp_path / "bare.safetensors", load_network(tmp_path / "first" / "model.safetensors"))
     train(others, small_recipe(epochs=1, network={"begin": str(bare)}), tmp_path / "third")
@@ -255,7 +255,7 @@ def test_what_a_beginning_learnt_from_is_learnt_from_too(problem, small_recipe, 
 
 
 def test_so_many_images_that_the_file_would_grow_are_not_listed(problem, small_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop_module, "_MOST_MARKS", 72)
+    monkeypatch.setattr(loop_module, "_MOST_HASHES", 72)
     train(problem, small_recipe(epochs=1), tmp_path)
     assert "learnt" not in read_notes(tmp_path / "model.safetensors")
 
@@ -317,7 +317,7 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_tak
 
 def test_a_validation_loss_that_is_no_number_stops_the_run_too(problem, small_recipe, monkeypatch):
     monkeypatch.setattr(loop_module, "validate", lambda *_, **__: (float("nan"), 0.5))
-    with pytest.raises(DivergedError, match="the loss on validation became nan in epoch 1"):
+    with pytest.raises(DivergedError, match="the validation loss became nan in epoch 1"):
         train(problem, small_recipe())
 
 
@@ -337,7 +337,7 @@ def test_states_that_are_cut_off_or_changed(stopped, problem, small_recipe, gene
     content = state.read_bytes()
     for cut in (0, 7, 100, len(content) // 2, len(content) - 1):
         state.write_bytes(content[:cut])
-        with pytest.raises(StateError, match=r"state\.safetensors does not hold a run that can go on"):
+        with pytest.raises(StateError, match=r"state\.safetensors does not hold a resumable run"):
             resumed(problem, small_recipe(**FULL), stopped)
         assert state.read_bytes() == content[:cut]
     length = 8 + int.from_bytes(content[:8], "little")
@@ -358,11 +358,11 @@ def test_states_that_are_cut_off_or_changed(stopped, problem, small_recipe, gene
         ({"format": 2}, "layout 2"),
         ({"format": None}, "layout None"),
         ({"step": -1}, "step is -1"),
-        ({"step": "soon"}, "not a count"),
+        ({"step": "soon"}, "not a non-negative integer"),
         ({"best_epoch": 7}, "none of its 1 epochs"),
         ({"history": 3}, "history"),
-        ({"history": [{"epoch": "x"}]}, "rows that are none"),
-        ({"identity": None}, "which run"),
+        ({"history": [{"epoch": "x"}]}, "malformed rows"),
+        ({"identity": None}, "identify its run"),
     ],
 )
 def test_states_that_lie(changes, message, stopped, problem, small_recipe):
@@ -488,7 +488,7 @@ def test_the_average_is_the_weighted_sum_of_what_it_saw(generator):
         group_cnn("d4", 1, 10, 28, parameters=12_000, stages=(1, 2, 1)),
         group_cnn("c8", 1, 10, 28, parameters=12_000, stages=(1, 2, 1)),
         swivel_net("c4", 1, 10, 28, widths=(6, 8, 10), heads=2),
-        gsa_net("c8", 1, 3, 8, config=GSAConfig(6, ((6,), (8,)), window=3, heads=2)),
+        gsa_net("c8", 1, 3, 8, config=GSANetConfig(6, ((6,), (8,)), window=3, heads=2)),
     ],
     ids=["d4", "c8", "swivel", "attention"],
 )

@@ -15,8 +15,7 @@ import torch
 
 from unpose.audit import equivariance_error
 from unpose.data import CREDITS, NAMES, InputError, Split, credit, load
-from unpose.images import as_batch
-from unpose.images.canvas import onto_canvas
+from unpose.images import as_batch, onto_canvas
 from unpose.nn import count_parameters, group_cnn
 from unpose.train import (
     accuracy,
@@ -117,7 +116,7 @@ def test_the_card_says_what_mnist_says(real_data):
     ids=["empty", "another", "climbs", "file", "absolute", "null", "capitals"],
 )  # fmt: skip
 def test_names_that_are_none(name):
-    with pytest.raises(ValueError, match=r"unknown model .*models that come along: .*mnist-c8"):
+    with pytest.raises(ValueError, match=r"unknown model .*models in this package: .*mnist-c8"):
         pretrained(name)
 
 
