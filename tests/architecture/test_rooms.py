@@ -28,6 +28,11 @@ ARROWS = {
     "compiled": set(),
 }
 
+# The arrows among the folders inside a room, read in the same way.
+INNER_ARROWS = {
+    "nn": {"networks": {"layers"}, "layers": {"functional"}, "functional": {"ops"}, "ops": set()},
+}
+
 # Another room is entered through its door, the package's ``__init__``, or through one of these side doors: modules
 # for one special purpose that would crowd the main door. Every door lists what it offers in ``__all__``.
 SIDE_DOORS = {
@@ -106,6 +111,17 @@ def test_arrows_point_one_way(module):
         if room == "cli" and target == "unpose":
             continue  # for the version, which stands at the package's door
         assert there in {room} | reachable(room), f"{module} ({room}) may not import {target} ({there})"
+
+
+@pytest.mark.parametrize("room", INNER_ARROWS)
+def test_arrows_inside_a_room_point_one_way(room):
+    arrows = INNER_ARROWS[room]
+    folders = {name: name.split(".")[2] for name in MODULES if room_of(name) == room and name.count(".") > 1}
+    assert set(folders.values()) == set(arrows), f"the folders of {room} are not those of the plan"
+    for module, folder in folders.items():
+        allowed = {folder} | reachable(folder, arrows)
+        for target in EDGES[module]:
+            assert folders.get(target, folder) in allowed, f"{module} may not import {target}"
 
 
 def test_no_module_imports_itself_through_others():

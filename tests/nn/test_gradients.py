@@ -27,7 +27,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients(name, generator):
+def test_gradients_equal_finite_differences(name, generator):
     make, shape = LAYERS[name]
     torch.manual_seed(1)
     layer = make().double()

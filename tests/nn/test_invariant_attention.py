@@ -1,4 +1,4 @@
-"""Invariant Attention in a network: turned patches weigh the same, gradients know the pose, and the known limits."""
+"""Invariant Attention in a network: weights do not depend on pose, gradients flow through the pose, known limits."""
 
 import math
 
@@ -8,17 +8,17 @@ import torch
 from unpose.groups import parse, rotation
 from unpose.images import mirror, quarter_turn, smooth, warp
 from unpose.nn import InvariantAttentionBlock, OrbitEmbedding, count_parameters, orbit_attention, patch_net, rebuild
-from unpose.nn.functional.orbit_attention import turning_window, window_candidates
-from unpose.nn.networks.patch import cut
-from unpose.train import load_network, save_network, twin_description
+from unpose.nn.functional.orbit_attention import orbit_mask, window_candidates
+from unpose.nn.networks.patch import split_into_patches
+from unpose.train import baseline_description, load_network, save_network
 
 SIZE = 11
 
 
 def part(generator, size=SIZE, channels=1):
-    """A smooth shape without symmetry that ends inside the disc of a patch: (channels, size, size)."""
+    """A smooth shape without symmetry inside the disc of a patch: (channels, size, size)."""
     noise = smooth(torch.randn(channels, size, size, generator=generator, dtype=torch.float64), 1.3)
-    return 4 * noise * smooth(turning_window(parse("c8"), size), 0.7)
+    return 4 * noise * smooth(orbit_mask(parse("c8"), size), 0.7)
 
 
 def parts(generator, n, size=SIZE, channels=1):
@@ -30,13 +30,13 @@ def numbers(*values):
 
 
 def matrix(attended, n):
-    """Weights of the first head as a matrix: row j, column i is what patch j takes of patch i."""
+    """Weights of the first head as a matrix: row j, column i is the weight of patch i in the mean of patch j."""
     found = torch.zeros(n, n, dtype=attended.weights.dtype)
-    return found.scatter_add(1, attended.moving[0], attended.weights[0, :, :, 0])
+    return found.scatter_add(1, attended.neighbours[0], attended.weights[0, :, :, 0])
 
 
 def slow_attention(patches, group, bandwidth, sigma):
-    """The same sums in the obvious way: every pair, every element, each resampled by itself; no refinement."""
+    """The same sums as plain loops: every pair and every element resampled separately, without refinement."""
     means, table = torch.zeros_like(patches[0]), torch.zeros(len(patches[0]), len(patches[0]), dtype=patches.dtype)
     for j, fixed in enumerate(patches[0]):
         aligned, squared = [], []
@@ -52,8 +52,8 @@ def slow_attention(patches, group, bandwidth, sigma):
 
 
 @pytest.mark.parametrize("name", ["c1", "c2", "d1"])
-def test_equals_the_slow_sum(name, generator):
-    # Up to two turns there is nothing to refine, and the result is the plain search.
+def test_equals_plain_loops(name, generator):
+    # With at most two rotations poses are not refined, so the result is the plain search.
     group, patches = parse(name), parts(generator, 5, size=7, channels=2)
     attended = orbit_attention(patches, group, numbers(0.3), numbers(0.6)[0])
     means, table = slow_attention(patches, group, 0.3, 0.6)
@@ -62,11 +62,11 @@ def test_equals_the_slow_sum(name, generator):
 
 
 @pytest.mark.parametrize("name", ["c12", "d8"])
-def test_refined_poses_are_never_far_from_the_slow_search(name, generator):
+def test_refined_poses_are_within_half_a_step_of_the_plain_search(name, generator):
     group, patches = parse(name), parts(generator, 5)
     attended = orbit_attention(patches, group, numbers(0.3), numbers(0.6)[0])
     moving = torch.zeros(5, 5, 3, 3, dtype=torch.float64)
-    moving[torch.arange(5)[:, None], attended.moving[0]] = attended.poses[0]
+    moving[torch.arange(5)[:, None], attended.neighbours[0]] = attended.poses[0]
     for j in range(5):
         for i in range(5):
             turned = [warp(patches[0, i], element) for element in group.elements]
@@ -77,13 +77,13 @@ def test_refined_poses_are_never_far_from_the_slow_search(name, generator):
 
 def test_a_turned_patch_gets_the_same_weight(generator):
     group, patches = parse("c12"), parts(generator, 4)
-    # Two of the kind of patch 1, at angles between those of the grid.
+    # Two copies of patch 1, at angles between the elements of the group.
     copies = warp(patches[0, 1:2].expand(2, -1, -1, -1), rotation(numbers(0.7, 2.6)))
     patches = torch.cat([patches, copies[None]], dim=1)
     bandwidth, sigma = numbers(0.15), numbers(0.8)[0]
     before = orbit_attention(patches, group, bandwidth, sigma)
     weights = matrix(before, 6)
-    assert weights[1, 4] > 3 * weights[1, 0]  # kin is seen as kin
+    assert weights[1, 4] > 3 * weights[1, 0]  # copies have large weights
     floor = 0.0
     for element in range(1, 12):
         for chosen in (1, 3):
@@ -93,7 +93,7 @@ def test_a_turned_patch_gets_the_same_weight(generator):
             after = orbit_attention(turned, group, bandwidth, sigma)
             change = (matrix(after, 6) - weights).abs().max()
             if element % 3 == 0:
-                assert change < 1e-12  # quarter turns only move pixels
+                assert change < 1e-12  # quarter turns permute pixels
                 others = [j for j in range(6) if j != chosen]
                 torch.testing.assert_close(after.means[0, others], before.means[0, others])
                 torch.testing.assert_close(
@@ -104,7 +104,7 @@ def test_a_turned_patch_gets_the_same_weight(generator):
     control[0, 1] = mirror(patches[0, 1])  # not a turn
     assert floor < 0.03
     assert (matrix(orbit_attention(control, group, bandwidth, sigma), 6) - weights).abs().max() > 4 * floor
-    # In a group with the mirror it is one of the poses.
+    # A group with mirrors contains it.
     both = [matrix(orbit_attention(each, parse("d12"), bandwidth, sigma), 6) for each in (patches, control)]
     torch.testing.assert_close(*both)
 
@@ -115,7 +115,7 @@ def test_poses_between_the_elements_are_found(generator):
     patches = torch.cat([original[None], warp(original.expand(7, -1, -1, -1), rotation(angles))])[None]
     for name, most in (("c12", 3.0), ("c24", 1.0)):
         attended = orbit_attention(patches, parse(name), numbers(1.0), numbers(0.8)[0])
-        poses = attended.poses[0, 0][attended.moving[0, 0].argsort()][1:]  # bring the copies onto the original
+        poses = attended.poses[0, 0][attended.neighbours[0, 0].argsort()][1:]  # bring the copies onto the original
         left = poses @ rotation(angles)
         assert torch.atan2(left[:, 0, 1], left[:, 0, 0]).abs().max() < math.radians(most)
 
@@ -140,7 +140,7 @@ def test_the_gradient_goes_through_the_pose(generator):
     (whole,) = torch.autograd.grad(aim, patches)
     # The same means with the poses held: what a network would learn from if poses were constants.
     poses = attended.poses.detach()
-    moving = patches[0][attended.moving[0]].flatten(0, 1)
+    moving = patches[0][attended.neighbours[0]].flatten(0, 1)
     aligned = warp(moving, poses.flatten(0, 2)).unflatten(0, (4, 4))
     squared = smooth(aligned - patches[0, :, None], sigma).square().mean((-3, -2, -1))
     held = torch.einsum("nk,nkcyx->ncyx", (-squared / 0.5).softmax(1), aligned)
@@ -157,25 +157,25 @@ def test_the_gradient_goes_through_the_pose(generator):
     assert control > 1e-2 * truth.abs()
 
 
-def test_wide_kernels_average_and_narrow_ones_leave_patches_alone(generator):
+def test_wide_kernels_average_and_narrow_ones_do_not_change_patches(generator):
     group, patches = parse("c12"), parts(generator, 5)
     attended = orbit_attention(patches, group, numbers(1e-3, 1e6), numbers(0.5)[0])
     torch.testing.assert_close(attended.means[0, :, 0], patches[0])
-    moving = patches[0][attended.moving[0]].flatten(0, 1)
+    moving = patches[0][attended.neighbours[0]].flatten(0, 1)
     aligned = warp(moving, attended.poses.flatten(0, 2)).unflatten(0, (5, 5))
     torch.testing.assert_close(attended.means[0, :, 1], aligned.mean(1))
     torch.testing.assert_close(attended.weights.sum(2), torch.ones(1, 5, 2, dtype=torch.float64))
 
 
-def test_only_the_nearest_take_part(generator):
+def test_only_the_nearest_patches_are_attended_to(generator):
     group, patches = parse("c8"), parts(generator, 6)
     patches[0, 4] = quarter_turn(patches[0, 1])
     everyone = matrix(orbit_attention(patches, group, numbers(0.3), numbers(0.5)[0]), 6)
     nearest = orbit_attention(patches, group, numbers(0.3), numbers(0.5)[0], neighbours=2)
     assert nearest.weights.shape == (1, 6, 2, 1)
-    assert nearest.moving[0].tolist()[1] == [1, 4]
-    assert nearest.moving[0].tolist()[4] == [4, 1]
-    # Each keeps itself and its best, and their ratio is that of the whole.
+    assert nearest.neighbours[0].tolist()[1] == [1, 4]
+    assert nearest.neighbours[0].tolist()[4] == [4, 1]
+    # Each patch keeps itself and its nearest, with the ratio that they have among all.
     table = matrix(nearest, 6)
     expected = everyone * (table > 0)
     torch.testing.assert_close(table, expected / expected.sum(1, keepdim=True))
@@ -183,11 +183,11 @@ def test_only_the_nearest_take_part(generator):
     assert torch.equal(alone.means[0, :, 0], patches[0])
 
 
-def test_a_symmetric_patch_still_finds_itself_as_it_is():
-    # A disc looks the same at every angle: the choice of poses is free, but a patch must not turn itself.
-    disc = turning_window(parse("c8"), 7)[None].expand(3, 1, 7, 7)[None].clone().requires_grad_()
+def test_a_symmetric_patch_is_not_rotated_onto_itself():
+    # A disc is the same at every angle, so any pose is as good; for itself a patch must have the identity.
+    disc = orbit_mask(parse("c8"), 7)[None].expand(3, 1, 7, 7)[None].clone().requires_grad_()
     attended = orbit_attention(disc, parse("c8"), numbers(0.1), numbers(0.5)[0])
-    assert attended.moving[0, :, 0].tolist() == [0, 1, 2]
+    assert attended.neighbours[0, :, 0].tolist() == [0, 1, 2]
     assert torch.equal(attended.poses[0, :, 0], torch.eye(3, dtype=torch.float64).expand(3, 3, 3))
     blank = orbit_attention(torch.zeros_like(disc), parse("c8"), numbers(0.1), numbers(0.5)[0])
     assert not blank.means.any()
@@ -195,7 +195,7 @@ def test_a_symmetric_patch_still_finds_itself_as_it_is():
     assert disc.grad.isfinite().all()
 
 
-def test_windows(generator):
+def test_a_window_limits_which_patches_are_attended_to(generator):
     table = window_candidates(3, 5, 3)
     assert table.shape == (15, 9)
     assert sorted(table[0].tolist()) == [-1, -1, -1, -1, -1, 0, 1, 5, 6]
@@ -208,19 +208,19 @@ def test_windows(generator):
     inside = (table[:, :, None] == torch.arange(15)).any(1)
     assert (weights[~inside] == 0).all()
     assert (weights[inside] > 0).all()
-    # A patch out of reach changes nothing, one within reach does.
+    # A patch outside the window has no effect, one inside has.
     changed = patches.clone()
     changed[0, 2, 4] = part(generator, channels=2)
     difference = (near(changed) - near(patches)).abs().amax((-3, -2, -1))[0]
     assert difference[:, :3].max() == 0
     assert difference[1:, 3:].min() > 0
-    # A window over all of the grid is no window.
+    # A window over the whole grid equals no window.
     wide, whole = (InvariantAttentionBlock("c8", window=window, **options).double() for window in (9, None))
     whole.load_state_dict(wide.state_dict())
     torch.testing.assert_close(wide(patches), whole(patches))
 
 
-def test_the_block_learns_and_remembers(generator):
+def test_the_block_has_gradients_and_restores_its_state(generator):
     torch.manual_seed(3)
     patches = parts(generator, 6, channels=2).unflatten(1, (2, 3))
     block = InvariantAttentionBlock("c8", 2, SIZE, out_channels=3, heads=2, neighbours=4, bandwidth=0.3).double()
@@ -229,7 +229,7 @@ def test_the_block_learns_and_remembers(generator):
     found.square().sum().backward()
     for name, parameter in block.named_parameters():
         assert parameter.grad.abs().min() > 0, name
-    # The matrices that turn patches are constants of the group, not weights.
+    # The operators are constants of the group and are not saved.
     assert set(block.state_dict()) == {"log_bandwidth", "log_smoothing", "value.weight"}
     other = InvariantAttentionBlock("c8", 2, SIZE, out_channels=3, heads=2, neighbours=4).double()
     assert not torch.allclose(other(patches), found)
@@ -237,7 +237,7 @@ def test_the_block_learns_and_remembers(generator):
     assert torch.equal(other(patches), found)
 
 
-def test_mixed_precision_keeps_the_digits_of_small_distances(generator):
+def test_autocast_keeps_the_precision_of_small_distances(generator):
     patches = parts(generator, 6).unflatten(1, (2, 3)).float()
     block = InvariantAttentionBlock("c8", 1, SIZE, bandwidth=0.1)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -254,7 +254,7 @@ def test_equal_value_maps_give_the_invariant_mean(generator):
         torch.testing.assert_close(block(patches).flatten(1, 2)[:, :, None], block.attend(patches).means)
 
 
-def test_the_embedding_is_linear_without_turns_and_blind_to_them_with(generator):
+def test_the_embedding_is_linear_for_c1_and_invariant_for_rotations(generator):
     torch.manual_seed(4)
     patches = parts(generator, 6, channels=2).unflatten(1, (2, 3))
     plain, orbit = (OrbitEmbedding(name, 2, SIZE, 5).double() for name in ("c1", "c12"))
@@ -270,7 +270,7 @@ def test_the_embedding_is_linear_without_turns_and_blind_to_them_with(generator)
 def test_the_network_is_invariant_to_the_turn_of_each_patch(generator):
     torch.manual_seed(5)
     images = torch.rand(2, 1, 14, 21, generator=generator)
-    patches = cut(images, 7)
+    patches = split_into_patches(images, 7)
     assert torch.equal(patches[1, 1, 2, 0], images[1, 0, 7:, 14:])
     turned = images.clone()
     turned[..., 7:, :7] = quarter_turn(images[..., 7:, :7])
@@ -279,18 +279,18 @@ def test_the_network_is_invariant_to_the_turn_of_each_patch(generator):
     network, twin = (patch_net(name, 1, 3, (14, 21), **sizes).eval() for name in ("c8", "c1"))
     errors = [(each(turned) - each(images)).abs().max() for each in (network, twin)]
     assert errors[0] < 1e-5 < 1e-2 * errors[1]
-    # The whole image turned: patches change places and turn.
+    # If the whole image is rotated, patches are permuted and rotated.
     torch.testing.assert_close(network(quarter_turn(images)), network(images), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("attention", ["invariant", "ordinary"])
-def test_networks_have_the_size_asked_for_and_come_back_from_files(attention, tmp_path, generator):
+def test_networks_have_the_requested_size_and_are_restored_from_files(attention, tmp_path, generator):
     network = patch_net("c8", 2, 5, 21, patch_size=7, attention=attention, parameters=16_000, depth=2).eval()
     assert 0.99 * 16_000 < count_parameters(network) <= 16_000
     images = torch.rand(3, 2, 21, 21, generator=generator)
     again = load_network(save_network(tmp_path / "patches.safetensors", network))
     assert torch.equal(again(images), network(images))
-    twin = rebuild(twin_description(network.description))
+    twin = rebuild(baseline_description(network.description))
     assert count_parameters(twin) == count_parameters(network)
     network(images).square().sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in network.parameters())
@@ -333,6 +333,6 @@ def test_smoothing_by_a_learnt_width(generator):
         "colours", "attention", "heads", "depth", "few parameters",
     ],
 )  # fmt: skip
-def test_it_says_what_it_needs(make, message):
+def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):
     with pytest.raises(ValueError, match=message):
         make()

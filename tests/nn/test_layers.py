@@ -1,4 +1,4 @@
-"""What layers refuse, and what their users rely on."""
+"""Layers: errors for wrong arguments, and properties that users rely on."""
 
 import pytest
 import torch
@@ -46,13 +46,13 @@ def test_lifting_layers_refuse_wrong_images():
 
 
 @pytest.mark.parametrize("window", [0, 2, 4, -3])
-def test_windows_have_a_middle(window):
+def test_windows_must_be_odd(window):
     for make in (lambda: layer(window=window), lambda: GroupConv2d("c4", 1, 1, window)):
         with pytest.raises(ValueError, match="odd"):
             make()
 
 
-def test_windows_fit_the_image():
+def test_windows_must_fit_the_image():
     module = layer(window=9)
     assert module(torch.rand(1, 2, 4, 5, 6)).shape == (1, 3, 4, 5, 6)  # 2 * 5 - 1 = 9: reaches across
     with pytest.raises(ValueError, match="9 x 9 is larger than an image of 4 x 9"):
@@ -70,12 +70,12 @@ def test_windows_fit_the_image():
         ({"head_channels": 2}, "at least 3 channels"),
     ],
 )
-def test_layers_say_what_they_need(options, message):
+def test_wrong_options_raise_errors_that_say_what_is_needed(options, message):
     with pytest.raises(ValueError, match=message):
         layer(**options)
 
 
-def test_convolution_needs_a_group():
+def test_convolution_needs_a_closed_group():
     with pytest.raises(ValueError, match="closed"):
         GroupConv2d("dilations(3)", 1, 1, 3)
 
@@ -106,7 +106,7 @@ def test_group_pooling_needs_a_group_axis():
         ({"bias": (1, 4, 4, 3, 5)}, "bias must be"),
     ],
 )
-def test_the_core_refuses_what_does_not_fit(change, message):
+def test_group_attention_refuses_shapes_that_do_not_fit(change, message):
     maps = (2, 3, 4, 5, 5, 4)
     shapes = {"query": maps, "key": maps, "value": maps, "position": (1, 4, 4, 3, 3, 4)} | change
     tensors = {name: torch.rand(shape) for name, shape in shapes.items()}
@@ -114,8 +114,8 @@ def test_the_core_refuses_what_does_not_fit(change, message):
         group_attention(**tensors)
 
 
-def test_the_published_zero_start_has_a_pole_and_ours_has_none():
-    # Biases at zero and a tiny floor, as released: the slope at coordinate zero is that of 0 / 0.
+def test_zero_biases_as_published_have_a_pole_and_random_ones_have_none():
+    # With zero biases and a tiny eps, as in the published code, the norm computes 0 / 0 at coordinate zero.
     def slope(encoding):
         x = torch.zeros(1, 2, requires_grad=True)
         encoding(x).sum().backward()
@@ -132,7 +132,7 @@ def test_the_published_zero_start_has_a_pole_and_ours_has_none():
 
 @pytest.mark.parametrize("name", ["c4", "d1", "d4"])
 def test_grid_groups_have_exact_kernels(name):
-    # Every kernel is the first one with its weights moved, none changed.
+    # Every kernel is a permutation of the first.
     module = GroupConv2d(name, 1, 1, 3, lifting=True)
     kernels = module.kernels()[0, :, 0, 0].detach()
     values = kernels[0].flatten().sort().values
@@ -147,8 +147,8 @@ def test_finer_kernels_agree_on_their_quarter_turns():
         torch.testing.assert_close(kernels[(g + 3) % 12], kernels[g].rot90(1))
 
 
-def test_a_group_convolution_is_the_sum_it_says(generator):
-    # Against the definition, element by element, for a group that does not commute.
+def test_group_convolution_equals_its_definition(generator):
+    # Element by element, for a non-commutative group.
     group = parse("d4")
     module = GroupConv2d(group, 2, 1, 3).double()
     maps = torch.randn(1, 2, 8, 4, 5, generator=generator, dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_a_group_convolution_is_the_sum_it_says(generator):
         torch.testing.assert_close(module(maps)[0, 0], wanted)
 
 
-def test_constants_of_the_group_are_not_weights():
+def test_constants_of_the_group_are_not_saved():
     assert not any("inverses" in name or "relations" in name for name in layer().state_dict())
 
 
@@ -186,6 +186,6 @@ def test_layers_show_what_they_are():
         (lambda: LiftingSelfAttention("c4", 1, 4, heads=2, head_channels=2, window=3, reach=0), "reach must be"),
     ],
 )
-def test_counts_and_distances_below_one_are_named(make, why):
+def test_counts_and_distances_that_are_not_positive_are_named(make, why):
     with pytest.raises(ValueError, match=why):
         make()

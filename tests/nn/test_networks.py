@@ -1,4 +1,4 @@
-"""Networks: published sizes, descriptions, what they refuse, and the ways out of Python."""
+"""Networks: published sizes, descriptions, errors, and export."""
 
 import io
 import json
@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from unpose.nn import (
+    GSA_NET_CONFIGS,
     NETWORKS,
-    PUBLISHED,
     GroupSelfAttention,
-    GSAConfig,
+    GSANetConfig,
     count_parameters,
+    create_network,
     group_cnn,
     gsa_net,
     rebuild,
@@ -35,7 +36,7 @@ COUNTS = {
 }
 PRINTED = {"rotated-mnist": 44_670, "cifar-10": 2_990_000, "patch-camelyon": 205_660}
 INPUTS = {"rotated-mnist": (1, 10, 28), "cifar-10": (3, 10, 32), "patch-camelyon": (3, 2, 96)}
-TINY = GSAConfig(6, ((6,), (6,)), window=3, heads=2)
+TINY = GSANetConfig(6, ((6,), (6,)), window=3, heads=2)
 
 
 def tiny_networks(group="c4"):
@@ -50,14 +51,14 @@ def tiny_networks(group="c4"):
 def test_parameters_of_the_published_networks(config, group):
     found = count_parameters(gsa_net(group, *INPUTS[config], config=config))
     assert found == COUNTS[config, group]
-    # The paper's figure: met for 16 rotations; 0.3 % above for CIFAR (cut off, not rounded); 0.4 to 0.5 % above for the
-    # third, whose description in the paper contradicts itself.
+    # Equal to the paper's figure for 16 rotations; 0.3 % above for CIFAR (truncated, not rounded); 0.4 to 0.5 % above
+    # for the third, whose description in the paper contradicts itself.
     assert abs(found - PRINTED[config]) / PRINTED[config] < 0.01
     if group == "c16":
         assert f"{found / 1000:.2f}" == "44.67"
 
 
-@pytest.mark.parametrize("config", PUBLISHED)
+@pytest.mark.parametrize("config", GSA_NET_CONFIGS)
 def test_published_networks_are_described_by_plain_values(config):
     network = gsa_net("d1", *INPUTS[config], config=config)
     assert rebuild(network.description).description == network.description
@@ -71,13 +72,13 @@ def test_the_convolution_network_is_as_large_as_it_may_be(group):
     assert count_parameters(wider) > 44_668
 
 
-def test_our_network_fits_two_million_parameters():
+def test_swivel_net_has_less_than_two_million_parameters():
     for group in ("c4", "c8", "c16", "d4"):
         assert count_parameters(swivel_net(group, 1, 10, 28)) < 2_000_000
 
 
 @pytest.mark.parametrize("group", ["c1", "d4"])
-def test_networks_take_other_sizes_and_give_plain_logits(group, generator):
+def test_networks_take_images_of_other_sizes(group, generator):
     for network in tiny_networks(group):
         network.eval()
         for size in ((8, 8), (7, 12), (13, 6)):
@@ -100,35 +101,38 @@ def test_weights_move_between_networks(generator):
         (lambda: gsa_net("dilations(3)", 1, 10, 28), "closed"),
         (lambda: gsa_net("c4", 1, 10, 4), "larger than an image of 2 x 2"),
         (lambda: gsa_net("c4", 1, 10, (28, 28, 3)), "image_size"),
-        (lambda: gsa_net("c4", 1, 10, 28, config=GSAConfig(2, ((6,),))), "at least 4 channels"),
+        (lambda: gsa_net("c4", 1, 10, 28, config=GSANetConfig(2, ((6,),))), "at least 4 channels"),
         (lambda: group_cnn("c4", 1, 10, 28, parameters=20), "too few"),
         (lambda: group_cnn("c4", 1, 10, 28, stages=(2, 0)), "at least one convolution"),
         (lambda: swivel_net("c4", 1, 10, 28, widths=(8,), depths=()), "at least one stage"),
         (lambda: swivel_net("c4", 1, 10, 4, window=5), "larger than an image"),
         (lambda: rebuild({"network": "resnet"}), "gsa_net"),
+        (lambda: create_network("resnet", group="c4"), "unknown network 'resnet'; known: gsa_net"),
         (lambda: rebuild({"network": "group_cnn", "group": "c4", "colour": 1}), "does not fit"),
     ],
 )
-def test_networks_say_what_they_need(make, message):
+def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 def test_global_attention_as_a_network(generator):
-    network = gsa_net("c4", 1, 3, (7, 9), config=GSAConfig(6, ((6,), (6,)), window=None, heads=1))
+    network = gsa_net("c4", 1, 3, (7, 9), config=GSANetConfig(6, ((6,), (6,)), window=None, heads=1))
     assert network(torch.rand(2, 1, 7, 9, generator=generator)).shape == (2, 3)
 
 
 def test_every_network_has_a_name():
-    # scale_net is for dilations, patch_net for the patches of one image; both are tested by themselves.
-    alone = {"scale_net", "patch_net"}
-    assert {network.description["network"] for network in tiny_networks()} | alone == set(NETWORKS)
+    # scale_net and patch_net have test files of their own.
+    others = {"scale_net", "patch_net"}
+    assert {network.description["network"] for network in tiny_networks()} | others == set(NETWORKS)
+    named = create_network("group_cnn", group="c4", in_channels=2, n_classes=3, image_size=(8, 9), parameters=3000)
+    assert named.description == tiny_networks()[1].description
 
 
 @pytest.mark.parametrize("index", range(3))
 def test_export(index, generator):
     network = [
-        gsa_net("d1", 2, 3, 8, config=GSAConfig(6, ((6,),), window=3, heads=2, pool_last=True)),
+        gsa_net("d1", 2, 3, 8, config=GSANetConfig(6, ((6,),), window=3, heads=2, pool_last=True)),
         *tiny_networks("d1")[1:],
     ][index].eval()
     images = torch.rand(2, 2, 8, 9, generator=generator)
@@ -138,7 +142,7 @@ def test_export(index, generator):
 
 
 def test_compile(generator):
-    # One whole graph, and gradients through it; aot_eager needs no compiler on the machine.
+    # One graph with its gradients; the backend aot_eager needs no compiler on the machine.
     network = GroupSelfAttention("c4", 2, 3, heads=2, head_channels=3, window=3)
     maps = torch.rand(2, 2, 4, 5, 6, generator=generator)
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
@@ -151,7 +155,7 @@ def test_compile(generator):
     )
 
 
-@pytest.mark.filterwarnings("ignore")  # the exporter's own notices
+@pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
 def test_onnx(generator):
     if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
         pytest.skip("onnx, onnxscript and onnxruntime are not installed")
@@ -166,7 +170,7 @@ def test_onnx(generator):
     torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-4)
 
 
-def test_our_network_begins_to_learn_digits(real_data):
+def test_swivel_net_learns_digits(real_data):
     digits = real_data("mnist.npz")
     names = {name: digits[name] for name in digits.files}
     images = next(array for array in names.values() if array.ndim == 3)[:96]
@@ -187,7 +191,7 @@ def test_our_network_begins_to_learn_digits(real_data):
     assert losses[-1] < 0.8 * losses[0], losses
 
 
-def test_networks_can_be_outlined_on_a_device_without_memory():
+def test_networks_can_be_built_on_the_meta_device():
     for index, network in enumerate(tiny_networks("d3")):
         with torch.device("meta"):
             outline = tiny_networks("d3")[index]
@@ -195,6 +199,6 @@ def test_networks_can_be_outlined_on_a_device_without_memory():
         assert shapes == {name: tensor.shape for name, tensor in network.state_dict().items()}
 
 
-def test_numbers_of_numpy_describe_a_network_like_others():
+def test_numpy_numbers_give_the_same_description():
     found = group_cnn("c4", np.int64(2), np.arange(3).max() + 1, np.int64(8), parameters=3000)
     assert json.dumps(found.description) == json.dumps(group_cnn("c4", 2, 3, 8, parameters=3000).description)

@@ -1,4 +1,4 @@
-"""Encodings, relative elements, and what dilations change."""
+"""Position encodings, relative elements, and the bias of dilations."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from unpose.groups import parse
 from unpose.nn import GroupSelfAttention, HarmonicEncoding, LiftingSelfAttention, SeparableEncoding, group_attention
-from unpose.nn.functional.positions import dilated_neighbourhood, is_unimodular, relative_elements, widest_window
+from unpose.nn.functional.positions import dilation_bias, preserves_area, relative_elements, widest_window
 from unpose.nn.layers.encodings import harmonic_basis
 
 
@@ -22,7 +22,7 @@ def encodings():
 
 @pytest.mark.parametrize("encoding", encodings(), ids=lambda e: type(e).__name__)
 def test_encodings_are_smooth_at_the_origin(encoding):
-    # Slopes at zero are those of the neighbourhood, and of moderate size: no pole, no kink, no 0 / 0.
+    # The derivative at zero is moderate and equals that nearby: no pole, no kink, no 0 / 0.
     def slopes(points):
         return torch.autograd.functional.jacobian(lambda p: encoding(p).sum((0, 1, 2)), points)
 
@@ -31,13 +31,13 @@ def test_encodings_are_smooth_at_the_origin(encoding):
     assert zero.abs().max() < 100
     step = torch.full((1, 2), 1e-6, dtype=torch.float64)
     torch.testing.assert_close(slopes(step), zero, atol=1e-3, rtol=1e-3)
-    # also those of the weights
+    # The gradients of the weights are finite too.
     encoding(torch.zeros(1, 2, dtype=torch.float64)).square().sum().backward()
     assert all(torch.isfinite(p.grad).all() and p.grad.abs().max() < 1e3 for p in encoding.parameters())
 
 
 def test_the_harmonic_basis_steers(generator):
-    # Turned points give the same functions, mixed within a frequency by the angle: no interpolation anywhere.
+    # At rotated points the two functions of one frequency are mixed by the angle.
     points = torch.randn(11, 2, generator=generator, dtype=torch.float64)
     angle = torch.tensor(0.7, dtype=torch.float64)
     turn = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
@@ -55,17 +55,17 @@ def test_the_harmonic_basis_steers(generator):
 @pytest.mark.parametrize("name", ["c1", "c5", "d3", "d4"])
 def test_relative_elements_of_a_group(name):
     group = parse(name)
-    relations, kinds = relative_elements(group)
-    assert kinds == group.order
+    relations, n_relations = relative_elements(group)
+    assert n_relations == group.order
     torch.testing.assert_close(
-        group.elements[:, None] @ group.elements[relations], group.elements.expand(kinds, -1, -1, -1)
+        group.elements[:, None] @ group.elements[relations], group.elements.expand(n_relations, -1, -1, -1)
     )
 
 
 def test_relative_elements_of_dilations():
-    relations, kinds = relative_elements(parse("dilations(3, 1.5)"))
-    assert kinds == 5
-    # one number for each ratio k / h
+    relations, n_relations = relative_elements(parse("dilations(3, 1.5)"))
+    assert n_relations == 5
+    # There is one index for each ratio k / h.
     ratios = {}
     for h in range(3):
         for k in range(3):
@@ -76,11 +76,11 @@ def test_relative_elements_of_dilations():
 
 def test_neighbourhoods_grow_with_the_scale():
     group = parse("dilations(3, 3)")
-    assert not is_unimodular(group)
-    assert is_unimodular(parse("d6"))
+    assert not preserves_area(group)
+    assert preserves_area(parse("d6"))
     assert widest_window(parse("d6"), 5) == 5
     assert widest_window(group, 3) == 27
-    bias = dilated_neighbourhood(group, 3, (27, 27), 3)  # (h, k, y, x)
+    bias = dilation_bias(group, 3, (27, 27), 3)  # (h, k, y, x)
     inside = torch.isfinite(bias)
     assert [int(inside[h, h].sum()) for h in range(3)] == [9, 81, 729]
     # one scale up and down
@@ -91,10 +91,10 @@ def test_neighbourhoods_grow_with_the_scale():
     ]
 
 
-def test_keys_count_by_their_haar_measure():
+def test_keys_are_weighted_by_their_haar_measure():
     # With equal scores the weight of a key at scale k is 1 / k^2.
     group = parse("dilations(2, 3)")
-    bias = dilated_neighbourhood(group, 1, (3, 3), 2)[None]
+    bias = dilation_bias(group, 1, (3, 3), 2)[None]
     maps = torch.zeros(1, 1, 2, 7, 7, 1, dtype=torch.float64)
     value = torch.zeros(1, 1, 2, 7, 7, 2, dtype=torch.float64)
     value[:, :, 0, ..., 0] = 1
@@ -132,25 +132,23 @@ def test_an_enlarged_image_lifts_to_the_next_scale(generator):
     group = parse("dilations(2, 3)")
     query, key, value = torch.randn(3, 1, 2, 1, 7, 8, 3, generator=generator, dtype=torch.float64)
     table = coarse_table(torch.randn(1, 3, 3, 3, generator=generator, dtype=torch.float64), group, 9)
-    bias = dilated_neighbourhood(group, 3, (9, 9), 1)[None]
+    bias = dilation_bias(group, 3, (9, 9), 1)[None]
     small = group_attention(query, key, value, table, bias=bias)
     large = group_attention(*(enlarged(maps) for maps in (query, key, value)), table, bias=bias)
     middles = large[..., 1::3, 1::3, :]
     torch.testing.assert_close(middles[:, :, 1], small[:, :, 0])
-    assert (middles[:, :, 0] - small[:, :, 0]).norm() > 1e-2 * small[
-        :, :, 0
-    ].norm()  # scale by scale it is not the same
-    # the factor 1 / h^2 outside of the softmax, as equation 20 is printed, would not be equivariant
+    assert (middles[:, :, 0] - small[:, :, 0]).norm() > 1e-2 * small[:, :, 0].norm()  # the same scale differs
+    # The factor 1 / h^2 outside of the softmax, as printed in equation 20, would not be equivariant.
     assert not torch.allclose(middles[:, :, 1] / 9, small[:, :, 0])
 
 
-def test_maps_on_scales_move_up_by_one(generator):
-    # Equation 21, at a scale whose neighbours are all there: keys of scale 0 are left out where scale -1 was missing.
+def test_maps_on_scales_move_to_the_next_scale(generator):
+    # Equation 21 at a scale with all neighbours; the keys of scale 0 are removed where scale -1 was missing.
     group = parse("dilations(3, 3)")
     maps = torch.randn(3, 1, 1, 3, 5, 6, 2, generator=generator, dtype=torch.float64)
     moved = torch.cat([torch.zeros_like(enlarged(maps[:, :, :, :1])), enlarged(maps[:, :, :, :2])], dim=3)
     table = coarse_table(torch.randn(5, 1, 1, 2, generator=generator, dtype=torch.float64), group, 9)
-    bias = dilated_neighbourhood(group, 1, (9, 9), 3)[None]
+    bias = dilation_bias(group, 1, (9, 9), 3)[None]
     small = group_attention(*maps, table, bias=bias)
     bias = bias.clone()
     bias[:, 1, 0] = -math.inf
@@ -158,8 +156,8 @@ def test_maps_on_scales_move_up_by_one(generator):
     torch.testing.assert_close(large[:, :, 1, 1::3, 1::3], small[:, :, 0])
 
 
-def test_layers_for_dilations_follow_a_smooth_image():
-    # A scene drawn at two sizes: the coarse scale of the large one sees what the fine scale of the small one sees.
+def test_layers_for_dilations_are_nearly_equivariant_on_a_smooth_image():
+    # A scene drawn at two sizes: the coarse scale of the large one equals the fine scale of the small one.
     def scene(size, scale):
         at = (torch.arange(size, dtype=torch.float64) - (size - 1) / 2) / scale
         y, x = at[:, None], at[None, :]
@@ -180,7 +178,7 @@ def test_layers_for_dilations_follow_a_smooth_image():
     assert error < 0.3 * same_scale, (error, same_scale)
 
 
-def test_group_layers_for_dilations_run_and_learn(generator):
+def test_group_layers_for_dilations_have_finite_gradients(generator):
     layer = GroupSelfAttention("dilations(2, 2)", 3, 3, heads=1, head_channels=3, window=3)
     maps = torch.randn(1, 3, 2, 9, 7, generator=generator)
     result = layer(maps)

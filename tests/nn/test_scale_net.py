@@ -1,11 +1,11 @@
-"""The network for dilations: an enlarged image is seen one scale up, and the control, the same scale, sees another."""
+"""The network for dilations: enlarging an image by one step moves its features to the next scale."""
 
 import pytest
 import torch
 
 from unpose.images import pixel_grid
 from unpose.nn import count_parameters, rebuild, scale_net, scale_pyramid
-from unpose.train import load_network, save_network, twin_description
+from unpose.train import baseline_description, load_network, save_network
 
 RATIO = 1.5
 GROUP = f"dilations(3, {RATIO})"
@@ -25,7 +25,7 @@ def relative_error(found, wanted):
 
 @pytest.fixture
 def small_and_large(generator):
-    """An image and the same enlarged with its frame."""
+    """An image, and the same image enlarged together with its frame."""
     seed = generator.get_state()
     small = blobs((46, 54), generator, 1.0)
     generator.set_state(seed)
@@ -33,7 +33,7 @@ def small_and_large(generator):
 
 
 def contrasted(network):
-    """A network in evaluation mode whose norms have seen other images, so that nothing is near zero or the identity."""
+    """A network in evaluation mode whose norms have statistics of other images, so that none is the identity."""
     network = network.double()
     with torch.no_grad():
         for _ in range(20):
@@ -41,7 +41,7 @@ def contrasted(network):
     return network.eval()
 
 
-def test_an_enlarged_image_is_seen_one_scale_up(small_and_large):
+def test_a_level_of_an_image_is_the_next_level_of_the_enlarged_image(small_and_large):
     small, large = (scale_pyramid(images, [1, RATIO, RATIO**2]) for images in small_and_large)
     for number in range(2):
         assert large[number + 1].shape == small[number].shape
@@ -60,7 +60,7 @@ def test_features_and_scores_move_up_by_one_scale(small_and_large):
         scores, moved = network.scores(small), network.scores(large)
     assert scores.shape == (1, 3, 5)
     error = (moved[:, 1:] - scores[:, :-1]).norm()
-    control = (moved[:, :-1] - scores[:, :-1]).norm()  # the same scale of the enlarged image
+    control = (moved[:, :-1] - scores[:, :-1]).norm()  # control: the same scale of the enlarged image
     assert error < 0.1 * control
 
 
@@ -72,35 +72,35 @@ def test_two_steps_of_a_pyramid_are_one(generator):
     assert relative_error(twice, once) < 0.01
 
 
-def test_what_is_finer_than_a_pixel_of_a_scale_does_not_come_back_as_something_else():
+def test_a_pyramid_does_not_alias():
     stripes = (torch.arange(61) % 2).double().expand(1, 1, 53, 61)
-    (seen,) = scale_pyramid(stripes, [3.0])  # every third pixel alone would be stripes again
-    inside = seen[..., 4:-4, 4:-4]
+    (level,) = scale_pyramid(stripes, [3.0])  # every third pixel without smoothing would be stripes again
+    inside = level[..., 4:-4, 4:-4]
     assert inside.std() < 0.01
     assert (inside - 0.5).abs().max() < 0.01
 
 
-def test_a_class_has_the_probability_of_all_its_scales(generator):
+def test_the_probability_of_a_class_is_the_sum_over_its_scales(generator):
     network = scale_net(GROUP, 1, 4, (11, 13), widths=(3, 4)).eval()
     images = torch.rand(2, 1, 11, 13, generator=generator)
     pairs = network.scores(images).flatten(1).softmax(1).unflatten(1, (3, 4))  # of scale and class
     torch.testing.assert_close(network(images).softmax(1), pairs.sum(1))
 
 
-def test_while_it_learns_each_image_favours_a_scale_and_a_twin_loses_nothing(generator):
-    """Each octave from the favoured scale costs the same; with one scale training and use agree."""
+def test_training_prefers_one_scale_per_image_and_one_scale_has_no_penalty(generator):
+    """The penalty is linear in octaves; with one scale, training and evaluation agree."""
     network = scale_net("dilations(4, 2)", 1, 4, (11, 13), widths=(3,))
-    step = network.held_back[0, 1]
+    step = network.scale_penalty[0, 1]
     assert step > 0
-    torch.testing.assert_close(network.held_back, step * torch.tensor([[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 1.0, 2.0]]))
+    torch.testing.assert_close(network.scale_penalty, step * torch.tensor([[0.0, 1.0, 2.0, 3.0], [1.0, 0.0, 1.0, 2.0]]))
     images = torch.rand(1, 1, 11, 13, generator=generator).expand(50, -1, -1, -1)
     torch.manual_seed(3)
-    learnt = network(images)
-    ways = [(network.scores(images)[:1] - held[:, None]).logsumexp(1) for held in network.held_back]
-    near = torch.stack([(learnt - way).abs().amax(1) < 1e-5 for way in ways])  # (favourites, images)
-    assert near.sum(0).tolist() == [1] * 50  # each image has one of the two
-    assert near.any(1).all()  # and both are drawn
-    twin = rebuild(twin_description(network.description))
+    trained = network(images)
+    options = [(network.scores(images)[:1] - row[:, None]).logsumexp(1) for row in network.scale_penalty]
+    matches = torch.stack([(trained - option).abs().amax(1) < 1e-5 for option in options])  # (preferred, images)
+    assert matches.sum(0).tolist() == [1] * 50  # each image has one of the two preferred scales
+    assert matches.any(1).all()  # and both are drawn
+    twin = rebuild(baseline_description(network.description))
     torch.testing.assert_close(twin(images), twin.scores(images)[:, 0])
 
 
@@ -112,9 +112,9 @@ def test_every_parameter_gets_a_gradient(generator):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_a_twin_has_exactly_as_many_parameters_and_a_file_brings_it_back(tmp_path, generator):
+def test_the_number_of_parameters_does_not_depend_on_the_scales_and_a_file_restores_the_network(tmp_path, generator):
     network = scale_net("dilations(3, 1.4)", 1, 5, (11, 13), widths=(3, 4)).eval()
-    twin = rebuild(twin_description(network.description))
+    twin = rebuild(baseline_description(network.description))
     assert twin.group.order == 1
     assert count_parameters(twin) == count_parameters(network)
     assert count_parameters(rebuild(network.description | {"kernel_size": 7})) == count_parameters(network)
@@ -125,7 +125,7 @@ def test_a_twin_has_exactly_as_many_parameters_and_a_file_brings_it_back(tmp_pat
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 31)], ids=str)
-def test_small_and_narrow_images_go_through(size, generator):
+def test_small_and_narrow_images_work(size, generator):
     network = scale_net("dilations(4, 2)", 1, 5, size, widths=(3, 4)).eval()
     assert network(torch.rand(2, 1, *size, generator=generator)).shape == (2, 5)
 
@@ -143,7 +143,7 @@ def test_small_and_narrow_images_go_through(size, generator):
     ],
     ids=["turns", "mirror", "no layer", "even kernel", "kernel of one", "continuous", "channels"],
 )
-def test_it_says_what_it_needs(make, message):
+def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
