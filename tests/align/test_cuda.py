@@ -1,4 +1,4 @@
-"""The GPU paths against the CPU's; skipped where there is no GPU."""
+"""The CUDA backend and sampling against the CPU; skipped where there is no GPU."""
 
 import numpy as np
 import pytest
