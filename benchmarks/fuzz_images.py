@@ -1,10 +1,10 @@
-"""Mutated image files: every one must be read or listed with a reason, none may crash, hang or stop the run.
+"""Damaged image files: each must be read or rejected with a reason; none may crash, hang or stop the run.
 
     python benchmarks/fuzz_images.py [--files 10000] [--seed 0] [--out fuzz_images.json]
 
-Good files of every kind are bent by bits flipped, bytes overwritten with extreme numbers (mostly in the headers), cuts,
-pieces repeated, zeroed, and swapped with pieces of other files. A batch of them lies in a folder beside two good
-pictures and is read as a user would read it, in another process, so that a crash in a decoder's own code is seen.
+Good files of every format are mutated: bits are flipped, bytes overwritten with extreme numbers (mostly in the
+headers), and blocks of bytes cut, repeated, zeroed or replaced by blocks of other files. A batch of them, together with
+two good images, is read as a user would read a folder, in another process, so that a crash inside a decoder is noticed.
 """
 
 import argparse
@@ -20,19 +20,20 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import tifffile
 from PIL import Image
 
 from unpose.data import read_images
 
-BATCH_SECONDS = 120
+BATCH_SECONDS = 3600
 COMPANIONS = ("0.png", "1.png")
-"""Good pictures beside the mutants: a run must come through with these at least."""
+"""Good images beside the damaged ones, so that every batch has enough readable images."""
 
 OUTCOMES = ("read", "partly read", "listed", "lost", "crashed")
 
 
 def good_files(folder):
-    """One small good file of every kind that the libraries here can write: kind -> paths within a folder."""
+    """Write one small good file of every format that the installed libraries can write: name -> path."""
     rng = np.random.default_rng(0)
     grey, colour = rng.integers(0, 255, (23, 19)).astype(np.uint8), rng.integers(0, 255, (23, 19, 3)).astype(np.uint8)
     stack = rng.integers(0, 255, (5, 13, 11)).astype(np.uint8)
@@ -63,8 +64,8 @@ def good_files(folder):
     picture("float.tif", grey.astype(np.float32))
     pages = [Image.fromarray(page) for page in stack]
     pages[0].save(folder / "pages.tif", save_all=True, append_images=pages[1:])
-    told = "ImageJ=1.53t\nimages=3\nchannels=3\nhyperstack=true\n"
-    pages[0].save(folder / "channels.tif", save_all=True, append_images=pages[1:3], description=told)
+    description = "ImageJ=1.53t\nimages=3\nchannels=3\nhyperstack=true\n"
+    pages[0].save(folder / "channels.tif", save_all=True, append_images=pages[1:3], description=description)
     picture("lossy.webp", colour)
     picture("lossless.webp", np.dstack([colour, grey]), lossless=True)
     pages[0].save(folder / "film.webp", save_all=True, append_images=pages[1:])
@@ -86,34 +87,29 @@ def good_files(folder):
     np.save(folder / "fortran.npy", np.asfortranarray(stack.astype(np.float32)))
     np.savez(folder / "stored.npz", images=stack, y=np.arange(5))
     np.savez_compressed(folder / "packed.npz", x=stack)
-    _scientific(folder, stack, colour)
+    tifffile.imwrite(folder / "deep.tif", colour.astype(np.uint16) * 257, photometric="rgb")
+    tifffile.imwrite(folder / "double.tif", stack.astype(np.float64), compression="zlib")
+    _write_optional_formats(folder, stack)
     return {path.name: path for path in sorted(folder.iterdir())}
 
 
 def deep_png(words, colour_type, interlaced=False):
-    """A PNG of 16 bits (h, w, c), in colour or with transparency, which Pillow cannot write."""
+    """A 16-bit PNG of samples (h, w, c), in colour or with alpha, which Pillow cannot write."""
 
     def chunk(kind, data):
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     parts = [words[i::down, j::across] for i, j, down, across in passes] if interlaced else [words]
-    # Every row names the next of the five filters. The bytes are noise, so that they mean something under each.
+    # The rows use the five filters in turn. The bytes are noise, so they are valid under every filter.
     rows = [bytes([k % 5]) + row.astype(">u2").tobytes() for part in parts for k, row in enumerate(part)]
     sizes = (words.shape[1].to_bytes(4, "big"), words.shape[0].to_bytes(4, "big"))
     start = chunk(b"IHDR", b"".join(sizes) + bytes([16, colour_type, 0, 0, interlaced]))
     return b"\x89PNG\r\n\x1a\n" + start + chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b"")
 
 
-def _scientific(folder, stack, colour):
-    """The kinds that need an extra, where it is installed."""
-    try:
-        import tifffile
-
-        tifffile.imwrite(folder / "deep.tif", colour.astype(np.uint16) * 257, photometric="rgb")
-        tifffile.imwrite(folder / "double.tif", stack.astype(np.float64), compression="zlib")
-    except ImportError:
-        pass
+def _write_optional_formats(folder, stack):
+    """Write the formats whose libraries are optional, if they are installed."""
     try:
         import mrcfile
 
@@ -143,12 +139,12 @@ def _scientific(folder, stack, colour):
 
 
 def mutated(data, other, rng):
-    """Bytes of a file after one to four mutations."""
+    """The bytes of a file after one to four mutations."""
     data = bytearray(data)
     for _ in range(rng.integers(1, 5)):
         if not data:
             break
-        # Half of all places in the first 256 bytes, where sizes and offsets stand.
+        # Half of the mutations are in the first 256 bytes, where most formats keep sizes and offsets.
         at = int(rng.integers(0, min(len(data), 256) if rng.random() < 0.5 else len(data)))
         length = int(rng.integers(1, 33))
         match int(rng.integers(0, 8)):
@@ -174,7 +170,7 @@ def mutated(data, other, rng):
 
 
 def with_sums(data):
-    """A PNG whose chunks' checksums are right again, so that a mutation gets further than the first check."""
+    """Repair the checksums of a PNG's chunks, so that a mutation gets past the first check."""
     data, at = bytearray(data), 8
     while at + 12 <= len(data):
         end = at + 8 + int.from_bytes(data[at : at + 4], "big")
@@ -186,7 +182,7 @@ def with_sums(data):
 
 
 def mutated_inside(data, other, rng):
-    """A PNG whose rows were mutated before they were packed: their sum is right and their filters are not."""
+    """A PNG whose rows were mutated before compression: the checksum is right, the filters are not."""
     at = data.index(b"IDAT") - 4
     end = at + 8 + int.from_bytes(data[at : at + 4], "big")
     packed = zlib.compress(mutated(zlib.decompress(data[at + 8 : end]), other, rng))
@@ -194,7 +190,7 @@ def mutated_inside(data, other, rng):
 
 
 def write_mutant(good, name, target, rng):
-    """A mutant of a good file, under a name that begins like it; of a Zarr folder one file is mutated."""
+    """Write a mutated copy of a good file; of a Zarr folder one file is mutated."""
     other = rng.choice([path for path in good.values() if path.is_file()])
     if good[name].is_dir():
         shutil.copytree(good[name], target)
@@ -207,11 +203,11 @@ def write_mutant(good, name, target, rng):
 
 
 def outcomes(folder):
-    """What became of every file of a folder, read as a user would, and the reasons given."""
+    """Read a folder as a user would: what happened to every file, and the reasons given."""
     found = read_images(folder, memory=2**30)
     read, listed = ({name.partition("[")[0] for name in names} for names in (found.names, dict(found.rejected)))
     if not np.isfinite(found.images).all():
-        raise ValueError("pixels that are not finite were let through")
+        raise ValueError("pixels that are not finite were accepted")
 
     def outcome(name):
         if name in read:
@@ -222,18 +218,18 @@ def outcomes(folder):
 
 
 def in_child(folder):
-    """:func:`outcomes` in another process; where that dies or hangs, of its halves, to find the culprit."""
+    """:func:`outcomes` in another process; if that crashes or hangs, of each half, to find the file that caused it."""
     command = [sys.executable, __file__, "--read", str(folder)]
     try:
         child = subprocess.run(command, capture_output=True, timeout=BATCH_SECONDS, check=False)
-        if child.returncode == 0:  # what libtiff itself says on stderr of damaged files is let pass
+        if child.returncode == 0:  # messages of libtiff on stderr are ignored
             return json.loads(child.stdout)
-        said = child.stderr.decode(errors="replace")[-300:] or f"exit status {child.returncode}"
+        message = child.stderr.decode(errors="replace")[-300:] or f"exit status {child.returncode}"
     except subprocess.TimeoutExpired:
-        said = f"no answer in {BATCH_SECONDS} s"
+        message = f"no answer in {BATCH_SECONDS} s"
     mutants = [path for path in sorted(folder.iterdir()) if path.name not in COMPANIONS]
     if len(mutants) == 1:
-        print(f"{mutants[0].name}: {said}")
+        print(f"{mutants[0].name}: {message}")
         return {mutants[0].name: "crashed"}, []
     found, reasons = {}, []
     for half in (mutants[: len(mutants) // 2], mutants[len(mutants) // 2 :]):
@@ -247,7 +243,7 @@ def in_child(folder):
 
 
 def run(files, seed, folder, batch=500, show=None):
-    """Counts of outcomes for each kind of file."""
+    """Count the outcomes for each good file."""
     (folder / "good").mkdir()
     good = good_files(folder / "good")
     kinds = sorted(good)

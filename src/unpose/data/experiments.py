@@ -43,8 +43,8 @@ def three_classes(
 
     The images are scaled to a mean energy ``||v||^2`` of 4, for which the paper's bandwidth beta = 2 separates them.
     """
-    limits = {"max_angle": max_angle, "max_shift": 10.0}
-    copies = posed(drawings(size), "se2", copies=per_class, random_state=random_state, **limits)
+    images = drawings(size)
+    copies = posed(images, "se2", copies=per_class, random_state=random_state, max_angle=max_angle, max_shift=10.0)
     energy = (copies.images**2).sum((1, 2, 3)).mean()
     return LabelledPoints(copies.images * (2 / math.sqrt(energy)), copies.sources, "drawings")
 

@@ -144,7 +144,7 @@ def _png_raw_mode(image: ImageFile.ImageFile) -> str:
 def _deep_png_pixels(path: Path, raw_mode: str, transparent: object, side: int) -> NDArray:
     """Decode a PNG of 16-bit colour or 16-bit grey with alpha, upright: (h, w) or (h, w, 3) float32."""
     if raw_mode == _GREY_ALPHA_16:  # its four bytes per pixel are decoded as if they were RGBA at 8 bits
-        samples = np.ascontiguousarray(_decoded_as(path, "RGBA")).view(">u2").astype(np.uint16)  # (h, w, 2)
+        samples: NDArray = np.ascontiguousarray(_decoded_as(path, "RGBA")).view(">u2").astype(np.uint16)  # (h, w, 2)
     else:
         samples = _decoded_as(path, raw_mode).astype(np.uint16) << 8  # big-endian: the first byte is the high one
         samples |= _decoded_as(path, raw_mode[:-1] + "L")

@@ -14,7 +14,7 @@ tifffile's ``series`` is not used: for OME metadata it opens other files, and al
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from struct import calcsize, unpack
@@ -142,7 +142,8 @@ def _check_page_chain(path: Path) -> None:
 
 def _full_pages(file: "TiffFile") -> list[Any]:
     """All pages but reduced copies of others."""
-    pages = [page for page in file.pages if not page.is_reduced]
+    all_pages: Iterable[Any] = file.pages
+    pages = [page for page in all_pages if not page.is_reduced]
     if not pages:
         raise UnreadableError("holds no page")
     return pages
@@ -274,8 +275,10 @@ def _page_axes(file: "TiffFile", page: Any) -> list[_Axes]:
     """Axes of every series of pages that the metadata of the first page describe."""
     if metadata := file.imagej_metadata:
         lengths = {"c": "channels", "z": "slices", "t": "frames"}
-        order = metadata.get("order") if metadata.get("order") in _IMAGEJ_ORDERS else "czt"
-        return [[(axis.upper(), metadata.get(lengths[axis], 1)) for axis in order]]
+        order = str(metadata.get("order"))
+        return [
+            [(axis.upper(), metadata.get(lengths[axis], 1)) for axis in (order if order in _IMAGEJ_ORDERS else "czt")]
+        ]
     if text := page.shaped_description:
         metadata = json.loads(text)
         axes = zip(metadata["axes"].upper(), metadata["shape"], strict=True)
