@@ -10,8 +10,8 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from unpose import InvariantClustering, align_stack
-from unpose.cluster.light import prepared, without_background
-from unpose.cluster.rounds import NOISY
+from unpose.cluster.light import normalise_light, without_background
+from unpose.cluster.rounds import NOISE_CORRELATION
 from unpose.data import posed
 from unpose.groups import parse
 from unpose.images import as_batch
@@ -106,7 +106,7 @@ def test_the_background_plane_is_found_under_an_object_at_the_border():
     np.testing.assert_allclose(without_background(tilted)[0, 0].numpy(), image[0], atol=2e-3)
     np.testing.assert_allclose(without_background(as_batch(image))[0, 0].numpy(), image[0], atol=2e-3)
     with pytest.raises(ValueError, match="light must be"):
-        prepared(tilted, "dark")
+        normalise_light(tilted, "dark")
 
 
 def test_the_number_of_groups_is_found(turned):
@@ -119,6 +119,25 @@ def test_the_same_labels_for_any_number_of_workers(turned, fitted):
         assert np.array_equal(model.labels_, fitted.labels_)
         assert np.array_equal(model.poses_, fitted.poses_)
         assert np.array_equal(model.means_, fitted.means_)
+
+
+def test_fit_reports_progress_and_continues_from_checkpoints(turned, fitted):
+    class InMemory(dict):
+        load, store = dict.get, dict.__setitem__
+
+    stages, stored = [], InMemory()
+    model = InvariantClustering(4).fit(
+        turned.images, progress=lambda stage, done, total: stages.append(stage), checkpoints=stored
+    )
+    assert "read out" in stages
+    assert {name.partition("-")[0] for name in stored} >= {"round0", "average0"}
+    finished, stages = set(stored), []
+    labels = InvariantClustering(4).fit_predict(
+        turned.images, progress=lambda stage, done, total: stages.append(stage), checkpoints=stored
+    )
+    assert set(stored) == finished
+    assert np.array_equal(labels, fitted.labels_)
+    assert np.array_equal(model.means_, fitted.means_)
 
 
 def test_new_images_go_to_their_group(turned, fitted):
@@ -146,7 +165,7 @@ def test_noise_is_averaged_away_and_shapes_are_not(turned, fitted):
     noisy = turned.images + np.random.default_rng(0).normal(0, 0.5, turned.images.shape).astype(np.float32)
     model = InvariantClustering(4).fit(noisy)
     assert model.history_[0].averaged
-    assert model.history_[0].correlation < NOISY
+    assert model.history_[0].correlation < NOISE_CORRELATION
     assert model.history_[-1].mean_distance < 0.7 * model.history_[0].mean_distance
     assert adjusted_rand_score(turned.sources, model.labels_) > 0.8
 

@@ -8,15 +8,14 @@ import pytest
 import torch
 
 from unpose.align.descent import Bounds, _gradient, descend
-from unpose.cluster import invariant_attention as any_invariant_attention
-from unpose.cluster import invariant_mean, kernel_attention
-from unpose.cluster import invariant_weights as any_invariant_weights
-from unpose.cluster.published import labels_from
+from unpose.cluster.published import invariant_attention as any_invariant_attention
+from unpose.cluster.published import invariant_mean, kernel_attention, labels_from
+from unpose.cluster.published import invariant_weights as any_invariant_weights
 from unpose.data import posed
 from unpose.groups import parse
 from unpose.images import pixel_grid, sample, sample_with_gradient, smooth
 
-# These tests are of the published solver; what the orbit engine does in its place stands at the end.
+# These tests use the published solver; those of the default solver are at the end.
 invariant_weights = partial(any_invariant_weights, solver="descent")
 invariant_attention = partial(any_invariant_attention, solver="descent")
 
@@ -280,7 +279,7 @@ class TestInvariantAttention:
         np.testing.assert_allclose(result.images[-1][0], glyph(), atol=1e-5)
 
 
-def test_labels_are_what_hangs_together():
+def test_labels_are_connected_components():
     gamma = np.eye(5)
     gamma[0, 1] = gamma[1, 0] = gamma[1, 4] = gamma[4, 1] = 0.6
     gamma[2, 3] = gamma[3, 2] = 0.4
@@ -332,7 +331,7 @@ class TestWithTheOrbitEngine:
         assert any_invariant_weights(glyph()[None]).weights.tolist() == [[1.0]]
 
 
-def test_what_all_points_share_does_not_count():
+def test_a_common_shift_of_all_points_does_not_matter():
     points = np.array([[0.0, 1.0], [0.25, 1.0], [5.0, -2.0]])
     near, far = kernel_attention(points, 2.0, 2), kernel_attention(points + 2.0**26, 2.0, 2)
     assert np.allclose(far[-1] - 2.0**26, near[-1], atol=1e-6)

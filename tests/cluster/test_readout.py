@@ -7,11 +7,11 @@ import pytest
 from scipy import sparse
 
 from unpose.align import nearest, orbit_distances
-from unpose.cluster import kernel_attention
-from unpose.cluster.graph import attention
-from unpose.cluster.modularity import communities, improve, merged, modularity
+from unpose.cluster.graph import attention_matrix
+from unpose.cluster.modularity import improve, louvain, merge_clusters, modularity
+from unpose.cluster.published import kernel_attention
 from unpose.cluster.readout import by_size, read_out
-from unpose.cluster.rounds import attend
+from unpose.cluster.rounds import average_neighbours
 from unpose.data import posed
 from unpose.images import as_batch, from_batch
 
@@ -52,10 +52,10 @@ def test_improving_never_lowers_it_and_keeps_the_groups():
 def test_planted_groups_are_found():
     rng = np.random.default_rng(2)
     graph, truth = planted([23, 19, 17], rng)
-    found = communities(graph, 1.0, np.random.RandomState(0))
+    found = louvain(graph, 1.0, np.random.RandomState(0))
     assert len({(a, b) for a, b in zip(truth, found, strict=True)}) == 3
     split = np.where(rng.random(len(truth)) < 0.5, truth, truth + 3)
-    assert len({(a, b) for a, b in zip(truth, merged(graph, split, 3), strict=True)}) == 3
+    assert len({(a, b) for a, b in zip(truth, merge_clusters(graph, split, 3), strict=True)}) == 3
 
 
 def blobs(rng, centres=4, each=25):
@@ -90,13 +90,15 @@ def test_labels_go_by_size_whatever_they_were():
 
 def test_attention_is_the_self_tuned_kernel():
     indices, distances, _ = blobs(np.random.default_rng(7))
-    graph = attention(indices, distances, 8).toarray()
+    graph = attention_matrix(indices, distances, 8).toarray()
     scale = distances[:, 6]
     i, j = 3, indices[3, 4]
     assert graph[i, j] == pytest.approx(np.exp(-(distances[i, 4] ** 2) / (scale[i] * scale[j])))
     assert (graph == graph.T).all()
     assert ((graph > 0).sum(1) >= 8).all()
-    np.testing.assert_allclose(attention(indices, 3 * distances, 8).toarray(), graph)  # no unit of distance matters
+    np.testing.assert_allclose(
+        attention_matrix(indices, 3 * distances, 8).toarray(), graph
+    )  # no unit of distance matters
 
 
 def test_one_class_contracts_over_the_orbit_and_not_without():
@@ -112,7 +114,7 @@ def test_one_class_contracts_over_the_orbit_and_not_without():
     largest = [orbit_distances(images)[0].max()]
     batch = as_batch(images)
     for _ in range(3):
-        batch = attend(batch, nearest(from_batch(batch, channels=False), 5))
+        batch = average_neighbours(batch, nearest(from_batch(batch, channels=False), 5))
         largest.append(orbit_distances(from_batch(batch, channels=False))[0].max())
     assert all(after < before for before, after in pairwise(largest)), largest
     strength = np.linalg.norm(images.reshape(6, -1), axis=1).mean()

@@ -1,4 +1,4 @@
-"""The page as text: what it holds, what it may weigh, and that no name in it is ever markup."""
+"""The page as text: contents, size limits, and file names that are never interpreted as markup."""
 
 import base64
 import hashlib
@@ -15,10 +15,19 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.sparse import csr_array
 
+from unpose.report import (
+    Cluster,
+    Rejected,
+    Reproduction,
+    Results,
+    Round,
+    display_range,
+    evenly_spaced,
+    render,
+    thumbnail,
+)
 from unpose.report.attention import attention_picture
-from unpose.report.page import render
-from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
-from unpose.report.thumbnails import MARGIN, allot, picture, sheet, spread, window
+from unpose.report.thumbnails import MARGIN, share_equally, sheet
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>.png", "</script><script>alert(1)</script>.png", "-->.png", "<!--<script>.png",
@@ -85,7 +94,7 @@ def test_the_same_results_give_the_same_page():
 def test_question_answer_and_how_to_reproduce_stand_in_the_text():
     labels = np.array([0] * 20 + [-1] * 3)
     text = render(results(labels=labels, confidences=np.full(23, 0.75), agreement={"accuracy": 0.9}))
-    for said in ("What is here?", "23 images, 3 groups.", "75% sure", "3 images fit no group", "0.900",
+    for said in ("What is here?", "23 images, 3 groups.", "75%</strong>", "3 images belong to no group", "0.900",
                  "unpose cluster folder -o run", "unpose 1.2.3"):  # fmt: skip
         assert said in text
 
@@ -202,7 +211,7 @@ def test_thumbnails_are_the_images(given_shape):
         left = (position % columns) * (width + 2 * MARGIN) + MARGIN
         top = (position // columns) * (height + 2 * MARGIN) + MARGIN
         tile = np.asarray(sprites.crop((left, top, left + width, top + height)), dtype=float)
-        expected = np.asarray(picture(smooth[image], (0.0, 1.0), 64), dtype=float)
+        expected = np.asarray(thumbnail(smooth[image], (0.0, 1.0), 64), dtype=float)
         assert np.abs(tile - expected).mean() < 12
 
 
@@ -244,7 +253,7 @@ def test_images_of_not_a_number_and_constant_images_are_shown():
         ({"labels": np.zeros(23)}, "must be integers"),
         ({"confidences": np.full(23, 1.5)}, "between 0 and 1"),
         ({"confidences": np.full(23, np.nan)}, "must be finite"),
-        ({"poses": np.zeros((23, 3, 3))}, "other than zero"),
+        ({"poses": np.zeros((23, 3, 3))}, "nonzero last entry"),
         ({"layout": np.zeros((23, 3))}, r"layout must have shape \(23, 2\)"),
         ({"attention": np.zeros((23, 22))}, "attention must have shape"),
         ({"clusters": [Cluster(np.zeros((5, 7)), 0.5, 23)] * 3}, "exemplars must be"),
@@ -257,7 +266,7 @@ def test_what_cannot_be_shown_is_refused(wrong, message):
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 300))
 def test_places_are_shared_fairly(sizes, total):
-    places = allot(sizes, total)
+    places = share_equally(sizes, total)
     assert sum(places) == min(total, sum(sizes))
     short = [got for got, size in zip(places, sizes, strict=True) if got < size]
     assert all(got <= size for got, size in zip(places, sizes, strict=True))
@@ -268,7 +277,7 @@ def test_places_are_shared_fairly(sizes, total):
 
 @given(st.integers(0, 60), st.integers(0, 60))
 def test_spread_takes_both_ends_and_no_place_twice(count, places):
-    taken = spread(count, places)
+    taken = evenly_spaced(count, places)
     assert len(taken) == min(count, places)
     if places > 1 and count > 1:
         assert taken[0] == 0
@@ -278,16 +287,16 @@ def test_spread_takes_both_ends_and_no_place_twice(count, places):
 def test_black_and_white():
     rng = np.random.default_rng(0)
     screen = rng.random((4, 23, 29))
-    assert window(screen) == (0.0, 1.0)
-    assert window(screen * 1.1 - 0.05) == (0.0, 1.0)  # resampling overshoots
-    assert window((screen * 255).astype(np.uint8)) == (0.0, 1.0)
-    low, high = window(screen * 4095)  # twelve bits as they come
+    assert display_range(screen) == (0.0, 1.0)
+    assert display_range(screen * 1.1 - 0.05) == (0.0, 1.0)  # resampling overshoots
+    assert display_range((screen * 255).astype(np.uint8)) == (0.0, 1.0)
+    low, high = display_range(screen * 4095)  # twelve bits as they come
     assert low == 0
     assert 4000 < high <= 4095
-    low, high = window(5 + screen)
+    low, high = display_range(5 + screen)
     assert 5 <= low < 5.1
     assert 5.9 < high <= 6
-    assert window(np.full((2, 3, 5), 7.0)) == (7.0, 8.0)
+    assert display_range(np.full((2, 3, 5), 7.0)) == (7.0, 8.0)
 
 
 def test_a_sheet_of_many_pictures_stays_within_what_webp_can_hold():
@@ -297,11 +306,11 @@ def test_a_sheet_of_many_pictures_stays_within_what_webp_can_hold():
 
 def test_the_attention_picture_does_not_depend_on_the_order_of_images(rng):
     n = 53
-    labels, sure = rng.integers(-1, 4, n), rng.permutation(n) / n
+    labels, confidences = rng.integers(-1, 4, n), rng.permutation(n) / n
     weights = rng.random((n, n)) * (rng.random((n, n)) < 0.2)
     shuffled = rng.permutation(n)
-    one = attention_picture(weights, labels, sure)
-    two = attention_picture(csr_array(weights[np.ix_(shuffled, shuffled)]), labels[shuffled], sure[shuffled])
+    one = attention_picture(weights, labels, confidences)
+    two = attention_picture(csr_array(weights[np.ix_(shuffled, shuffled)]), labels[shuffled], confidences[shuffled])
     np.testing.assert_array_equal(one.density, two.density)
     np.testing.assert_allclose(one.shares, two.shares)
     np.testing.assert_allclose(one.shares.sum(1), 1)

@@ -16,6 +16,6 @@ imported by their own names: ``unpose.align.checkpoints``, with which an interru
 """
 
 from unpose.align.api import Alignment, Neighbours, align, nearest, orbit_distances
-from unpose.align.search import Search, SearchSettings
+from unpose.align.search import Progress, Search, SearchSettings
 
-__all__ = ["Alignment", "Neighbours", "Search", "SearchSettings", "align", "nearest", "orbit_distances"]
+__all__ = ["Alignment", "Neighbours", "Progress", "Search", "SearchSettings", "align", "nearest", "orbit_distances"]

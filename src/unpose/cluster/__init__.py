@@ -1,26 +1,38 @@
-"""Clustering up to pose: kernel attention, invariant weights, invariant means, invariant attention."""
+"""Group, align and average images whose pose is unknown.
 
+:class:`InvariantClustering` is the scikit-learn estimator, :func:`align_stack` aligns images of one object. The
+paper's method, exactly as published, is in :mod:`unpose.cluster.published`. Files, in the order of their use:
+
+================= ===================================================================================================
+``estimator.py``  the estimator: from images to labels, poses and averages
+``light.py``      background and contrast are removed before images are compared
+``rounds.py``     rounds of invariant attention, while the differences between neighbours look like noise
+``graph.py``      from neighbours to a sparse attention matrix
+``readout.py``    from the attention matrix to labels, with the criterion of ``modularity.py``
+``averaging.py``  alternate between aligning images to their average and averaging them
+``saving.py``     a fitted estimator as two files
+``pictures.py``   aligned images, averages and rounds of attention as people see them
+``layout.py``     a two-dimensional map of all images
+``agreement.py``  how well labels agree with given classes
+``published.py``  kernel attention, invariant weights, means and attention of the paper
+================= ===================================================================================================
+"""
+
+from unpose.cluster.agreement import agreement_with_classes
 from unpose.cluster.averaging import AlignedStack, align_stack
 from unpose.cluster.estimator import InvariantClustering
-from unpose.cluster.published import (
-    InvariantAttention,
-    InvariantMean,
-    InvariantWeights,
-    invariant_attention,
-    invariant_mean,
-    invariant_weights,
-    kernel_attention,
-)
+from unpose.cluster.layout import graph_layout
+from unpose.cluster.light import constant_images
+from unpose.cluster.pictures import apply_poses, attention_frames, group_means
 
 __all__ = [
     "AlignedStack",
-    "InvariantAttention",
     "InvariantClustering",
-    "InvariantMean",
-    "InvariantWeights",
+    "agreement_with_classes",
     "align_stack",
-    "invariant_attention",
-    "invariant_mean",
-    "invariant_weights",
-    "kernel_attention",
+    "apply_poses",
+    "attention_frames",
+    "constant_images",
+    "graph_layout",
+    "group_means",
 ]

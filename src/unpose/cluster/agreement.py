@@ -1,4 +1,4 @@
-"""How well groups agree with classes that somebody gave: for a report, never for finding the groups."""
+"""Measure how well clusters agree with given classes. The classes are never used to find the clusters."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,27 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score
 
 
-def agreement(classes: Sequence[str], labels: ArrayLike) -> dict[str, float]:
-    """Accuracy under the best matching of groups to classes, purity, and the adjusted Rand index.
+def agreement_with_classes(classes: Sequence[str], labels: ArrayLike) -> dict[str, float]:
+    """Accuracy under the best matching of clusters to classes, purity, and the adjusted Rand index.
 
-    Accuracy gives each class one group at most, so that splitting a class costs; purity gives each group its most
-    frequent class, so that it does not. Images of no group (-1) count as wrong in both.
+    Accuracy matches each class with at most one cluster, so that a class split into two clusters counts as an error.
+    Purity gives each cluster its most frequent class, so that it does not. Images without a cluster count as wrong.
+
+    Parameters
+    ----------
+    classes : sequence of n str
+        True classes.
+    labels : (n,) array of int
+        Clusters from 0; -1 for images without a cluster.
+
+    Returns
+    -------
+    dict of str to float
+        Keys "accuracy", "purity" and "adjusted Rand index".
 
     Examples
     --------
-    >>> agreement(["a", "a", "b", "b"], [1, 1, 0, 2])["accuracy"]
+    >>> agreement_with_classes(["a", "a", "b", "b"], [1, 1, 0, 2])["accuracy"]
     0.75
     """
     found = np.asarray(labels)
@@ -30,9 +42,9 @@ def agreement(classes: Sequence[str], labels: ArrayLike) -> dict[str, float]:
 
 
 def _contingency(classes: Sequence[str], labels: NDArray) -> NDArray:
-    """(groups, classes): how many images of each group are of each class."""
-    names, of_class = np.unique(np.asarray(classes), return_inverse=True)
+    """Number of images in each cluster and class, (clusters, classes)."""
+    names, class_index = np.unique(np.asarray(classes), return_inverse=True)
     table = np.zeros((int(labels.max(initial=0)) + 1, len(names)), np.int64)
-    inside = labels >= 0
-    np.add.at(table, (labels[inside], of_class[inside]), 1)
+    labelled = labels >= 0
+    np.add.at(table, (labels[labelled], class_index[labelled]), 1)
     return table

@@ -1,34 +1,37 @@
-"""From neighbours to an attention matrix: sparse, self-tuned, symmetric."""
+"""From nearest neighbours to an attention matrix: sparse, symmetric, with a bandwidth for each image."""
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-NEIGHBOURS = 12
-"""Neighbours that are looked for."""
-ATTENDED = 8
-"""Neighbours that an image attends to."""
-_LOCAL = 7
-"""The neighbour whose distance is an image's own bandwidth."""
+SEARCH_SIDE = 48
+"""Larger side of the images among which neighbours are searched; averages are computed at full size."""
+N_NEIGHBOURS = 12
+"""Neighbours that are searched for each image."""
+N_ATTENDED = 8
+"""Nearest neighbours that an image attends to."""
+_BANDWIDTH_NEIGHBOUR = 7
+"""The bandwidth of an image is its distance to this neighbour."""
 
 
-def attention(indices: NDArray, distances: NDArray, attended: int = ATTENDED) -> sparse.csr_array:
-    """Weights ``exp(-d_ij^2 / (s_i s_j))`` of each image's nearest, s its distance to the seventh: (n, n), symmetric.
+def attention_matrix(indices: NDArray, distances: NDArray, n_attended: int = N_ATTENDED) -> sparse.csr_array:
+    """Weights ``exp(-d_ij^2 / (s_i s_j))`` of nearest neighbours, s_i the distance of image i to its seventh: (n, n).
 
-    ``indices`` and ``distances`` (n, k), nearest first. The bandwidth of the kernel (3.1) is every image's own, so that
-    dense and thin regions count alike (Zelnik-Manor and Perona). A pair is linked where either attends to the other.
+    ``indices`` and ``distances`` are (n, k), nearest first. Every image has its own bandwidth in the kernel (3.1), so
+    that dense and sparse regions count alike (Zelnik-Manor and Perona, 2004). The matrix is symmetric: a pair is linked
+    if at least one of the two attends to the other.
     """
     n, k = indices.shape
-    k = min(k, attended)
-    scale = distances[:, min(_LOCAL, distances.shape[1]) - 1]
-    # Copies of one image are at no distance at all: they still get a bandwidth, far below that of the others.
+    k = min(k, n_attended)
+    scale = distances[:, min(_BANDWIDTH_NEIGHBOUR, distances.shape[1]) - 1]
+    # Copies of one image have distance 0; they get a positive bandwidth, far below that of the other images.
     floor = 1e-6 * max(float(np.median(distances)), float(distances.max()) * 1e-3, 1e-12)
     scale = np.maximum(scale, floor)
     weights = np.exp(-(distances[:, :k] ** 2) / (scale[:, None] * scale[indices[:, :k]]))
-    # What underflows is still a neighbour: a graph without edges could not be read out.
+    # Weights that underflow stay positive, because clusters cannot be read out from a graph without edges.
     weights = np.maximum(weights, 1e-12)
     rows = np.repeat(np.arange(n), k)
-    one_way = sparse.csr_array((weights.ravel(), (rows, indices[:, :k].ravel())), shape=(n, n))
-    both = sparse.csr_array(one_way.maximum(one_way.T))
-    both.sort_indices()
-    return both
+    directed = sparse.csr_array((weights.ravel(), (rows, indices[:, :k].ravel())), shape=(n, n))
+    symmetric = sparse.csr_array(directed.maximum(directed.T))
+    symmetric.sort_indices()
+    return symmetric

@@ -1,8 +1,8 @@
-"""A map of all images: places in the plane where images that attend to each other lie close together.
+"""A two-dimensional map of all images, on which images that attend to each other are close together.
 
-Links pull and all others push, with the forces of UMAP (McInnes, Healy, Melville 2018), from a start that diffusion
-over the graph gives. Nothing but the attention matrix is looked at: groups show on the map only where the
-graph has them.
+Linked images attract and random pairs repel each other, with the forces of UMAP (McInnes, Healy, Melville 2018). The
+initial positions come from diffusion over the graph. The layout depends on the attention matrix alone, so clusters are
+visible on the map only if the graph has them.
 """
 
 import numpy as np
@@ -10,72 +10,92 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 _A, _B = 1.577, 0.895
-"""The curve 1 / (1 + a d^(2b)) that is closest to 1 up to d = 0.1 and falls like exp(0.1 - d) beyond."""
-_DIFFUSION = 60
-_EPOCHS, _FEWER = 250, 100
-_MANY = 5000
-_PUSHED = 16
-"""Others, drawn anew in each epoch, that push an image away."""
-_LONGEST = 4.0
+"""Parameters of 1 / (1 + a d^(2b)), fitted to 1 for d < 0.1 and exp(0.1 - d) beyond."""
+_DIFFUSION_STEPS = 60
+_EPOCHS, _EPOCHS_LARGE = 250, 100
+_LARGE = 5000
+"""Number of images from which ``_EPOCHS_LARGE`` epochs are run."""
+_NEGATIVE_SAMPLES = 16
+"""Random images that repel an image in each epoch."""
+_MAX_FORCE = 4.0
 
 
-def layout(weights: sparse.csr_array, *, seed: int = 0) -> NDArray:
-    """Places (n, 2) of the n images of a sparse, symmetric attention matrix (n, n); the same for the same matrix.
+def graph_layout(weights: sparse.csr_array, *, random_state: int = 0) -> NDArray:
+    """Compute positions in the plane for the images of an attention matrix.
 
-    Images without any link stand in a row below the others.
+    Parameters
+    ----------
+    weights : (n, n) sparse array
+        Symmetric attention matrix, such as ``InvariantClustering.weights_``.
+    random_state : int, default 0
+        Seed; the same matrix and seed give the same positions.
+
+    Returns
+    -------
+    (n, 2) array
+        Positions, y downwards. Images without links are in a row below the others.
 
     Notes
     -----
-    Cost: the links plus 16 n, in each of 250 epochs (100 beyond 5,000 images): six seconds for 20,000 images.
+    Cost: the number of links plus 16 n, in each of 250 epochs (100 for more than 5,000 images). 20,000 images take
+    about six seconds.
+
+    Examples
+    --------
+    >>> pairs = sparse.csr_array(np.kron(np.eye(2), [[0.0, 1.0], [1.0, 0.0]]))  # two pairs of linked images
+    >>> graph_layout(pairs).shape
+    (4, 2)
     """
     linked = np.asarray(weights.sum(1)).ravel() > 0
     rows = np.flatnonzero(linked)
-    places = np.zeros((len(linked), 2))
+    positions = np.zeros((len(linked), 2))
     if len(rows):
         inner = sparse.csr_array(sparse.csr_array(weights)[rows][:, rows])
-        places[rows] = _pulled(inner, _diffused(inner, np.random.default_rng(seed)), np.random.default_rng(seed))
-    alone = np.flatnonzero(~linked)
-    low, high = (places[rows].min(0), places[rows].max(0)) if len(rows) else (np.zeros(2), np.ones(2))
-    below = high[1] + 0.06 * max(high[1] - low[1], 1.0)  # y points down
-    places[alone] = np.stack([np.linspace(low[0], high[0], len(alone) + 2)[1:-1], np.full(len(alone), below)], axis=1)
-    return places
+        start = _diffusion_layout(inner, np.random.default_rng(random_state))
+        positions[rows] = _force_layout(inner, start, np.random.default_rng(random_state))
+    isolated = np.flatnonzero(~linked)
+    low, high = (positions[rows].min(0), positions[rows].max(0)) if len(rows) else (np.zeros(2), np.ones(2))
+    x = np.linspace(low[0], high[0], len(isolated) + 2)[1:-1]
+    y = high[1] + 0.06 * max(high[1] - low[1], 1.0)  # y points down
+    positions[isolated] = np.stack([x, np.full(len(isolated), y)], axis=1)
+    return positions
 
 
-def _diffused(weights: sparse.csr_array, rng: np.random.Generator) -> NDArray:
-    """Noise spread along the links until only the slowest two directions remain: (n, 2), of unit variance."""
+def _diffusion_layout(weights: sparse.csr_array, rng: np.random.Generator) -> NDArray:
+    """The two slowest modes of a random walk on the graph, by power iteration from noise: (n, 2)."""
     n = weights.shape[0]
     degree = np.asarray(weights.sum(1)).ravel()
     walk = sparse.csr_array(sparse.diags_array(0.5 / degree) @ weights)
     start = rng.standard_normal((n, 2))
-    for _ in range(_DIFFUSION):
-        start = 0.5 * start + walk @ start  # lazy, so that no direction alternates
+    for _ in range(_DIFFUSION_STEPS):
+        start = 0.5 * start + walk @ start  # a lazy walk has no negative eigenvalues
         start -= np.average(start, axis=0, weights=degree)
         first, second = start.T
         second = second - first * (first @ second) / max(float(first @ first), 1e-300)
         start = np.stack([first / max(first.std(), 1e-300), second / max(second.std(), 1e-300)], axis=1)
-    # Copies of one image start at one place; a little noise lets them part.
+    # Copies of one image would start at one position; a little noise separates them.
     return 5.0 * start + 1e-3 * rng.standard_normal((n, 2))
 
 
-def _pulled(weights: sparse.csr_array, places: NDArray, rng: np.random.Generator) -> NDArray:
-    n = len(places)
+def _force_layout(weights: sparse.csr_array, positions: NDArray, rng: np.random.Generator) -> NDArray:
+    """Move positions (n, 2), in place, by attraction along links and repulsion from random images."""
+    n = len(positions)
     edges = sparse.coo_array(weights)
-    pull = edges.data / edges.data.max()
-    push = np.bincount(edges.row, pull, minlength=n) * 5 / _PUSHED  # as five random others for every link
-    epochs = _EPOCHS if n <= _MANY else _FEWER
-    who = np.repeat(np.arange(n), _PUSHED)
+    attraction = edges.data / edges.data.max()
+    repulsion = np.bincount(edges.row, attraction, minlength=n) * 5 / _NEGATIVE_SAMPLES  # five samples per link
+    epochs = _EPOCHS if n <= _LARGE else _EPOCHS_LARGE
+    sampled = np.repeat(np.arange(n), _NEGATIVE_SAMPLES)
     for epoch in range(epochs):
         step = 0.5 * (1 - epoch / epochs)
-        apart = places[edges.row] - places[edges.col]  # (e, 2)
-        squared = (apart**2).sum(1)
-        close = np.maximum(squared, 1e-12)
-        near = -2 * _A * _B * close ** (_B - 1) / (1 + _A * close**_B) * pull
-        others = rng.integers(0, n, len(who))
-        away = places[who] - places[others]  # (16 n, 2)
-        squared = (away**2).sum(1)
-        far = 2 * _B / ((0.001 + squared) * (1 + _A * squared**_B)) * push[who]
+        along_link = positions[edges.row] - positions[edges.col]  # (e, 2)
+        squared = np.maximum((along_link**2).sum(1), 1e-12)
+        attract = -2 * _A * _B * squared ** (_B - 1) / (1 + _A * squared**_B) * attraction
+        others = rng.integers(0, n, len(sampled))
+        to_other = positions[sampled] - positions[others]  # (16 n, 2)
+        squared = (to_other**2).sum(1)
+        repel = 2 * _B / ((0.001 + squared) * (1 + _A * squared**_B)) * repulsion[sampled]
         for axis in range(2):
-            force = np.bincount(edges.row, np.clip(near * apart[:, axis], -_LONGEST, _LONGEST), minlength=n)
-            force += np.bincount(who, np.clip(far * away[:, axis], -_LONGEST, _LONGEST), minlength=n)
-            places[:, axis] += step * np.clip(force, -_LONGEST, _LONGEST)
-    return places
+            force = np.bincount(edges.row, np.clip(attract * along_link[:, axis], -_MAX_FORCE, _MAX_FORCE), minlength=n)
+            force += np.bincount(sampled, np.clip(repel * to_other[:, axis], -_MAX_FORCE, _MAX_FORCE), minlength=n)
+            positions[:, axis] += step * np.clip(force, -_MAX_FORCE, _MAX_FORCE)
+    return positions

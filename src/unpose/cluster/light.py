@@ -1,56 +1,87 @@
-"""What the light does to a picture and a shape does not: a background that rises to one side, brightness, contrast."""
+"""Remove the effects of light before images are compared: a linear background, brightness and contrast."""
 
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unpose.images import pixel_grid
+from unpose.images import as_batch, pixel_grid
 
-CONTRAST = {"ignore": "gain", "keep": "none"}
-"""What distances are blind to once images are prepared; see :mod:`unpose.align.photometry`."""
-_ROUNDS = 30
-_AT_ONCE = 2**21
-"""Pixels worked on at a time."""
+LIGHT_CONTRAST = {"ignore": "gain", "keep": "none"}
+"""Value of ``light`` -> changes of contrast that distances ignore; see :mod:`unpose.align.photometry`."""
+_ITERATIONS = 30
+_CHUNK_PIXELS = 2**21
+"""Pixels that are processed at a time."""
 
 
-def prepared(images: Tensor, light: str) -> Tensor:
-    """Images (n, c, h, w) as they are compared and averaged.
+def normalise_light(images: Tensor, light: str) -> Tensor:
+    """Prepare images (n, c, h, w) for comparison and averaging.
 
-    With light "keep" as they are. With "ignore" less the plane that their border follows and scaled to one strength,
-    the median of all: then a brighter photograph weighs no more than a darker one.
+    "keep" returns them unchanged. "ignore" subtracts the plane fitted to the border and scales all images to the same
+    norm, the median of all norms, so that a bright photograph has no more weight than a dark one.
     """
-    if light not in CONTRAST:
+    if light not in LIGHT_CONTRAST:
         raise ValueError(f"light must be 'ignore' or 'keep', got {light!r}")
     if light == "keep":
         return images
-    chunk = max(1, _AT_ONCE // images[0].numel())
+    chunk = max(1, _CHUNK_PIXELS // images[0].numel())
     flat = torch.cat([without_background(part) for part in images.split(chunk)])
-    strength = torch.linalg.vector_norm(flat.flatten(1), dim=1)
-    # An image of nothing is left at nothing.
-    seen = strength > 1e-5 * torch.linalg.vector_norm(images.flatten(1), dim=1).clamp(min=1e-12)
-    if not seen.any():
+    norm = torch.linalg.vector_norm(flat.flatten(1), dim=1)
+    # Constant images become zero instead of amplified rounding errors.
+    has_signal = norm > 1e-5 * torch.linalg.vector_norm(images.flatten(1), dim=1).clamp(min=1e-12)
+    if not has_signal.any():
         return torch.zeros_like(flat)
-    factor = torch.where(seen, strength[seen].median() / strength.clamp(min=1e-30), 0.0)
+    factor = torch.where(has_signal, norm[has_signal].median() / norm.clamp(min=1e-30), 0.0)
     return flat * factor[:, None, None, None]
 
 
-def show_something(work: Tensor) -> NDArray:
-    """Which of the :func:`prepared` images are not constant, but for rounding: (n, c, h, w) -> (n,) bool."""
-    flat = work.flatten(1)
+def constant_images(images: ArrayLike | Tensor, *, light: str = "ignore") -> NDArray:
+    """Find the images that are constant once the effects of light are removed, and cannot be aligned.
+
+    Parameters
+    ----------
+    images : (n, h, w) or (n, h, w, c) array
+        Images.
+    light : {"ignore", "keep"}, default "ignore"
+        Whether a linear background is removed first, as in :class:`InvariantClustering`.
+
+    Returns
+    -------
+    (n,) array of bool
+        True for constant images.
+
+    Raises
+    ------
+    ValueError
+        If all images are constant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> constant_images(np.stack([np.eye(9), np.full((9, 9), 0.5)])).tolist()
+    [False, True]
+    """
+    shown = has_content(normalise_light(as_batch(images, dtype=torch.float32), light))
+    check_content(shown)
+    return ~shown
+
+
+def has_content(images: Tensor) -> NDArray:
+    """Which of the images (n, c, h, w) of :func:`normalise_light` are not constant up to rounding: (n,) bool."""
+    flat = images.flatten(1)
     return (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
 
 
-def check_shown(shown: NDArray) -> None:
-    """Raise a ``ValueError`` where :func:`show_something` says that no image does."""
+def check_content(shown: NDArray) -> None:
+    """Raise a ValueError if no entry of :func:`has_content` is true."""
     if not shown.any():
         raise ValueError(f"none of the {len(shown)} images shows anything: they are all constant")
 
 
 def without_background(images: Tensor) -> Tensor:
-    """Images (n, c, h, w) less the plane that their border follows.
+    """Subtract from images (n, c, h, w) the plane that fits their border.
 
-    The plane is fitted to the outer ring, a sixteenth of the frame wide, by least absolute deviations: an object that
-    reaches the border in places does not tilt it. Where the background is zero nothing changes.
+    The plane is fitted to the outer ring, a sixteenth of the image wide, by least absolute deviations (iteratively
+    reweighted least squares), so that an object that touches the border does not tilt it.
     """
     height, width = images.shape[-2:]
     grid = pixel_grid((height, width), torch.float64, images.device)
@@ -59,14 +90,15 @@ def without_background(images: Tensor) -> Tensor:
     edge = max(1, min(height, width) // 16)
     ring = torch.ones(height, width, dtype=torch.bool, device=images.device)
     ring[edge : height - edge, edge : width - edge] = False
-    there = plane[ring.flatten()]  # (r, 3)
+    ring_plane = plane[ring.flatten()]  # (r, 3)
     values = images.double()[..., ring]  # (n, c, r)
     slack = 1e-4 * (values.amax(-1, keepdim=True) - values.amin(-1, keepdim=True)) + 1e-12
     weights = torch.ones_like(values)
-    for _ in range(_ROUNDS):
-        normal = torch.einsum("ncr,ri,rj->ncij", weights, there, there) + 1e-9 * torch.eye(3).to(there)
-        fit = torch.linalg.solve(normal, torch.einsum("ncr,ri->nci", weights * values, there))  # (n, c, 3)
-        deviation = (values - fit @ there.T).abs()
+    for _ in range(_ITERATIONS):
+        normal = torch.einsum("ncr,ri,rj->ncij", weights, ring_plane, ring_plane)
+        normal = normal + 1e-9 * torch.eye(3).to(ring_plane)
+        fit = torch.linalg.solve(normal, torch.einsum("ncr,ri->nci", weights * values, ring_plane))  # (n, c, 3)
+        deviation = (values - fit @ ring_plane.T).abs()
         weights = slack / torch.maximum(deviation, slack)
     background = (fit @ plane.T).unflatten(-1, (height, width))
     return (images.double() - background).to(images)

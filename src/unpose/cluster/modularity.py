@@ -1,7 +1,7 @@
-"""Groups of a weighted graph by modularity: how much more its weight stays within groups than chance would keep there.
+"""Clusters of a weighted graph by modularity: the share of weight inside clusters beyond what chance would give.
 
-``Q = sum over groups of (inside / total) - resolution (volume / total)^2``. Two groups are worth joining where they are
-linked by more than ``resolution`` times what chance would put between them.
+``Q = sum over clusters of (inside / total) - resolution (volume / total)^2``. Merging two clusters raises Q if the
+weight between them is more than ``resolution`` times the weight that chance would put there.
 """
 
 import numba
@@ -9,72 +9,74 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-_SETTLED = 1e-6
-"""A sweep over all nodes that gains less has settled."""
+_MIN_GAIN = 1e-6
+"""Sweeps over all nodes end when one gains less modularity than this."""
 
 
-def blocks(graph: sparse.csr_array, labels: NDArray) -> NDArray:
-    """Total weight between groups, (K, K); what lies inside a group counts twice, as in the graph itself."""
-    return _condensed(graph, labels).toarray()
+def weights_between(graph: sparse.csr_array, labels: NDArray) -> NDArray:
+    """Total weight between clusters, (K, K); weights inside a cluster count twice, as in the graph itself."""
+    return _aggregate(graph, labels).toarray()
 
 
 def modularity(graph: sparse.csr_array, labels: NDArray, resolution: float) -> float:
-    """The criterion above."""
-    between = blocks(graph, labels)
+    """The modularity Q of a partition (n,)."""
+    between = weights_between(graph, labels)
     total = max(between.sum(), 1e-300)
     return float((between.diagonal() / total - resolution * (between.sum(1) / total) ** 2).sum())
 
 
 def improve(graph: sparse.csr_array, labels: NDArray, resolution: float, order: NDArray) -> NDArray:
-    """Move nodes one by one, in this order, to where modularity gains most, until nothing gains; no group dies out."""
+    """Move single nodes, in this order, to the cluster that raises modularity most; no cluster becomes empty."""
     labels = labels.astype(np.int64)
     degree = np.asarray(graph.sum(1)).ravel()
     volume = np.bincount(labels, degree)
-    _move(graph.indptr, graph.indices, graph.data, degree, labels, volume, resolution, order, False)
+    _move_nodes(graph.indptr, graph.indices, graph.data, degree, labels, volume, resolution, order, False)
     return labels
 
 
-def communities(graph: sparse.csr_array, resolution: float, rng: np.random.RandomState) -> NDArray:
-    """Labels (n,) by moving nodes, then whole groups, then groups of groups (Louvain)."""
+def louvain(graph: sparse.csr_array, resolution: float, rng: np.random.RandomState) -> NDArray:
+    """Labels (n,) by the Louvain method: move nodes, aggregate clusters into nodes, and repeat."""
     member = np.arange(graph.shape[0])
     while True:
         count = graph.shape[0]
         degree = np.asarray(graph.sum(1)).ravel()
         labels, volume = np.arange(count), degree.copy()
-        _move(graph.indptr, graph.indices, graph.data, degree, labels, volume, resolution, rng.permutation(count), True)
+        order = rng.permutation(count)
+        _move_nodes(graph.indptr, graph.indices, graph.data, degree, labels, volume, resolution, order, True)
         kept, labels = np.unique(labels, return_inverse=True)
         member = labels[member]
         if len(kept) == count:
             return member
-        graph = _condensed(graph, labels)
+        graph = _aggregate(graph, labels)
 
 
-def merged(graph: sparse.csr_array, labels: NDArray, count: int) -> NDArray:
-    """Join the two groups with the largest ``cut / (volume x volume)`` until ``count`` are left."""
-    between = blocks(graph, labels)
+def merge_clusters(graph: sparse.csr_array, labels: NDArray, n_clusters: int) -> NDArray:
+    """Merge the two clusters with the largest ``cut / (volume x volume)`` until ``n_clusters`` are left."""
+    between = weights_between(graph, labels)
     volume = np.maximum(between.sum(1), 1e-300)
-    alive, becomes = list(range(len(between))), np.arange(len(between))
-    while len(alive) > count:
-        ratio = between[np.ix_(alive, alive)] / np.outer(volume[alive], volume[alive])
+    remaining, new_label = list(range(len(between))), np.arange(len(between))
+    while len(remaining) > n_clusters:
+        ratio = between[np.ix_(remaining, remaining)] / np.outer(volume[remaining], volume[remaining])
         np.fill_diagonal(ratio, -1.0)
-        first, second = sorted(divmod(int(ratio.argmax()), len(alive)))
-        keep, gone = alive[first], alive.pop(second)
-        between[keep] += between[gone]
-        between[:, keep] += between[:, gone]
-        volume[keep] += volume[gone]
-        becomes[becomes == gone] = keep
-    return np.unique(becomes[labels], return_inverse=True)[1]
+        first, second = sorted(divmod(int(ratio.argmax()), len(remaining)))
+        kept, removed = remaining[first], remaining.pop(second)
+        between[kept] += between[removed]
+        between[:, kept] += between[:, removed]
+        volume[kept] += volume[removed]
+        new_label[new_label == removed] = kept
+    return np.unique(new_label[labels], return_inverse=True)[1]
 
 
-def _condensed(graph: sparse.csr_array, labels: NDArray) -> sparse.csr_array:
+def _aggregate(graph: sparse.csr_array, labels: NDArray) -> sparse.csr_array:
+    """The graph whose nodes are the clusters, (K, K)."""
     n, count = len(labels), int(labels.max()) + 1
     member = sparse.csr_array((np.ones(n), (np.arange(n), labels)), shape=(n, count))
     return sparse.csr_array(member.T @ graph @ member)
 
 
 @numba.njit(cache=True)
-def _move(indptr, indices, weights, degree, labels, volume, resolution, order, may_empty):  # type: ignore[no-untyped-def]
-    """Sweep over the nodes, changing labels and volumes in place."""
+def _move_nodes(indptr, indices, weights, degree, labels, volume, resolution, order, may_empty):  # type: ignore[no-untyped-def]
+    """Sweep over the nodes of a CSR graph and move each to its best cluster, changing labels and volumes in place."""
     total = max(degree.sum(), 1e-300)
     link, touched = np.zeros(len(volume)), np.empty(len(volume), np.int64)
     size = np.bincount(labels, minlength=len(volume))
@@ -106,5 +108,5 @@ def _move(indptr, indices, weights, degree, labels, volume, resolution, order, m
                     gained += best - stay
             for t in range(count):
                 link[touched[t]] = 0.0
-        if 2 * gained / total < _SETTLED:
+        if 2 * gained / total < _MIN_GAIN:
             return

@@ -1,7 +1,7 @@
-"""What a person looks at: images as they were read, upright on their own background, and what attention makes of them.
+"""Images as people look at them: aligned, averaged, and after rounds of invariant attention, with their background.
 
-Groups are found on images whose background was taken away; here the background stays, so that a photograph looks like
-one. Outside its frame an image goes on with the median of its border.
+Clusters are found on images whose background was removed. Here the background stays, so that a photograph looks like
+one: pixels from outside an image take the median of its border.
 """
 
 import numpy as np
@@ -10,81 +10,149 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
-from unpose.align import Neighbours, coarse
-from unpose.images import as_batch, from_batch, warp
+from unpose.align import Neighbours
+from unpose.cluster.graph import N_ATTENDED, SEARCH_SIDE
+from unpose.images import as_batch, downscale, from_batch, warp
 
-_AT_ONCE = 256
-_ATTENDED = 8
-_WORKING = 48
-"""Larger side of the images whose poses :class:`InvariantClustering` keeps with the neighbours."""
+_CHUNK = 256
 
 
-def upright(images: NDArray, poses: NDArray) -> NDArray:
-    """Images (n, h, w) or (n, h, w, c) at their poses (n, 3, 3), each on its own background; float32, shaped alike."""
+def apply_poses(images: NDArray, poses: NDArray) -> NDArray:
+    """Warp images by poses, each on its own background.
+
+    Parameters
+    ----------
+    images : (n, h, w) or (n, h, w, c) array
+        Images.
+    poses : (n, 3, 3) array
+        Poses, such as ``InvariantClustering.poses_``.
+
+    Returns
+    -------
+    array, float32, of the same shape
+        The aligned images.
+
+    Examples
+    --------
+    >>> image = np.full((1, 9, 9), 0.5, np.float32); image[0, 2, 4] = 1
+    >>> turned = apply_poses(image, np.diag([-1.0, -1.0, 1.0])[None])  # half a turn
+    >>> round(float(turned[0, 6, 4]), 3), round(float(turned[0, 0, 0]), 3)
+    (1.0, 0.5)
+    """
     done = [
-        from_batch(_warped(as_batch(images[start : start + _AT_ONCE]), poses[start : start + _AT_ONCE]),
+        from_batch(_warp_on_background(as_batch(images[start : start + _CHUNK]), poses[start : start + _CHUNK]),
                    channels=images.ndim == 4)
-        for start in range(0, len(images), _AT_ONCE)
+        for start in range(0, len(images), _CHUNK)
     ]  # fmt: skip
     return np.concatenate(done)
 
 
-def averages(images: NDArray, labels: NDArray, poses: NDArray, count: int) -> tuple[NDArray, NDArray]:
-    """The mean of each group's upright images (K, ...), and every image's RMS difference from it (n,); NaN for none."""
-    means = np.zeros((count, *images.shape[1:]), np.float32)
+def group_means(images: NDArray, labels: NDArray, poses: NDArray, n_groups: int) -> tuple[NDArray, NDArray]:
+    """Average the aligned images of each group.
+
+    Parameters
+    ----------
+    images : (n, h, w) or (n, h, w, c) array
+        Images.
+    labels : (n,) array of int
+        Group of each image from 0 to ``n_groups - 1``, or -1.
+    poses : (n, 3, 3) array
+        Bring each image onto the mean of its group.
+    n_groups : int
+        Number of groups K.
+
+    Returns
+    -------
+    means : (K, h, w) or (K, h, w, c) array
+        Mean of each group.
+    distances : (n,) array
+        Root mean square difference of the pixels of each aligned image from its mean; NaN for images without a group.
+
+    Examples
+    --------
+    >>> images = np.stack([np.zeros((5, 5)), np.ones((5, 5))]).astype(np.float32)
+    >>> means, distances = group_means(images, np.zeros(2, int), np.tile(np.eye(3), (2, 1, 1)), 1)
+    >>> means.shape, distances.tolist()
+    ((1, 5, 5), [0.5, 0.5])
+    """
+    means = np.zeros((n_groups, *images.shape[1:]), np.float32)
     distances = np.full(len(images), np.nan)
-    for group in range(count):
+    for group in range(n_groups):
         rows = np.flatnonzero(labels == group)
-        parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
+        chunks = [rows[start : start + _CHUNK] for start in range(0, len(rows), _CHUNK)]
         total = np.zeros(images.shape[1:], np.float64)
-        for part in parts:
-            total += upright(images[part], poses[part]).sum(0, dtype=np.float64)
+        for chunk in chunks:
+            total += apply_poses(images[chunk], poses[chunk]).sum(0, dtype=np.float64)
         means[group] = total / max(len(rows), 1)
-        for part in parts:
-            off = (upright(images[part], poses[part]) - means[group]).reshape(len(part), -1)  # (m, pixels)
-            distances[part] = np.sqrt((off.astype(np.float64) ** 2).mean(1))
+        for chunk in chunks:
+            difference = (apply_poses(images[chunk], poses[chunk]) - means[group]).reshape(len(chunk), -1)
+            distances[chunk] = np.sqrt((difference.astype(np.float64) ** 2).mean(1))
     return means, distances
 
 
-def film(
-    images: NDArray, neighbours: Neighbours, weights: sparse.csr_array, rows: NDArray, *, rounds: int = 2
+def attention_frames(
+    images: NDArray, neighbours: Neighbours, weights: sparse.csr_array, rows: NDArray, *, n_rounds: int = 2
 ) -> list[NDArray]:
-    """Some images as found and after each round of invariant attention (3.3): ``rounds + 1`` arrays (m, h, w, ...).
+    """Show some images before and after rounds of invariant attention (3.3).
 
-    Every image is replaced by the mean of itself and its eight nearest, brought to its pose and weighted by attention.
-    Neighbours and their weights are those of the estimator, which looks for them on images of at most 48 pixels; the
-    film is as large. Only what the shown images depend on is computed.
+    In each round every image is replaced by the mean of itself and its eight nearest neighbours, aligned to it and
+    weighted by attention. Only the images that the shown ones depend on are computed.
+
+    Parameters
+    ----------
+    images : (n, h, w) or (n, h, w, c) array
+        All images.
+    neighbours : Neighbours
+        ``InvariantClustering.neighbours_``, whose poses belong to images of at most 48 pixels; frames have that size.
+    weights : (n, n) sparse array
+        ``InvariantClustering.weights_``.
+    rows : (m,) array of int
+        Indices of the images to show.
+    n_rounds : int, default 2
+        Number of rounds.
+
+    Returns
+    -------
+    list of n_rounds + 1 arrays (m, h, w) or (m, h, w, c)
+        The images as found, then after each round.
+
+    Examples
+    --------
+    >>> images = np.random.default_rng(0).random((3, 8, 8)).astype(np.float32)
+    >>> none = Neighbours(np.zeros((3, 0), int), np.zeros((3, 0)), np.zeros((3, 0, 3, 3)))
+    >>> [frame.shape for frame in attention_frames(images, none, sparse.csr_array((3, 3)), np.array([0, 2]))]
+    [(2, 8, 8), (2, 8, 8), (2, 8, 8)]
     """
-    layers = [np.asarray(rows)]  # whose values are needed after the last round, after the one before, ...
-    for _ in range(rounds):
-        layers.append(np.union1d(layers[-1], neighbours.indices[layers[-1], :_ATTENDED]))
-    known = layers.pop()
+    needed = [np.asarray(rows)]  # images whose values are needed after the last round, after the one before, ...
+    for _ in range(n_rounds):
+        needed.append(np.union1d(needed[-1], neighbours.indices[needed[-1], :N_ATTENDED]))
+    known = needed.pop()
     batch = as_batch(images[known], dtype=torch.float32)
-    ground = _ground(batch)
-    now = coarse.reduce(batch - ground, max(1.0, max(batch.shape[-2:]) / _WORKING))
-    shown = np.searchsorted(known, layers[0])
-    frames = [now[shown]]
-    for layer in reversed(layers):
-        mine = np.searchsorted(known, layer)
-        total, mass = now[mine], torch.ones(len(layer), 1, 1, 1)
-        for rank in range(min(_ATTENDED, neighbours.indices.shape[1])):
-            others = neighbours.indices[layer, rank]
-            weight = torch.from_numpy(np.asarray(weights[layer, others])).to(now)[:, None, None, None]
-            near = now[np.searchsorted(known, others)]
-            total = total + weight * warp(near, torch.from_numpy(neighbours.poses[layer, rank]).to(now))
+    background = _border_median(batch)
+    current = downscale(batch - background, max(1.0, max(batch.shape[-2:]) / SEARCH_SIDE))
+    shown = np.searchsorted(known, needed[0])
+    frames = [current[shown]]
+    for updated in reversed(needed):
+        own = np.searchsorted(known, updated)
+        total, mass = current[own], torch.ones(len(updated), 1, 1, 1)
+        for rank in range(min(N_ATTENDED, neighbours.indices.shape[1])):
+            others = neighbours.indices[updated, rank]
+            weight = torch.from_numpy(np.asarray(weights[updated, others])).to(current)[:, None, None, None]
+            near = current[np.searchsorted(known, others)]
+            total = total + weight * warp(near, torch.from_numpy(neighbours.poses[updated, rank]).to(current))
             mass = mass + weight
-        now = now.clone()
-        now[mine] = total / mass
-        frames.append(now[shown])
-    return [from_batch(frame + ground[shown], channels=images.ndim == 4) for frame in frames]
+        current = current.clone()
+        current[own] = total / mass
+        frames.append(current[shown])
+    return [from_batch(frame + background[shown], channels=images.ndim == 4) for frame in frames]
 
 
-def _warped(batch: Tensor, poses: NDArray) -> Tensor:
-    ground = _ground(batch)
-    return warp(batch - ground, torch.from_numpy(poses).to(batch)) + ground
+def _warp_on_background(batch: Tensor, poses: NDArray) -> Tensor:
+    background = _border_median(batch)
+    return warp(batch - background, torch.from_numpy(poses).to(batch)) + background
 
 
-def _ground(batch: Tensor) -> Tensor:
-    """The median of each image's border, channel by channel: (n, c, h, w) -> (n, c, 1, 1)."""
+def _border_median(batch: Tensor) -> Tensor:
+    """The median of each image's outermost pixels per channel: (n, c, h, w) -> (n, c, 1, 1)."""
     edge = torch.cat([batch[..., 0, :], batch[..., -1, :], batch[..., :, 0], batch[..., :, -1]], dim=-1)
     return edge.median(-1).values[..., None, None]

@@ -1,9 +1,9 @@
-"""Invariant Attention exactly as published: kernel attention, invariant weights, invariant mean, and the iteration.
+"""Invariant Attention as published: kernel attention, invariant weights, invariant mean, and their iteration.
 
-Pure functions with the paper's equation numbers. Images come through the public door, ``(n, h, w)`` or
-``(n, h, w, c)``; poses are ``dst_from_src`` (see CONVENTIONS). The kernel is ``exp(-beta ||u - v||^2)`` on the images
-as given, so ``beta`` must suit their scale: with images of unit norm and beta = 2 even unrelated images keep a tenth of
-the weight and everything flows together; with a norm of two (energy four) they keep a thousandth.
+These are pure functions with the equation numbers of the paper. Images are ``(n, h, w)`` or ``(n, h, w, c)``, poses are
+``dst_from_src`` (see CONVENTIONS). The kernel is ``exp(-beta ||u - v||^2)`` on the images as given, so ``beta`` must
+suit their scale. With images of norm 1 and beta = 2, unrelated images still have about a tenth of the full weight and
+all images converge to one mean; with norm 2 they have about a thousandth.
 """
 
 import itertools
@@ -21,40 +21,105 @@ from unpose.align.descent import SMOOTHING_LEVELS, Bounds, descend
 from unpose.groups import Group, LieGroup, inverse, parse_continuous
 from unpose.images import as_batch, from_batch
 
+__all__ = [
+    "InvariantAttention",
+    "InvariantMean",
+    "InvariantWeights",
+    "invariant_attention",
+    "invariant_mean",
+    "invariant_weights",
+    "kernel_attention",
+]
+
 _NEGLIGIBLE = 1e-3
-"""Images whose weight is below this fraction of the largest are left out of a mean: they cannot change it visibly."""
+"""Images with less than this fraction of the largest weight are left out of a mean: they do not change it visibly."""
 
 
 @dataclass(frozen=True)
 class InvariantWeights:
-    """Similarity up to pose of all pairs of n images."""
+    """Similarity up to pose of all pairs of n images, the result of :func:`invariant_weights`.
 
-    gamma: NDArray  # (n, n) similarity scores (2.2)
-    weights: NDArray  # (n, n) attention: gamma with columns that sum to one
-    distances: NDArray  # (n, n) orbit distances (3.2)
-    poses: NDArray  # (n, n, 3, 3): poses[i, j] brings image i onto image j
+    Parameters
+    ----------
+    gamma : (n, n) array
+        Similarity scores (2.2).
+    weights : (n, n) array
+        Attention: gamma with columns normalised to sum 1.
+    distances : (n, n) array
+        Orbit distances (3.2).
+    poses : (n, n, 3, 3) array
+        ``poses[i, j]`` brings image i onto image j.
+
+    Examples
+    --------
+    >>> invariant_weights(np.eye(9)[None]).weights
+    array([[1.]])
+    """
+
+    gamma: NDArray
+    weights: NDArray
+    distances: NDArray
+    poses: NDArray
 
 
 @dataclass(frozen=True)
 class InvariantMean:
-    """The mean of images after each was brought to the pose in which it fits best (2.3)."""
+    """The mean of images that are aligned to it (2.3), the result of :func:`invariant_mean`.
 
-    mean: NDArray  # (h, w) or (h, w, c)
-    poses: NDArray  # (n, 3, 3): brings each image onto the mean
-    objective: NDArray  # (iterations + 1,)
-    snapshots: dict[int, NDArray]  # the mean after the iterations asked for
+    Parameters
+    ----------
+    mean : (h, w) or (h, w, c) array
+        The mean.
+    poses : (n, 3, 3) array
+        Bring each image onto the mean.
+    objective : (n_iter + 1,) array
+        The objective (2.3) before the first iteration and after each.
+    snapshots : dict of int to array
+        The mean after the requested iterations.
+
+    Examples
+    --------
+    >>> invariant_mean(np.eye(9)[None], n_iter=2).objective.shape
+    (3,)
+    """
+
+    mean: NDArray
+    poses: NDArray
+    objective: NDArray
+    snapshots: dict[int, NDArray]
 
 
 @dataclass(frozen=True)
 class InvariantAttention:
-    """Every round of Invariant Attention; entry 0 is what came in."""
+    """All rounds of Invariant Attention, the result of :func:`invariant_attention`; entry 0 is the input.
 
-    images: list[NDArray]  # rounds + 1 stacks
-    weights: list[NDArray]  # rounds + 1 matrices W, of the images of the same entry
-    distances: list[NDArray]  # rounds + 1 matrices of orbit distances (3.2)
-    radii: NDArray  # (rounds + 1,) the largest orbit distance R
-    contractions: NDArray  # (rounds,) the largest ratio d(S_j+, S_k+) / d(S_j, S_k) over pairs, 1 - epsilon of (4.1)
-    labels: NDArray  # (n,) read off the last W
+    Parameters
+    ----------
+    images : list of n_iter + 1 arrays
+        The images after each round.
+    weights : list of n_iter + 1 (n, n) arrays
+        Attention W of the images of the same entry.
+    distances : list of n_iter + 1 (n, n) arrays
+        Orbit distances (3.2).
+    radii : (n_iter + 1,) array
+        The largest orbit distance R.
+    contractions : (n_iter,) array
+        The largest ratio ``d(S_j+, S_k+) / d(S_j, S_k)`` over pairs, 1 - epsilon of (4.1).
+    labels : (n,) array of int
+        Clusters, read from the last W.
+
+    Examples
+    --------
+    >>> invariant_attention(np.eye(9)[None], n_iter=1).labels
+    array([0])
+    """
+
+    images: list[NDArray]
+    weights: list[NDArray]
+    distances: list[NDArray]
+    radii: NDArray
+    contractions: NDArray
+    labels: NDArray
 
 
 def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArray]:
@@ -62,13 +127,17 @@ def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArra
 
     Parameters
     ----------
-    points : (n, ...) vectors or images; everything after the first axis is one point.
-    beta : of the kernel ``exp(-beta d^2)``: the larger, the fewer neighbours count.
-    n_iter : how often.
+    points : (n, ...) array
+        Vectors or images; the axes after the first form one point.
+    beta : float
+        Of the kernel ``exp(-beta d^2)``; larger values give distant points less weight.
+    n_iter : int
+        Number of iterations.
 
     Returns
     -------
-    The points before the first and after every iteration, ``n_iter + 1`` arrays of the same shape.
+    list of n_iter + 1 arrays
+        The points before the first iteration and after each.
 
     Examples
     --------
@@ -86,7 +155,7 @@ def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArra
     trace = [state]
     for _ in range(n_iter):
         flat = state.reshape(len(state), -1)
-        flat = flat - flat.mean(0)  # what all have in common would drown the differences below
+        flat = flat - flat.mean(0)  # a large common part would cancel in the differences below
         energy = (flat**2).sum(1)
         distances = np.maximum(energy[:, None] + energy - 2 * flat @ flat.T, 0)
         weights = _column_normalised(np.exp(-beta * distances))
@@ -112,19 +181,45 @@ def invariant_weights(
 
     Parameters
     ----------
-    solver : {"search", "descent"}
-        ``"search"`` is the orbit engine, over the whole group. ``"descent"`` is the paper's gradient descent from the
-        identity, which finds its way over some tens of degrees.
-    n_steps, step, sigmas : the descent's steps, learning rate and smoothing levels; the search has none of them.
-    max_shift : largest shift in pixels; three eighths of the larger side by default.
-    max_scale : largest scale factor, for groups that have one.
+    images : (n, h, w) or (n, h, w, c) array
+        Images.
+    group : str or Group, default "se2"
+        Continuous group of the poses tau.
+    beta : float, default 2.0
+        Of the kernel; see the module's docstring.
+    solver : {"search", "descent"}, default "search"
+        ``"search"`` searches the whole group. ``"descent"`` is the paper's gradient descent from the identity, which
+        converges from some tens of degrees.
+    n_steps : int, default 30
+        Steps of the descent; the search ignores it, ``step`` and ``sigmas``.
+    step : float, default 1.0
+        Learning rate of the descent.
+    sigmas : sequence of float, default (0, 1, 2, 4)
+        Smoothing levels of the descent in pixels.
+    max_shift : float, optional
+        Largest shift in pixels; three eighths of the larger side by default.
+    max_scale : float, default 1.5
+        Largest factor of scale, for groups with scales.
+    device : str or torch.device, default "cpu"
+        Where to compute.
+
+    Returns
+    -------
+    InvariantWeights
 
     Notes
     -----
-    One side is held fixed and poses are bounded, and what leaves the frame still counts: with both sides free,
-    pushing both out of the frame, or shrinking both, makes any two images equal. For an isometric group that is the
-    paper's maximum over both sides. Where poses change area the squared distance is divided by the square root of the
-    change and the better of both directions counts. Cost: n (n - 1) / 2 descents, twice that with area.
+    Only one image of a pair moves, poses are bounded, and pixels that leave the frame still count. If both images could
+    move, pushing both out of the frame or shrinking both would make any two images equal. For an isometric group the
+    result equals the paper's maximum over both sides. For poses that change area, the squared distance is divided by
+    the square root of the change, and the better of the two directions is taken. Cost: n (n - 1) / 2 descents, twice as
+    many for groups that change area.
+
+    Examples
+    --------
+    >>> bars = np.zeros((2, 12, 12)); bars[0, 2:10, 5:7] = bars[1, 5:7, 2:10] = 1  # the same bar, turned
+    >>> bool(invariant_weights(bars).gamma[0, 1] > 0.95)
+    True
     """
     beta = _checked_beta(beta)
     batch = as_batch(images).detach().to(device)
@@ -150,13 +245,13 @@ def invariant_weights(
         )  # fmt: skip
         squared[moving, fixed] = found.errors
         poses[moving, fixed] = found.poses
-        missing = torch.zeros(n, n, dtype=torch.bool, device=batch.device)
-        missing[moving, fixed] = True
-        # The other direction is the inverse pose where it was not searched, or where this one is better.
-        known = squared.where(missing, torch.inf)
-        turn = (known > known.T) & ~torch.eye(n, dtype=torch.bool, device=batch.device)
-        squared = torch.where(turn, squared.T, squared)
-        poses = torch.where(turn[..., None, None], inverse(poses).transpose(0, 1), poses)
+        searched = torch.zeros(n, n, dtype=torch.bool, device=batch.device)
+        searched[moving, fixed] = True
+        # Use the inverse of the opposite direction if that is better, or if only that was searched.
+        known = squared.where(searched, torch.inf)
+        use_opposite = (known > known.T) & ~torch.eye(n, dtype=torch.bool, device=batch.device)
+        squared = torch.where(use_opposite, squared.T, squared)
+        poses = torch.where(use_opposite[..., None, None], inverse(poses).transpose(0, 1), poses)
     gamma = torch.exp(-beta * squared.double()).cpu().numpy()
     return InvariantWeights(
         gamma=gamma,
@@ -183,12 +278,30 @@ def invariant_mean(
 
     Parameters
     ----------
-    images : (n, h, w) or (n, h, w, c)
-    weights : (n,) weights of the images, one column of W; equal by default.
-    group, max_shift, max_scale : as for :func:`invariant_weights`.
-    n_iter, step : how many descents' steps, and their learning rate.
-    sigmas : smoothing levels; every step takes the one that lowers the objective (2.3) most (section 5).
-    snapshots : iterations after which to keep the mean.
+    images : (n, h, w) or (n, h, w, c) array
+        Images.
+    weights : (n,) array, optional
+        Weights of the images, a column of W; equal by default.
+    group : str or Group, default "se2"
+        Continuous group of the poses.
+    n_iter : int, default 50
+        Number of descent steps.
+    step : float, default 1.0
+        Learning rate.
+    sigmas : sequence of float, default (0, 1, 2, 4)
+        Smoothing levels; every step uses the one that lowers the objective (2.3) most (section 5).
+    max_shift : float, optional
+        Largest shift in pixels; three eighths of the larger side by default.
+    max_scale : float, default 1.5
+        Largest factor of scale, for groups with scales.
+    snapshots : sequence of int, default ()
+        Iterations after which the mean is kept.
+    device : str or torch.device, default "cpu"
+        Where to compute.
+
+    Returns
+    -------
+    InvariantMean
 
     Examples
     --------
@@ -205,13 +318,13 @@ def invariant_mean(
     share = _checked_weights(weights, len(batch)).to(batch)
     kept: dict[int, NDArray] = {}
 
-    def watch(done: int, target: Tensor) -> None:
+    def keep_snapshot(done: int, target: Tensor) -> None:
         if done in snapshots:
             kept[done] = from_batch(target[0], channels=channels)
 
     found = descend(
         batch, torch.zeros(len(batch), dtype=torch.long, device=batch.device), share, lie,
-        n_steps=n_iter, step=step, sigmas=tuple(sigmas), bounds=bounds, watch=watch,
+        n_steps=n_iter, step=step, sigmas=tuple(sigmas), bounds=bounds, watch=keep_snapshot,
     )  # fmt: skip
     return InvariantMean(
         mean=from_batch(found.targets[0], channels=channels),
@@ -237,20 +350,50 @@ def invariant_attention(
     progress: Callable[[str, int, int], None] | None = None,
     device: str | torch.device = "cpu",
 ) -> InvariantAttention:
-    """Invariant Attention (section 2): weights (2.2), then every image becomes its invariant mean (2.3); repeat.
+    """Invariant Attention (section 2): compute weights (2.2), replace images by invariant means (2.3), and repeat.
 
     Parameters
     ----------
-    n_iter : rounds.
-    solver : who finds the weights' poses, as for :func:`invariant_weights`. With ``"descent"`` means start from the
-        identity as published; with ``"search"`` from the poses the search found.
-    weight_steps, mean_steps : descent steps of a pair and of a mean.
-    progress : called with a stage ("weights" or "means"), the round, and the number of rounds.
+    images : (n, h, w) or (n, h, w, c) array
+        Images.
+    group : str or Group, default "se2"
+        Continuous group of the poses.
+    beta : float, default 2.0
+        Of the kernel; see the module's docstring.
+    n_iter : int, default 2
+        Number of rounds.
+    solver : {"search", "descent"}, default "search"
+        How the poses of the weights are found, as for :func:`invariant_weights`. With ``"descent"`` the means start
+        from the identity, as published; with ``"search"`` from the poses that the search found.
+    weight_steps, mean_steps : int, default 30
+        Descent steps of a pair, and of a mean.
+    step : float, default 1.0
+        Learning rate.
+    sigmas : sequence of float, default (0, 1, 2, 4)
+        Smoothing levels in pixels.
+    max_shift : float, optional
+        Largest shift in pixels; three eighths of the larger side by default.
+    max_scale : float, default 1.5
+        Largest factor of scale, for groups with scales.
+    progress : callable, optional
+        Called as ``progress(stage, round, n_iter)`` with the stages "weights" and "means".
+    device : str or torch.device, default "cpu"
+        Where to compute.
+
+    Returns
+    -------
+    InvariantAttention
 
     Notes
     -----
-    Labels are read off the last W: i and j are joined where ``gamma_ij`` is at least one half, that is where each gives
-    the other at least half the weight it gives itself; clusters are what hangs together.
+    Labels are the connected components of the pairs with ``gamma_ij`` of at least one half, which give each other at
+    least half the weight that they give themselves.
+
+    Examples
+    --------
+    >>> bars = np.zeros((3, 12, 12)); bars[0, 2:10, 5:7] = bars[1, 5:7, 2:10] = 1; bars[2, 3:9, 3:9] = 1
+    >>> invariant_attention(bars, beta=2.0, n_iter=1, mean_steps=3).labels
+    array([0, 0, 1])
     """
     batch = as_batch(images).detach().to(device)
     channels = np.ndim(images[0]) == 3  # type: ignore[index]
@@ -292,14 +435,14 @@ def invariant_attention(
 
 
 def labels_from(gamma: NDArray) -> NDArray:
-    """Clusters of a similarity matrix: what hangs together through scores of at least one half, numbered by size."""
+    """Connected components of the pairs with a score of at least one half, numbered by size."""
     _, labels = scipy.sparse.csgraph.connected_components(gamma >= 0.5, directed=False)
     order = np.argsort(-np.bincount(labels), kind="stable")
     return np.argsort(order)[labels]
 
 
 def _contraction(before: NDArray, after: NDArray) -> float:
-    """The largest factor by which a distance changed; pairs that had none cannot contract and do not count."""
+    """The largest factor by which a distance changed, over the pairs whose distance was not zero."""
     counts = before > 1e-6 * max(before.max(), np.finfo(float).tiny)
     return float((after[counts] / before[counts]).max()) if counts.any() else 0.0
 

@@ -1,8 +1,8 @@
-"""Rounds of invariant attention: every image replaced by the mean of its neighbours, brought to its pose.
+"""Rounds of invariant attention: every image is replaced by the mean of its neighbours, aligned to it.
 
-Averaging takes away what differs between neighbours. Where that is noise the rounds help; where it is shape they wash
-away what tells kinds apart (a 6 becomes a 9). The two look different: noise has no correlation from pixel to pixel,
-the difference of two shapes does. So a round is taken while what separates neighbours looks like noise.
+Averaging removes the differences between neighbours. This helps if the differences are noise; if they are differences
+of shape, it removes what distinguishes the classes (a 6 becomes a 9). Noise is uncorrelated between neighbouring
+pixels, the difference of two shapes is not. Rounds are therefore repeated as long as the differences look like noise.
 """
 
 from dataclasses import dataclass
@@ -12,55 +12,54 @@ import torch
 from torch import Tensor
 
 from unpose.align import Neighbours
-from unpose.cluster.graph import attention
+from unpose.cluster.graph import N_ATTENDED, attention_matrix
 from unpose.images import warp
 
-MOST = 3
-NOISY = 0.35
+MAX_ROUNDS = 3
+NOISE_CORRELATION = 0.35
 """Differences whose neighbouring pixels correlate less look like noise; resampling alone gives noise about 0.2."""
-_WORTH = 0.05
-"""Share of an image's energy that must differ from its nearest before there is anything to average away."""
-_AVERAGED = 8
+_MIN_UNEXPLAINED = 0.05
+"""Smallest share of an image's energy missing in its nearest neighbour for which averaging is worthwhile."""
 _SAMPLE = 512
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round saw before it averaged anything."""
+    """Statistics of images and their nearest neighbours at the start of a round."""
 
-    mean_distance: float  # to the nearest neighbours
+    mean_distance: float  # to the nearest neighbour
     max_distance: float
-    unexplained: float  # share of an image's energy that its nearest neighbour does not have
-    correlation: float  # of neighbouring pixels in that difference: 0 for noise, more for shape
-    averaged: bool  # whether images were then replaced by means
+    unexplained: float  # share of an image's energy that is missing in its nearest neighbour
+    correlation: float  # of neighbouring pixels in that difference: near 0 for noise, larger for shapes
+    averaged: bool  # whether the images were then replaced by means
 
 
-def look(images: Tensor, neighbours: Neighbours, *, may_average: bool) -> Round:
-    """Measure a round on images (n, c, h, w) and their neighbours; some hundred of them stand for all."""
+def measure_round(images: Tensor, neighbours: Neighbours, *, may_average: bool) -> Round:
+    """Measure a round on a sample of the images (n, c, h, w), and decide whether to average."""
     rows = np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(np.int64)
     poses = torch.from_numpy(neighbours.poses[rows, 0]).to(images)
-    near, mine = warp(images[neighbours.indices[rows, 0]], poses), images[rows]
-    gain = (mine * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
-    rest = mine - gain * near
-    unexplained = float(rest.square().sum() / mine.square().sum().clamp(min=1e-20))
-    rest = rest - rest.mean((2, 3), keepdim=True)
-    along = (rest[..., 1:] * rest[..., :-1]).sum() + (rest[..., 1:, :] * rest[..., :-1, :]).sum()
-    correlation = float(along / (2 * rest.square().sum()).clamp(min=1e-20))
+    near, own = warp(images[neighbours.indices[rows, 0]], poses), images[rows]
+    gain = (own * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
+    residual = own - gain * near
+    unexplained = float(residual.square().sum() / own.square().sum().clamp(min=1e-20))
+    residual = residual - residual.mean((2, 3), keepdim=True)
+    products = (residual[..., 1:] * residual[..., :-1]).sum() + (residual[..., 1:, :] * residual[..., :-1, :]).sum()
+    correlation = float(products / (2 * residual.square().sum()).clamp(min=1e-20))
     return Round(
         mean_distance=float(neighbours.distances[:, 0].mean()),
         max_distance=float(neighbours.distances[:, 0].max()),
         unexplained=unexplained,
         correlation=correlation,
-        averaged=may_average and correlation < NOISY and unexplained > _WORTH,
+        averaged=may_average and correlation < NOISE_CORRELATION and unexplained > _MIN_UNEXPLAINED,
     )
 
 
-def attend(images: Tensor, neighbours: Neighbours) -> Tensor:
-    """The invariant means (3.3) of each image and its nearest, weighted by attention: (n, c, h, w) again."""
-    weights = attention(neighbours.indices, neighbours.distances, _AVERAGED)
+def average_neighbours(images: Tensor, neighbours: Neighbours) -> Tensor:
+    """Replace images (n, c, h, w) by the invariant mean (3.3) of each image and its nearest neighbours."""
+    weights = attention_matrix(neighbours.indices, neighbours.distances)
     total, mass = images.clone(), torch.ones(len(images), 1, 1, 1).to(images)
     rows = np.arange(len(images))
-    for rank in range(min(_AVERAGED, neighbours.indices.shape[1])):
+    for rank in range(min(N_ATTENDED, neighbours.indices.shape[1])):
         others = neighbours.indices[:, rank]
         weight = torch.from_numpy(np.asarray(weights[rows, others])).to(images)[:, None, None, None]
         total += weight * warp(images[others], torch.from_numpy(neighbours.poses[:, rank]).to(images))

@@ -1,4 +1,4 @@
-"""A fitted estimator as two files: JSON for what a person may read, safetensors for arrays. Nothing is executed."""
+"""Save a fitted estimator as JSON and safetensors. Loading executes no code from the files."""
 
 import json
 import math
@@ -14,22 +14,22 @@ from scipy import sparse
 
 from unpose.align import Neighbours
 from unpose.cluster.rounds import Round
-from unpose.files.atomic import read_file, write_chunks
+from unpose.files import read_file, write_chunks
 from unpose.groups import LieGroup
 
 FORMAT = 1
-"""Version of the layout; raised when an older reader would misread the files."""
+"""Version of the format; increased when an older version of unpose would misread the files."""
 _ARRAYS = (
     "labels_", "means_", "standard_errors_", "poses_", "confidences_", "exemplars_", "symmetries_",
 )  # fmt: skip
 _PARAMETERS = (
     "n_clusters", "group", "image_shape", "max_angle", "max_shift", "max_scale", "light", "mask", "random_state",
 )  # fmt: skip
-_LARGEST = 2**33
+_MAX_BYTES = 2**33
 
 
 def save(model: Any, folder: str | os.PathLike[str]) -> None:
-    """Write a fitted ``InvariantClustering``: ``model.safetensors``, then ``model.json``, each whole or not at all."""
+    """Write ``model.safetensors`` and ``model.json`` of a fitted InvariantClustering, each completely or not at all."""
     arrays = {name: np.ascontiguousarray(getattr(model, name)) for name in _ARRAYS}
     weights = sparse.csr_array(model.weights_)
     arrays |= {
@@ -37,10 +37,10 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "weights.indptr": weights.indptr.astype(np.int64), "neighbours.indices": model.neighbours_.indices,
         "neighbours.distances": model.neighbours_.distances, "neighbours.poses": model.neighbours_.poses,
     }  # fmt: skip
-    parameters = {name: _plain(getattr(model, name)) for name in _PARAMETERS}
+    parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
     about = {
         "format": FORMAT, "kind": "InvariantClustering", "parameters": parameters,
-        "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._plain,
+        "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
     target = Path(folder)
@@ -49,26 +49,27 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
 
 
 def load(kind: type, folder: str | os.PathLike[str]) -> Any:
-    """The estimator, of this class, in a folder; a ``ValueError`` for anything that :func:`save` did not write."""
+    """Load an estimator of this class from a folder; raises a ValueError if :func:`save` did not write the files."""
     source = Path(folder)
     try:
-        about = json.loads(read_file(source / "model.json", _LARGEST))
+        about = json.loads(read_file(source / "model.json", _MAX_BYTES))
         if not isinstance(about, dict) or about.get("kind") != "InvariantClustering":
             raise ValueError("model.json does not describe an InvariantClustering")
         if about.get("format") != FORMAT:
             raise ValueError(
-                f"it has layout {about.get('format')!r}, this version of unpose reads layout {FORMAT}; a newer version "
+                f"it has format {about.get('format')!r}, this version of unpose reads format {FORMAT}; a newer version "
                 "may have written it"
             )
-        arrays = safetensors.numpy.load(read_file(source / "model.safetensors", _LARGEST))
-        return _rebuilt(kind, about, arrays)
+        arrays = safetensors.numpy.load(read_file(source / "model.safetensors", _MAX_BYTES))
+        return _rebuild(kind, about, arrays)
     except FileNotFoundError as error:
-        raise ValueError(f"{source} holds no saved model: {Path(error.filename).name} is missing") from error
+        raise ValueError(f"{source} contains no saved model: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{source} does not hold a model that unpose can read: {error}") from error
+        raise ValueError(f"{source} does not contain a model that unpose can read: {error}") from error
 
 
-def _rebuilt(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
+def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """Set all attributes of a new estimator, and check that they fit together."""
     parameters = {name: about["parameters"][name] for name in _PARAMETERS}
     if parameters["image_shape"] is not None:
         parameters["image_shape"] = tuple(int(side) for side in parameters["image_shape"])
@@ -76,8 +77,8 @@ def _rebuilt(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     for name in _ARRAYS:
         setattr(model, name, arrays[name])
     n, count = len(model.labels_), int(about["n_clusters"])
-    shape, plain = tuple(int(side) for side in about["image_shape"]), bool(about["plain"])
-    row = (int(about["n_features_in"]),) if plain else shape
+    shape, is_vectors = tuple(int(side) for side in about["image_shape"]), bool(about["plain"])
+    row = (int(about["n_features_in"]),) if is_vectors else shape
     wanted = {
         "labels_": (n,), "confidences_": (n,), "poses_": (n, 3, 3), "means_": (count, *row), "exemplars_": (count,),
         "standard_errors_": (count, *row), "symmetries_": (count,),
@@ -85,27 +86,27 @@ def _rebuilt(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     for name, size in wanted.items():
         if arrays[name].shape != size:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {size}")
-    if count < 1 or (not plain and math.prod(shape) != about["n_features_in"]):
-        raise ValueError("its numbers do not fit together")
+    if count < 1 or (not is_vectors and math.prod(shape) != about["n_features_in"]):
+        raise ValueError("its numbers are inconsistent")
     parts = (arrays["weights.data"], arrays["weights.indices"], arrays["weights.indptr"])
     model.weights_ = sparse.csr_array(parts, shape=(n, n))
     model.weights_.check_format(full_check=True)
     model.neighbours_ = Neighbours(*(arrays[f"neighbours.{name}"] for name in ("indices", "distances", "poses")))
     model.n_clusters_, model.n_features_in_ = count, int(about["n_features_in"])
-    model._plain, model._channels = plain, len(shape) == 3
-    if not plain:
+    model._is_vectors, model._has_channels = is_vectors, len(shape) == 3
+    if not is_vectors:
         model.image_shape_ = shape
     model.history_ = [Round(**each) for each in about["history"]]
     model.n_iter_ = max(1, len(model.history_))
     return model
 
 
-def _plain(value: Any) -> Any:
-    """A parameter as JSON holds it; a random state that is not a number has no name to be saved under."""
+def _json_value(value: Any) -> Any:
+    """Convert a parameter for JSON; a random state that is not a number becomes None."""
     if isinstance(value, LieGroup):
         return value.name
     if isinstance(value, np.integer | np.floating):
         return value.item()
     if isinstance(value, tuple | list | np.ndarray):
-        return [_plain(part) for part in value]
+        return [_json_value(part) for part in value]
     return value if isinstance(value, int | float | str | None) else None

@@ -1,6 +1,10 @@
-"""Figures for reports: numpy arrays in, Pillow images out, always on a white background.
+"""Draw figures from arrays: montages, heat maps, scatter plots and curves, as Pillow images on a white background.
 
-Each takes an optional ``title`` and raises ValueError for arrays that are empty, not finite or misshapen.
+They are drawn with Pillow and not with matplotlib because the commands write pictures by default: a default install
+must be able to draw them, and matplotlib would add about 30 MB to it for two kinds of plots.
+
+Every function takes an optional ``title`` and raises a ValueError for arrays that are empty, not finite, or of the
+wrong shape.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,16 +18,16 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 __all__ = ["PALETTE", "above", "beside", "curve", "matrix", "montage", "scatter"]
 Colour = tuple[int, int, int]
 Floats = NDArray[np.float64]
-# Places (n, 2), radius in pixels, an RGB or RGBA colour for each, and the width of a dark rim.
+# Points (n, 2), radius in pixels, an RGB or RGBA colour per point, and the width of a dark outline.
 Dots = tuple[Floats, float, Sequence[tuple[int, ...]], int]
-# Places (n, 2), a colour, and whether it is dashed.
+# Points (n, 2), a colour, and whether the line is dashed.
 Line = tuple[Floats, Colour, bool]
-# The colour-blind safe palette of Okabe and Ito, its strongest contrasts first.
+# The colour-blind safe palette of Okabe and Ito, with the strongest contrasts first.
 PALETTE: Final[tuple[Colour, ...]] = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167),
     (230, 159, 0), (86, 180, 233), (240, 228, 66), (0, 0, 0),
 )  # fmt: skip
-# Nine anchors of a perceptually uniform map from dark violet to yellow; colours between are interpolated.
+# Nine colours of a perceptually uniform colour map from dark violet to yellow, interpolated linearly.
 _ANCHORS: Final = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),
      (170, 220, 50), (253, 231, 37)], dtype=np.float64,
@@ -31,12 +35,18 @@ _ANCHORS: Final = np.array(
 _WHITE, _INK, _QUIET = (255, 255, 255), (34, 38, 46), (98, 104, 116)
 _FRAME, _GRID, _NO_CLUSTER = (170, 175, 184), (234, 236, 240), (190, 190, 190)
 _TEXT, _HEADING, _TOP_HEADING = 12, 15, 18
-_PAD, _BORDER, _STRIP, _DASH, _FINE = 8, 3, 8, 6, 4  # lines and dots are drawn _FINE times finer, then reduced
+_PAD, _BORDER, _STRIP_WIDTH, _DASH, _SUPERSAMPLING = (
+    8,
+    3,
+    8,
+    6,
+    4,
+)  # lines and dots are drawn at _SUPERSAMPLING times the resolution, against aliasing
 _font: Final = cache(ImageFont.load_default)
 
 
-def _checked(values: ArrayLike, name: str, *shapes: str) -> Floats:
-    """``values`` as non-empty finite floats of one of ``shapes``, such as "(n, 2)"."""
+def _validate(values: ArrayLike, name: str, *shapes: str) -> Floats:
+    """Convert to floats and check that they are finite, not empty, and of one of the shapes, such as "(n, 2)"."""
     array = np.asarray(values, dtype=np.float64)
     lengths = {len(parts): parts[-1] for parts in (shape.strip("(,)").split(", ") for shape in shapes)}
     last = lengths.get(array.ndim, "0")
@@ -48,35 +58,35 @@ def _checked(values: ArrayLike, name: str, *shapes: str) -> Floats:
 
 
 def _label_colours(labels: ArrayLike, count: int, name: str) -> list[Colour]:
-    """One colour per int label; the palette repeats when it runs out, negative labels are grey."""
+    """One colour per integer label; the palette repeats, and negative labels are grey."""
     array = np.asarray(labels)
     if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{name} must be {count} integers, got shape {array.shape} of {array.dtype}")
     return [PALETTE[label % len(PALETTE)] if label >= 0 else _NO_CLUSTER for label in array.tolist()]
 
 
-def _width(text: str, size: int = _TEXT) -> int:
+def _text_width(text: str, size: int = _TEXT) -> int:
     return int(np.ceil(_font(size).getlength(text)))
 
 
-def _write(
+def _draw_text(
     on: Image.Image, at: tuple[float, float], text: str, anchor: str, ink: Colour = _QUIET, size: int = _TEXT
 ) -> None:
     ImageDraw.Draw(on).text(at, text, fill=ink, font=_font(size), anchor=anchor)
 
 
-def _titled(body: Image.Image, title: str | None, size: int = _HEADING) -> Image.Image:
-    """``body`` with a margin around it and ``title`` above it, widened where the title needs more room."""
+def _with_title(body: Image.Image, title: str | None, size: int = _HEADING) -> Image.Image:
+    """Add a margin and a title above, and widen the figure if the title needs it."""
     head = size + _PAD if title else 0
-    width = max(body.width, _width(title or "", size)) + 2 * _PAD
+    width = max(body.width, _text_width(title or "", size)) + 2 * _PAD
     figure = Image.new("RGB", (width, body.height + head + 2 * _PAD), _WHITE)
-    _write(figure, (_PAD, _PAD), title or "", "la", _INK, size)
+    _draw_text(figure, (_PAD, _PAD), title or "", "la", _INK, size)
     figure.paste(body, (_PAD, _PAD + head))
     return figure
 
 
-def _laid_out(figures: Sequence[Image.Image], columns: int, gap: int) -> Image.Image:
-    """Grid of figures, top left aligned: each column as wide, each row as high as its largest figure."""
+def _arrange(figures: Sequence[Image.Image], columns: int, gap: int) -> Image.Image:
+    """Arrange figures in a grid; columns and rows are as large as their largest figure."""
     if not figures or columns < 1 or gap < 0:
         given = f"{len(figures)} figures, {columns} columns and a gap of {gap}"
         raise ValueError(f"figures and columns must be at least 1 and gap at least 0, got {given}")
@@ -92,7 +102,7 @@ def _laid_out(figures: Sequence[Image.Image], columns: int, gap: int) -> Image.I
 
 
 def _ticks(low: float, high: float, about: int, finest: float = 0.0) -> dict[float, str]:
-    """Round numbers inside [low, high], no closer than ``finest``, each with its text."""
+    """Round numbers in [low, high] with steps of at least ``finest``, and their labels."""
     rough = max((high - low) / about, finest)
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1.0, 2.0, 5.0, 10.0) if power * factor >= rough * (1 - 1e-9))
@@ -100,20 +110,20 @@ def _ticks(low: float, high: float, about: int, finest: float = 0.0) -> dict[flo
     return {float(count * step): f"{count * step:.8g}" for count in counts}
 
 
-def _span(values: Floats) -> tuple[float, float]:
-    """Limits a little wider than the values, and never of zero width."""
+def _axis_limits(values: Floats) -> tuple[float, float]:
+    """Axis limits slightly wider than the values, and never of zero width."""
     low, high = float(values.min()), float(values.max())
     scale = max(abs(low), abs(high))
-    room = 0.06 * (high - low) if high - low > 1e-6 * scale else 0.5 * (scale or 1.0)
-    return low - room, high + room
+    padding = 0.06 * (high - low) if high - low > 1e-6 * scale else 0.5 * (scale or 1.0)
+    return low - padding, high + padding
 
 
 def _dashes(path: Sequence[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
-    """The pieces of a path in fine pixels that are drawn of it when it is dashed."""
+    """Cut a path, in fine pixels, into the segments of a dashed line."""
     corners = np.array(path)
-    along = np.concatenate(([0.0], np.hypot(*np.diff(corners, axis=0).T).cumsum()))  # length of the path up to each
-    for start in np.arange(0.0, along[-1], 2 * _DASH * _FINE):
-        end = min(start + _DASH * _FINE, along[-1])
+    along = np.concatenate(([0.0], np.hypot(*np.diff(corners, axis=0).T).cumsum()))  # path length up to each corner
+    for start in np.arange(0.0, along[-1], 2 * _DASH * _SUPERSAMPLING):
+        end = min(start + _DASH * _SUPERSAMPLING, along[-1])
         stops = [start, *along[(along > start) & (along < end)], end]
         yield list(zip(*(np.interp(stops, along, corner).tolist() for corner in corners.T), strict=True))
 
@@ -122,18 +132,18 @@ def _plot(
     limits: tuple[float, float, float, float], size: tuple[int, int | None], dots: Sequence[Dots], *,
     lines: Sequence[Line] = (), x_label: str = "", y_label: str = "", finest_x: float = 0.0,
 ) -> Image.Image:  # fmt: skip
-    """A framed area with ticks, lines and dots; without a height in ``size`` the area is square."""
+    """Draw axes with ticks, lines and dots; without a height in ``size`` the plot area is square."""
     x_low, x_high, y_low, y_high = limits
     y_ticks = _ticks(y_low, y_high, 6)
-    # Half a tick number may stand out above and right of the frame; long labels get the room they need.
-    left, top = max(map(_width, y_ticks.values())) + 8, _TEXT // 2 + 2 + (_TEXT + 6 if y_label else 0)
-    right = max(size[0] - 16, left + _width(x_label), _width(y_label))
+    # Half a tick label may extend beyond the axes at the top and right; long labels widen the figure.
+    left, top = max(map(_text_width, y_ticks.values())) + 8, _TEXT // 2 + 2 + (_TEXT + 6 if y_label else 0)
+    right = max(size[0] - 16, left + _text_width(x_label), _text_width(y_label))
     foot = _TEXT + 10 + (_TEXT + 6 if x_label else 0)
     bottom = top + right - left if size[1] is None else size[1] - foot
     if min(right - left, bottom - top) < 40:
         raise ValueError(f"size must leave at least 40 pixels for the plot area, got {size}")
-    area = Image.new("RGB", ((right - left) * _FINE, (bottom - top) * _FINE), _WHITE)
-    pen = ImageDraw.Draw(area, "RGBA")  # this mode blends translucent dots into an RGB image
+    area = Image.new("RGB", ((right - left) * _SUPERSAMPLING, (bottom - top) * _SUPERSAMPLING), _WHITE)
+    pen = ImageDraw.Draw(area, "RGBA")  # in this mode translucent dots are blended
     image = Image.new("RGB", (right + 16, bottom + foot), _WHITE)
     ImageDraw.Draw(image).rectangle((left - 1, top - 1, right, bottom), outline=_FRAME)
 
@@ -143,20 +153,20 @@ def _plot(
 
     x_ticks = _ticks(x_low, x_high, max(3, (right - left) // 60), finest_x)
     for (x, _), text in zip(place([(tick, y_low) for tick in x_ticks]), x_ticks.values(), strict=True):
-        pen.line([(x, 0), (x, area.height)], _GRID, _FINE)
-        _write(image, (left + x / _FINE, bottom + 6), text, "ma")
+        pen.line([(x, 0), (x, area.height)], _GRID, _SUPERSAMPLING)
+        _draw_text(image, (left + x / _SUPERSAMPLING, bottom + 6), text, "ma")
     for (_, y), text in zip(place([(x_low, tick) for tick in y_ticks]), y_ticks.values(), strict=True):
-        pen.line([(0, y), (area.width, y)], _GRID, _FINE)
-        _write(image, (left - 7, top + y / _FINE), text, "rm")
+        pen.line([(0, y), (area.width, y)], _GRID, _SUPERSAMPLING)
+        _draw_text(image, (left - 7, top + y / _SUPERSAMPLING), text, "rm")
     for points, colour, dashed in lines:
         for piece in _dashes(place(points)) if dashed else [place(points)]:
-            pen.line(piece, colour, 2 * _FINE, joint="curve")
+            pen.line(piece, colour, 2 * _SUPERSAMPLING, joint="curve")
     for points, radius, colours, rim in dots:
         for centre, fill in zip(place(points), colours, strict=True):
-            pen.circle(centre, radius * _FINE, fill, _INK, rim * _FINE)
-    image.paste(area.reduce(_FINE), (left, top))
-    _write(image, ((left + right) / 2, bottom + foot - 2), x_label, "mb", _INK)
-    _write(image, (0, 0), y_label, "la", _INK)
+            pen.circle(centre, radius * _SUPERSAMPLING, fill, _INK, rim * _SUPERSAMPLING)
+    image.paste(area.reduce(_SUPERSAMPLING), (left, top))
+    _draw_text(image, ((left + right) / 2, bottom + foot - 2), x_label, "mb", _INK)
+    _draw_text(image, (0, 0), y_label, "la", _INK)
     return image
 
 
@@ -164,18 +174,33 @@ def montage(
     images: ArrayLike, *, columns: int, labels: Sequence[str] | None = None, title: str | None = None,
     scale: int = 2, frames: Sequence[Colour | None] | None = None,
 ) -> Image.Image:  # fmt: skip
-    """Lay images out as tiles, row by row.
+    """Arrange images in a grid, row by row.
 
     Parameters
     ----------
-    images : array_like, shape (n, h, w) or (n, h, w, 3)
+    images : (n, h, w) or (n, h, w, 3) array
         Grey or RGB images; values outside [0, 1] are clipped.
-    columns, scale : int
-        Tiles in a row, and the side of the square that shows one pixel.
-    labels, frames : sequences of n str and of n RGB colours or None, optional
-        A text under each tile, and a coloured border around it.
+    columns : int
+        Images per row.
+    labels : sequence of n str, optional
+        Text under each image.
+    title : str, optional
+        Text above the figure.
+    scale : int, default 2
+        Side of the square of screen pixels that shows one image pixel.
+    frames : sequence of n RGB colours or None, optional
+        Coloured border around each image.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> montage(np.zeros((6, 8, 10)), columns=3).size
+    (84, 52)
     """
-    array = _checked(images, "images", "(n, h, w)", "(n, h, w, 3)")
+    array = _validate(images, "images", "(n, h, w)", "(n, h, w, 3)")
     if scale < 1:
         raise ValueError(f"scale must be at least 1, got {scale}")
     for name, given in (("labels", labels), ("frames", frames)):
@@ -184,132 +209,211 @@ def montage(
     colours = np.round(np.clip(array, 0.0, 1.0) * 255).astype(np.uint8)
     border = _BORDER if frames else 0
     height, width = (side * scale + 2 * border for side in colours.shape[1:3])
-    room = max([width, *(_width(label) + 4 for label in labels or ())])
+    tile_width = max([width, *(_text_width(label) + 4 for label in labels or ())])
     tiles = []
     for i, pixels in enumerate(colours.repeat(scale, axis=1).repeat(scale, axis=2)):
-        tile = Image.new("RGB", (room, height + (_TEXT + 8 if labels else 0)), _WHITE)
+        tile = Image.new("RGB", (tile_width, height + (_TEXT + 8 if labels else 0)), _WHITE)
         fill = (frames[i] if frames else None) or _WHITE
         picture = ImageOps.expand(Image.fromarray(pixels).convert("RGB"), border, fill)
-        tile.paste(picture, ((room - width) // 2, 0))
-        _write(tile, (room / 2, height + 4), labels[i] if labels else "", "ma")
+        tile.paste(picture, ((tile_width - width) // 2, 0))
+        _draw_text(tile, (tile_width / 2, height + 4), labels[i] if labels else "", "ma")
         tiles.append(tile)
-    return _titled(_laid_out(tiles, columns, 4), title)
+    return _with_title(_arrange(tiles, columns, 4), title)
 
 
 def _cells(colours: Floats, size: tuple[int, int]) -> Image.Image:
-    """Colours (rows, columns, 3) as sharp cells, or averaged where there are more cells than pixels."""
+    """Draw colours (rows, columns, 3) as sharp cells; they are averaged if there are more cells than pixels."""
     return Image.fromarray(np.round(colours).astype(np.uint8)).resize(size, Image.Resampling.BOX)
 
 
-def _heat(values: Floats) -> Floats:
-    """Colours (..., 3) of values (...) in [0, 1]."""
+def _colour_map(values: Floats) -> Floats:
+    """Map values (...) in [0, 1] to colours (..., 3)."""
     return np.stack([np.interp(values, np.linspace(0, 1, len(_ANCHORS)), c) for c in _ANCHORS.T], axis=-1)
 
 
 def matrix(
     values: ArrayLike, *, title: str | None = None, size: int = 360, labels: ArrayLike | None = None
 ) -> Image.Image:
-    """Heat map of a matrix, its first row on top, with a colour bar.
+    """Draw a heat map of a matrix, first row on top, with a colour bar.
 
     Parameters
     ----------
-    values : array_like, shape (n, m)
-        The matrix; the longer side of its map is ``size`` pixels.
-    labels : array_like of int, shape (n,), optional
-        Clusters of a square matrix's rows, drawn as coloured strips along its top and left.
+    values : (n, m) array
+        The matrix.
+    title : str, optional
+        Text above the figure.
+    size : int, default 360
+        Pixels along the longer side of the matrix.
+    labels : (n,) array of int, optional
+        Clusters of the rows of a square matrix, drawn as coloured strips along the top and left edge.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> matrix(np.eye(3), size=60).mode
+    'RGB'
     """
-    array = _checked(values, "values", "(n, m)")
+    array = _validate(values, "values", "(n, m)")
     (rows, columns), low, high = array.shape, float(array.min()), float(array.max())
     if size < 40 or (labels is not None and rows != columns):
         raise ValueError(f"size must be at least 40, labels need a square matrix, got {size}, {array.shape}")
-    # A constant matrix has no range to stretch: it takes the middle colour.
+    # A constant matrix is drawn in the middle colour.
     unit = (array - low) / (high - low) if high > low else np.full(array.shape, 0.5)
     width, height = (max(1, round(size * count / max(rows, columns))) for count in (columns, rows))
-    edge = _STRIP + 3 if labels is not None else 0
+    edge = _STRIP_WIDTH + 3 if labels is not None else 0
     bar, tall = edge + width + 12, max(height, 2 * _TEXT + 8)
     most, least = f"{high:.4g}", f"{low:.4g}"
-    body = Image.new("RGB", (bar + 18 + max(_width(most), _width(least)), edge + tall), _WHITE)
-    body.paste(_cells(_heat(unit), (width, height)), (edge, edge))
+    body = Image.new("RGB", (bar + 18 + max(_text_width(most), _text_width(least)), edge + tall), _WHITE)
+    body.paste(_cells(_colour_map(unit), (width, height)), (edge, edge))
     if labels is not None:
         strip = np.array([_label_colours(labels, rows, "labels")], dtype=np.float64)
-        body.paste(_cells(strip, (width, _STRIP)), (edge, 0))
-        body.paste(_cells(strip.transpose(1, 0, 2), (_STRIP, height)), (0, edge))
-    body.paste(_cells(_heat(np.linspace(1.0, 0.0, tall)[:, None]), (10, tall)), (bar, edge))
-    _write(body, (bar + 16, edge), most, "la")
-    _write(body, (bar + 16, edge + tall), least, "ld")
-    return _titled(body, title)
+        body.paste(_cells(strip, (width, _STRIP_WIDTH)), (edge, 0))
+        body.paste(_cells(strip.transpose(1, 0, 2), (_STRIP_WIDTH, height)), (0, edge))
+    body.paste(_cells(_colour_map(np.linspace(1.0, 0.0, tall)[:, None]), (10, tall)), (bar, edge))
+    _draw_text(body, (bar + 16, edge), most, "la")
+    _draw_text(body, (bar + 16, edge + tall), least, "ld")
+    return _with_title(body, title)
 
 
 def scatter(
     points: ArrayLike, *, colours: ArrayLike | None = None, marks: ArrayLike | None = None,
     title: str | None = None, size: int = 360, limits: tuple[float, float, float, float] | None = None,
 ) -> Image.Image:  # fmt: skip
-    """Points in the plane, y upwards, in a square plot area.
+    """Draw points in the plane, y upwards, in a square plot area.
 
     Parameters
     ----------
-    points, marks : array_like, shapes (n, 2) and (k, 2)
-        The points, and places to point out with larger outlined markers (optional).
-    colours : array_like of int, shape (n,), optional
-        A label per point, shown as a colour of `PALETTE`; negative labels are grey.
-    size, limits : int and (xmin, xmax, ymin, ymax), optional
-        Width in pixels without the margin, and what the axes show (by default everything).
+    points : (n, 2) array
+        The points.
+    colours : (n,) array of int, optional
+        A label per point, shown as a colour of ``PALETTE``; negative labels are grey.
+    marks : (k, 2) array, optional
+        Points to highlight with larger outlined markers.
+    title : str, optional
+        Text above the figure.
+    size : int, default 360
+        Width in pixels without the margin.
+    limits : (xmin, xmax, ymin, ymax), optional
+        Range of the axes; by default all points are shown.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> scatter([[0.0, 0.0], [1.0, 2.0]], colours=[0, 1], size=200).width
+    216
     """
-    places = _checked(points, "points", "(n, 2)")
-    special = np.empty((0, 2)) if marks is None else _checked(marks, "marks", "(k, 2)")
+    places = _validate(points, "points", "(n, 2)")
+    special = np.empty((0, 2)) if marks is None else _validate(marks, "marks", "(k, 2)")
     shown = _label_colours(np.zeros(len(places), int) if colours is None else colours, len(places), "colours")
     everything = np.concatenate([places, special])
-    limits = limits or (*_span(everything[:, 0]), *_span(everything[:, 1]))
+    limits = limits or (*_axis_limits(everything[:, 0]), *_axis_limits(everything[:, 1]))
     if not (np.isfinite(limits).all() and limits[0] < limits[1] and limits[2] < limits[3]):
         raise ValueError(f"limits must be finite with xmin < xmax and ymin < ymax, got {limits}")
-    # A crowd is drawn smaller and all dots let others shine through, so that density shows.
+    # Many points are drawn smaller, and all are translucent, so that density is visible.
     radius = float(np.clip(50 / np.sqrt(len(places)), 1.8, 3.4))
     cloud: Dots = (places, radius, [(*colour, 190) for colour in shown], 0)
-    return _titled(_plot(limits, (size, None), [cloud, (special, 7.5, [_WHITE] * len(special), 2)]), title)
+    return _with_title(_plot(limits, (size, None), [cloud, (special, 7.5, [_WHITE] * len(special), 2)]), title)
 
 
 def curve(
     values: ArrayLike | Mapping[str, ArrayLike], *, title: str | None = None, x_label: str | None = None,
     y_label: str | None = None, size: tuple[int, int] = (420, 260),
 ) -> Image.Image:  # fmt: skip
-    """One line over 0, 1, 2, ..., or several with a legend; where the colours repeat the lines are dashed.
+    """Plot values over 0, 1, 2, ...: one line, or several with a legend. Lines are dashed when colours repeat.
 
     Parameters
     ----------
-    values : array_like, shape (n,), or mapping of str to such arrays
-        Heights of one line, or of each named line; lines may differ in length.
-    x_label, y_label, size : str, str and (width, height), optional
-        Texts below and above the axes; pixels of the axes without the margin, the title and the legend.
+    values : (n,) array, or mapping of str to such arrays
+        Values of one line, or of each named line; lines may differ in length.
+    title : str, optional
+        Text above the figure.
+    x_label, y_label : str, optional
+        Text below and above the axes.
+    size : (width, height), default (420, 260)
+        Pixels of the axes without the margin, the title and the legend.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> curve([3.0, 1.0, 2.0], size=(300, 200)).size
+    (316, 216)
     """
     named = values if isinstance(values, Mapping) else {"": values}
     if not named:
         raise ValueError("values must hold at least one line, got an empty mapping")
-    lines = {name: _checked(line, f"values {name}".strip(), "(n,)") for name, line in named.items()}
+    lines = {name: _validate(line, f"values {name}".strip(), "(n,)") for name, line in named.items()}
     paths = [np.stack([np.arange(line.size), line], axis=1) for line in lines.values()]
-    limits = (0.0, max(1.0, *(len(path) - 1.0 for path in paths)), *_span(np.concatenate(paths)[:, 1]))
+    limits = (0.0, max(1.0, *(len(path) - 1.0 for path in paths)), *_axis_limits(np.concatenate(paths)[:, 1]))
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(paths))]
     dashed = [i // len(PALETTE) % 2 == 1 for i in range(len(paths))]
     drawn = list(zip(paths, colours, dashed, strict=True))
-    # A line of one value has no length: it shows as a dot.
+    # A line of one value is drawn as a dot.
     dots: list[Dots] = [(path, 3.5, [colour], 0) for path, colour, _ in drawn if len(path) == 1]
     body = _plot(limits, size, dots, lines=drawn, x_label=x_label or "", y_label=y_label or "", finest_x=1.0)
     if isinstance(values, Mapping):
-        width = max(map(_width, lines)) + 38
+        width = max(map(_text_width, lines)) + 38
         entries = [Image.new("RGB", (width, _TEXT + 6), _WHITE) for _ in lines]
         for entry, name, (_, colour, broken) in zip(entries, lines, drawn, strict=True):
             entry.paste(colour, (0, 7, 18, 10))
             if broken:
                 entry.paste(_WHITE, (_DASH, 7, 18 - _DASH, 10))
-            _write(entry, (24, 8), name, "lm")
-        body = _laid_out([_laid_out(entries, max(1, body.width // width), 0), body], 1, 6)
-    return _titled(body, title)
+            _draw_text(entry, (24, 8), name, "lm")
+        body = _arrange([_arrange(entries, max(1, body.width // width), 0), body], 1, 6)
+    return _with_title(body, title)
 
 
 def beside(figures: Sequence[Image.Image], *, title: str | None = None, gap: int = 16) -> Image.Image:
-    """Figures in a row, top aligned, ``gap`` pixels apart, under an optional common title."""
-    return _titled(_laid_out(figures, len(figures) or 1, gap), title, _TOP_HEADING)
+    """Arrange figures in a row, top aligned.
+
+    Parameters
+    ----------
+    figures : sequence of PIL.Image.Image
+        The figures.
+    title : str, optional
+        Common title.
+    gap : int, default 16
+        Pixels between figures.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> beside([Image.new("RGB", (30, 20)), Image.new("RGB", (50, 60))], gap=5).size
+    (101, 76)
+    """
+    return _with_title(_arrange(figures, len(figures) or 1, gap), title, _TOP_HEADING)
 
 
 def above(figures: Sequence[Image.Image], *, title: str | None = None, gap: int = 16) -> Image.Image:
-    """Figures in a column, left aligned, ``gap`` pixels apart, under an optional common title."""
-    return _titled(_laid_out(figures, 1, gap), title, _TOP_HEADING)
+    """Arrange figures in a column, left aligned.
+
+    Parameters
+    ----------
+    figures : sequence of PIL.Image.Image
+        The figures.
+    title : str, optional
+        Common title.
+    gap : int, default 16
+        Pixels between figures.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> above([Image.new("RGB", (30, 20)), Image.new("RGB", (50, 60))], gap=5).size
+    (66, 101)
+    """
+    return _with_title(_arrange(figures, 1, gap), title, _TOP_HEADING)

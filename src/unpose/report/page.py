@@ -1,7 +1,7 @@
-"""Results -> one HTML page that needs nothing else: no network, no other file, no script but its own.
+"""Write results as one self-contained HTML page, which loads no other file and works without a server.
 
-File names come from strangers. They reach the page only as JSON in a block that is never run, and the page's script
-writes them only as text; the content-security policy lets no other script, style or address in.
+File names are untrusted. They are in the page only as JSON in a block that is not executed, and the page's script
+inserts them only as text. The content security policy forbids all other scripts, styles and addresses.
 """
 
 import base64
@@ -19,35 +19,68 @@ from PIL import Image
 from unpose.report.attention import AttentionPicture, attention_picture
 from unpose.report.figures import PALETTE
 from unpose.report.results import NO_CLUSTER, Cluster, Results, Round
-from unpose.report.thumbnails import MARGIN, Sheet, Window, allot, picture, sheet, spread, webp, window
+from unpose.report.thumbnails import (
+    MARGIN,
+    DisplayRange,
+    Sheet,
+    display_range,
+    evenly_spaced,
+    share_equally,
+    sheet,
+    thumbnail,
+    webp,
+)
 
 PAGE_BYTES = 14_000_000
-"""What a page may weigh; thumbnails take what the rest leaves."""
+"""Largest size of a page; thumbnails use what the rest leaves."""
 THUMBNAIL_BYTES = 7_500_000
-"""What all thumbnails may weigh, in base64."""
+"""Largest size of all thumbnails in base64."""
 THUMBNAIL_SIDE, MEAN_SIDE, ERROR_SIDE, FILM_SIDE = 64, 192, 96, 96
-PER_SHEET = 512  # a sheet is decoded whole, when the first picture on it is looked at
+PER_SHEET = 512  # a sheet is decoded as a whole when its first picture is shown
 FILM_IMAGES = 24
+"""Images shown in the film of rounds."""
 _MATRIX_SIDE = 512
-"""Pixels along the attention matrix, at least half of them: what it takes on a screen."""
+"""The picture of the attention matrix is enlarged to between half this many pixels and this many."""
 _SCRIPTS = ("base", "edits", "tiles", "story", "cards", "members", "map", "attention", "film", "table", "main")
 
 _templates = Environment(loader=PackageLoader("unpose.report", "assets"), autoescape=True, trim_blocks=True)
 
 
 def render(results: Results) -> str:
-    """The page as text; the same results give the same text.
+    """Write the results of a clustering as an HTML page.
+
+    Parameters
+    ----------
+    results : Results
+        What the page shows.
+
+    Returns
+    -------
+    str
+        The page; the same results give the same text.
 
     Notes
     -----
-    Every image is in the page's table and on its map. As many images as fit into :data:`THUMBNAIL_BYTES` have a
-    thumbnail, shared fairly among the clusters and spread over their confidences; the page says how many have none.
+    Every image is in the page's table and on its map. As many images as fit into 7.5 MB have a thumbnail, divided
+    equally among the clusters and evenly over their confidences; the page says how many have none.
+
+    Examples
+    --------
+    >>> from unpose.report import Reproduction
+    >>> results = Results(
+    ...     question="What is in here?", images=np.zeros((2, 8, 8)), names=["a.png", "b.png"], labels=np.array([0, 0]),
+    ...     confidences=np.ones(2), poses=np.tile(np.eye(3), (2, 1, 1)), layout=np.eye(2),
+    ...     clusters=[Cluster(mean=np.zeros((8, 8)), confidence=1.0, exemplar=0)],
+    ...     reproduction=Reproduction("unpose cluster images -o run", seed=0, version="0.1.0"),
+    ... )
+    >>> render(results)[:15]
+    '<!doctype html>'
     """
-    sample = [results.images[i] for i in spread(len(results.images), 256)]
-    black_white = window(sample)
-    data, sheets = _described(results, black_white)
+    sample = [results.images[i] for i in evenly_spaced(len(results.images), 256)]
+    shown_range = display_range(sample)
+    data, sheets = _page_data(results, shown_range)
     spent = sum(len(each.data) for each in sheets.values()) + len(_json(data))
-    shown, thumbnails = _thumbnails(results, black_white, min(THUMBNAIL_BYTES, max(0, PAGE_BYTES - spent)))
+    shown, thumbnails = _thumbnails(results, shown_range, min(THUMBNAIL_BYTES, max(0, PAGE_BYTES - spent)))
     data["shown"] = shown
     data["perSheet"] = PER_SHEET
     sheets |= {f"thumbnails-{i}": each for i, each in enumerate(thumbnails)}
@@ -76,7 +109,7 @@ def render(results: Results) -> str:
         n=len(labels),
         k=len(results.clusters),
         outside=int((~inside).sum()),
-        sure=float(np.asarray(results.confidences)[inside].mean()) if inside.any() else None,
+        confidence=float(np.asarray(results.confidences)[inside].mean()) if inside.any() else None,
         attention=data["attention"],
         rounds=data["rounds"],
         rejected=len(results.rejected),
@@ -84,20 +117,20 @@ def render(results: Results) -> str:
     )
 
 
-def _described(results: Results, black_white: Window) -> tuple[dict[str, Any], dict[str, Sheet]]:
-    """Everything but the thumbnails: what goes into the page's JSON, and its sheets of pictures by name."""
+def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, Any], dict[str, Sheet]]:
+    """The data for the page's JSON and the sprite sheets by name, without the thumbnails."""
     labels, confidences = np.asarray(results.labels), np.asarray(results.confidences)
     height, width = np.shape(results.images[0])[:2]
     poses = np.asarray(results.poses, dtype=np.float64)
     poses = (poses / poses[:, 2:, 2:]).reshape(-1, 9)[:, :8]  # the last entry is 1
     attention = None if results.attention is None else attention_picture(results.attention, labels, confidences)
     sizes = np.bincount(labels[labels >= 0], minlength=len(results.clusters))
-    means, errors, worst = _cluster_sheets(results.clusters, black_white)
-    film = [_few(each) for each in results.rounds]
+    means, errors, worst = _cluster_sheets(results.clusters, shown_range)
+    film = [_film_images(each) for each in results.rounds]
     sheets = {"means": means, "errors": errors}
-    sheets |= {f"round-{i}": _sheet(images, black_white, FILM_SIDE) for i, images in enumerate(film)}
+    sheets |= {f"round-{i}": _sheet(images, shown_range, FILM_SIDE) for i, images in enumerate(film)}
     if attention is not None:
-        sheets["attention"] = _shade(attention.density)
+        sheets["attention"] = _opacity_picture(attention.density)
     data = {
         "names": list(results.names),
         "labels": labels.tolist(),
@@ -107,7 +140,7 @@ def _described(results: Results, black_white: Window) -> tuple[dict[str, Any], d
         "layout": _unit_square(np.asarray(results.layout, dtype=np.float64)).tolist(),
         "image": [width, height],
         "margin": MARGIN,
-        "outside": round(255 * float(np.clip(-black_white[0] / (black_white[1] - black_white[0]), 0, 1))),
+        "outside": round(255 * float(np.clip(-shown_range[0] / (shown_range[1] - shown_range[0]), 0, 1))),
         "palette": PALETTE,
         "clusters": [
             {
@@ -138,60 +171,60 @@ def _attention_numbers(attention: AttentionPicture) -> dict[str, Any]:
     }
 
 
-def _thumbnails(results: Results, black_white: Window, budget: int) -> tuple[list[int], list[Sheet]]:
-    """Which images have a thumbnail, cluster by cluster, and the sheets that hold them in this order."""
+def _thumbnails(results: Results, shown_range: DisplayRange, budget: int) -> tuple[list[int], list[Sheet]]:
+    """The indices of the images with a thumbnail, by cluster, and the sprite sheets in this order."""
     labels, confidences = np.asarray(results.labels), np.asarray(results.confidences)
     groups = [np.flatnonzero(labels == label) for label in range(NO_CLUSTER, len(results.clusters))]
     ranked = [group[np.argsort(-confidences[group], kind="stable")] for group in groups]
     sizes = [len(group) for group in ranked]
-    trial = spread(len(labels), PER_SHEET // 2)
-    each = len(_thumbnail_sheet(results, trial, black_white).data) / len(trial)  # bytes
-    total = int(0.95 * budget / each)
+    trial = evenly_spaced(len(labels), PER_SHEET // 2)
+    bytes_each = len(_thumbnail_sheet(results, trial, shown_range).data) / len(trial)
+    total = int(0.95 * budget / bytes_each)
     while True:
-        chosen = [group[spread(len(group), places)] for group, places in zip(ranked, allot(sizes, total), strict=True)]
-        shown = np.concatenate(chosen)
+        shares = zip(ranked, share_equally(sizes, total), strict=True)
+        shown = np.concatenate([group[evenly_spaced(len(group), share)] for group, share in shares])
         sheets = [
-            _thumbnail_sheet(results, shown[start : start + PER_SHEET], black_white)
+            _thumbnail_sheet(results, shown[start : start + PER_SHEET], shown_range)
             for start in range(0, len(shown), PER_SHEET)
         ]
-        weight = sum(len(each.data) for each in sheets)
-        if weight <= budget:
+        n_bytes = sum(len(each.data) for each in sheets)
+        if n_bytes <= budget:
             return shown.tolist(), sheets
-        total = int(len(shown) * 0.95 * budget / weight)
+        total = int(len(shown) * 0.95 * budget / n_bytes)
 
 
-def _thumbnail_sheet(results: Results, indices: NDArray, black_white: Window) -> Sheet:
-    return _sheet([results.images[i] for i in indices], black_white, THUMBNAIL_SIDE, quality=75)
+def _thumbnail_sheet(results: Results, indices: NDArray, shown_range: DisplayRange) -> Sheet:
+    return _sheet([results.images[i] for i in indices], shown_range, THUMBNAIL_SIDE, quality=75)
 
 
-def _sheet(images: Sequence[NDArray] | NDArray, black_white: Window, side: int, quality: int = 85) -> Sheet:
-    return sheet([picture(image, black_white, side) for image in images], quality=quality)
+def _sheet(images: Sequence[NDArray] | NDArray, shown_range: DisplayRange, side: int, quality: int = 85) -> Sheet:
+    return sheet([thumbnail(image, shown_range, side) for image in images], quality=quality)
 
 
-def _cluster_sheets(clusters: Sequence[Cluster], black_white: Window) -> tuple[Sheet, Sheet, float]:
-    """Means, error maps on one common scale, and the value of that scale's end."""
-    # Thousands of clusters share the room that two hundred need.
+def _cluster_sheets(clusters: Sequence[Cluster], shown_range: DisplayRange) -> tuple[Sheet, Sheet, float]:
+    """Sprite sheets of means and of error maps on one common scale, and the largest error."""
+    # More than 200 clusters get smaller pictures, so that their total size stays the same.
     shrink = min(1.0, (200 / max(1, len(clusters))) ** 0.5)
-    # An average is paler than what it averages: the brightest mean may use the whole range.
+    # Averages have less contrast than the images, so that the brightest mean may use the whole range.
     brightest = max((float(np.nanpercentile(cluster.mean, 99.9)) for cluster in clusters), default=1.0)
-    low, high = black_white
-    bright = (low, min(high, brightest)) if brightest > low + 0.1 * (high - low) else black_white
-    means = _sheet([cluster.mean for cluster in clusters], bright, int(MEAN_SIDE * shrink), quality=90)
+    low, high = shown_range
+    mean_range = (low, min(high, brightest)) if brightest > low + 0.1 * (high - low) else shown_range
+    means = _sheet([cluster.mean for cluster in clusters], mean_range, int(MEAN_SIDE * shrink), quality=90)
     maps = [np.zeros(np.shape(c.mean)[:2]) if c.error is None else np.nan_to_num(c.error) for c in clusters]
     maps = [each.mean(2) if each.ndim == 3 else each for each in maps]  # (h, w)
     worst = max((float(each.max()) for each in maps), default=0.0)
-    ramp = np.array([1.9, 0.95, 0.35])  # from black through ember to amber
-    glowing = [np.clip(each[..., None] / (worst or 1.0) * ramp, 0, 1) for each in maps]  # (h, w, 3)
-    return means, _sheet(glowing, (0.0, 1.0), int(ERROR_SIDE * shrink)), worst
+    ramp = np.array([1.9, 0.95, 0.35])  # from black through red to yellow
+    coloured = [np.clip(each[..., None] / (worst or 1.0) * ramp, 0, 1) for each in maps]  # (h, w, 3)
+    return means, _sheet(coloured, (0.0, 1.0), int(ERROR_SIDE * shrink)), worst
 
 
-def _few(each: Round) -> NDArray:
-    return np.asarray(each.images)[spread(len(each.images), FILM_IMAGES)]
+def _film_images(each: Round) -> NDArray:
+    return np.asarray(each.images)[evenly_spaced(len(each.images), FILM_IMAGES)]
 
 
-def _shade(density: NDArray[np.uint8]) -> Sheet:
-    """A picture that is only opacity: the page gives it the colour of its ink."""
-    # A browser would blur the few pixels of a small matrix as it makes them large; blocks of equal ones stay sharp.
+def _opacity_picture(density: NDArray[np.uint8]) -> Sheet:
+    """A picture with opacity only, which the page draws in the colour of its text."""
+    # A browser would blur a small matrix when it enlarges it; blocks of equal pixels stay sharp.
     block = np.ones((max(1, _MATRIX_SIDE // len(density)),) * 2, np.uint8)
     large = np.kron(density, block)
     alpha = np.zeros((*large.shape, 4), np.uint8)
@@ -200,25 +233,25 @@ def _shade(density: NDArray[np.uint8]) -> Sheet:
 
 
 def _unit_square(layout: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Places moved and scaled into [0, 1] x [0, 1], proportions kept."""
+    """Shift and scale positions (n, 2) into [0, 1] x [0, 1], with equal scale in both directions."""
     low, high = layout.min(0), layout.max(0)
     extent = float((high - low).max()) or 1.0
     return np.round((layout - (low + high) / 2) / extent + 0.5, 4)
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the block it stands in: ASCII, and without <, > and &."""
+    """Write JSON that cannot end its script block: ASCII, with <, > and & escaped."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _encodable(text: str) -> str:
-    """Text that UTF-8 can write: bytes of a name that were no UTF-8 are spelled out."""
+    """Escape bytes of file names that are not valid UTF-8."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _source(name: str) -> str:
-    """An asset with the line ends a browser will see, so that its hash is the browser's."""
+    """Read an asset with the line ends that a browser sees, so that the hashes agree."""
     loader = _templates.loader
     text = loader.get_source(_templates, name)[0] if loader else ""
     return text.replace("\r\n", "\n")

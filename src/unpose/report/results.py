@@ -1,4 +1,4 @@
-"""What the page shows: plain values and arrays, filled in by whoever ran the clustering.
+"""What the page shows, as plain values and arrays, so that this room depends on no other.
 
 Convention
 ----------
@@ -19,26 +19,69 @@ NO_CLUSTER = -1
 
 @dataclass(frozen=True)
 class Cluster:
-    """One group of images."""
+    """One cluster of images.
 
-    mean: NDArray  # (h, w) or (h, w, c), at any resolution
-    confidence: float  # in [0, 1]
-    exemplar: int  # index of the image that stands for the group
-    error: NDArray | None = None  # standard error of the mean, shaped like it
-    symmetry: str = ""  # such as "4-fold" or "mirror"; empty where the mean looks the same at one pose only
+    Parameters
+    ----------
+    mean : (h, w) or (h, w, c) array
+        Average of the aligned images, at any resolution.
+    confidence : float
+        In [0, 1].
+    exemplar : int
+        Index of a representative image.
+    error : array like ``mean``, optional
+        Standard error of the mean.
+    symmetry : str, default ""
+        Such as "4-fold"; empty for a mean without symmetry.
+
+    Examples
+    --------
+    >>> Cluster(mean=np.zeros((8, 8)), confidence=0.9, exemplar=0).symmetry
+    ''
+    """
+
+    mean: NDArray
+    confidence: float
+    exemplar: int
+    error: NDArray | None = None
+    symmetry: str = ""
 
 
 @dataclass(frozen=True)
 class Round:
-    """A few images as they are after one round of invariant attention; the first round shows them as found."""
+    """Some images after one round of invariant attention; the first round shows them as found.
 
-    images: NDArray  # (m, h, w) or (m, h, w, c)
+    Parameters
+    ----------
+    images : (m, h, w) or (m, h, w, c) array
+        The images.
+    note : str, default ""
+        Remark about the round.
+
+    Examples
+    --------
+    >>> Round(np.zeros((3, 8, 8)), "after averaging").note
+    'after averaging'
+    """
+
+    images: NDArray
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A file that was left out, and why."""
+    """A file that was not used, and why.
+
+    Parameters
+    ----------
+    name, reason : str
+        Name of the file, and why it was rejected.
+
+    Examples
+    --------
+    >>> Rejected("notes.txt", "not an image").reason
+    'not an image'
+    """
 
     name: str
     reason: str
@@ -46,7 +89,24 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What makes the same results again."""
+    """What is needed to reproduce the results.
+
+    Parameters
+    ----------
+    command : str
+        The command line.
+    seed : int
+        Seed of all random choices.
+    version : str
+        Version of unpose.
+    settings : mapping of str to any, default {}
+        All settings of the run.
+
+    Examples
+    --------
+    >>> Reproduction("unpose cluster images -o run", seed=0, version="0.1.0").seed
+    0
+    """
 
     command: str
     seed: int
@@ -56,24 +116,47 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Results:
-    """Everything the page shows.
+    """Everything that the page shows.
 
     Parameters
     ----------
     question : str
         What was asked, in one line.
     images : sequence of n arrays, each (h, w) or (h, w, c), all of one shape
-        As found. Anything with a length and an index will do; only images that are shown are read.
-    names : n str
-        As the user knows the images. They may be hostile: nothing in them is ever taken for markup.
-    labels, confidences, poses, layout : (n,) int, (n,), (n, 3, 3), (n, 2)
-        Cluster of each image or -1, how sure that is in [0, 1], the pose onto the cluster's mean, a place on a map.
-    clusters : k clusters
-        Cluster c holds the images labelled c.
+        The images as found. Any object with a length and an index will do; only images that are shown are read.
+    names : sequence of n str
+        File names. They are untrusted: the page never interprets them as markup.
+    labels : (n,) array of int
+        Cluster of each image, or -1.
+    confidences : (n,) array
+        Confidence of each label in [0, 1].
+    poses : (n, 3, 3) array
+        Bring each image onto the mean of its cluster.
+    layout : (n, 2) array
+        Position of each image on the map.
+    clusters : sequence of k Cluster
+        Cluster c consists of the images labelled c.
+    reproduction : Reproduction
+        Command, seed, version and settings.
     attention : (n, n) array or scipy sparse matrix, optional
-        Row i holds the weights image i gives to the others.
-    agreement : mapping of str to float
-        Measures of agreement with classes that were given, where they were.
+        Row i has the weights that image i gives to the others.
+    rounds : sequence of Round, default ()
+        Some images over the rounds of attention.
+    rejected : sequence of Rejected, default ()
+        Files that were not used.
+    agreement : mapping of str to float, default {}
+        Measures of agreement with given classes.
+
+    Examples
+    --------
+    >>> results = Results(
+    ...     question="What is in here?", images=np.zeros((2, 8, 8)), names=["a.png", "b.png"], labels=np.array([0, -1]),
+    ...     confidences=np.ones(2), poses=np.tile(np.eye(3), (2, 1, 1)), layout=np.eye(2),
+    ...     clusters=[Cluster(mean=np.zeros((8, 8)), confidence=1.0, exemplar=0)],
+    ...     reproduction=Reproduction("unpose cluster images -o run", seed=0, version="0.1.0"),
+    ... )
+    >>> len(results.names)
+    2
     """
 
     question: str
@@ -102,16 +185,17 @@ class Results:
             if values.shape != shape:
                 raise ValueError(f"{name} must have shape {shape}, got {values.shape}")
             if not np.isfinite(values).all():
-                raise ValueError(f"{name} must be finite, got {int((~np.isfinite(values)).sum())} that are not")
+                raise ValueError(f"{name} must be finite, got {int((~np.isfinite(values)).sum())} entries that are not")
         if not np.asarray(self.poses)[:, 2, 2].all():
-            raise ValueError("poses must have a last entry other than zero: such a pose sends the image centre away")
+            raise ValueError("poses must have a nonzero last entry: others map the image centre to infinity")
         labels = np.asarray(self.labels)
         if not np.issubdtype(labels.dtype, np.integer) or labels.min() < NO_CLUSTER or labels.max() >= k:
             raise ValueError(f"labels must be integers from -1 to {k - 1}, got {np.unique(labels)[[0, -1]].tolist()}")
-        sure = np.append(np.asarray(self.confidences), [cluster.confidence for cluster in self.clusters])
-        if not (sure.min() >= 0 and sure.max() <= 1):
-            raise ValueError(f"confidences must be between 0 and 1, got {sure.min():g} to {sure.max():g}")
+        confidences = np.append(np.asarray(self.confidences), [cluster.confidence for cluster in self.clusters])
+        low, high = confidences.min(), confidences.max()
+        if not (low >= 0 and high <= 1):
+            raise ValueError(f"confidences must be between 0 and 1, got {low:g} to {high:g}")
         if wrong := [c for c, cluster in enumerate(self.clusters) if not 0 <= cluster.exemplar < n]:
-            raise ValueError(f"exemplars must be indices of the {n} images, got others in clusters {wrong}")
+            raise ValueError(f"exemplars must be indices of the {n} images, those of clusters {wrong} are not")
         if self.attention is not None and self.attention.shape != (n, n):
             raise ValueError(f"attention must have shape {(n, n)}, got {self.attention.shape}")

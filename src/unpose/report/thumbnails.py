@@ -1,4 +1,4 @@
-"""Many small pictures in few bytes: sprite sheets in WebP, and which images get a place on them."""
+"""Thumbnails for the page: conversion of images, sprite sheets in WebP, and which images are shown."""
 
 import base64
 import io
@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-Window = tuple[float, float]
+DisplayRange = tuple[float, float]
 """The values shown as black and as white."""
 
 MARGIN = 2
-"""Pixels around each picture that repeat its edge, so that no neighbour shines in when a browser scales or turns it."""
+"""Border around each picture that repeats its edge, so that scaling or rotating it does not blend in its neighbour."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Pictures of one size on a common sheet, row by row."""
+    """A sprite sheet: pictures of one size, row by row, in one file."""
 
     data: str  # base64 of a WebP file
     count: int
@@ -27,11 +27,25 @@ class Sheet:
     size: tuple[int, int]  # (width, height) of one picture, without its margin
 
 
-def window(images: Iterable[NDArray]) -> Window:
-    """Black and white for a set of images: the 0.1th and 99.9th percentile of their values.
+def display_range(images: Iterable[NDArray]) -> DisplayRange:
+    """Choose the values to show as black and white: the 0.1th and 99.9th percentile of all pixels.
 
-    Where they come close, black is 0 and white is 1, so that pictures made for screens look as they are; resampling
-    overshoots both a little.
+    Percentiles near 0 and 1 become exactly 0 and 1, so that pictures made for screens are shown unchanged even if
+    resampling overshoots a little.
+
+    Parameters
+    ----------
+    images : iterable of arrays (h, w) or (h, w, c)
+        Images; uint8 and uint16 are divided by their full scale.
+
+    Returns
+    -------
+    (low, high) : tuple of float
+
+    Examples
+    --------
+    >>> display_range([np.linspace(0, 1, 25).reshape(5, 5)])
+    (0.0, 1.0)
     """
     values = np.concatenate([_floats(image).ravel() for image in images])
     low, high = np.percentile(values, [0.1, 99.9]).tolist()
@@ -42,9 +56,28 @@ def window(images: Iterable[NDArray]) -> Window:
     return (low, high) if high > low else (low, low + 1.0)
 
 
-def picture(image: NDArray, black_white: Window, side: int) -> Image.Image:
-    """An image (h, w) or (h, w, c) as RGB, its longer side at most ``side``; c other than 3 is averaged to grey."""
-    low, high = black_white
+def thumbnail(image: NDArray, shown_range: DisplayRange, side: int) -> Image.Image:
+    """Convert an image to an RGB picture of limited size.
+
+    Parameters
+    ----------
+    image : (h, w) or (h, w, c) array
+        The image; channels other than three are averaged to grey.
+    shown_range : (low, high)
+        Values shown as black and white; see :func:`display_range`.
+    side : int
+        Largest side in pixels; smaller images are not enlarged.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> thumbnail(np.zeros((20, 40)), (0.0, 1.0), 10).size
+    (10, 5)
+    """
+    low, high = shown_range
     values = np.clip((_floats(image) - low) / (high - low), 0, 1)  # (h, w) or (h, w, c)
     if values.ndim == 3 and values.shape[2] != 3:
         values = values.mean(2)
@@ -56,7 +89,7 @@ def picture(image: NDArray, black_white: Window, side: int) -> Image.Image:
 
 
 def sheet(pictures: Sequence[Image.Image], *, quality: int = 80) -> Sheet:
-    """Pictures of one size on one sheet, about as many across as down."""
+    """Arrange pictures of one size on a roughly square sheet."""
     if not pictures:
         return Sheet("", 0, 1, (1, 1))
     columns = math.ceil(math.sqrt(len(pictures)))
@@ -71,37 +104,54 @@ def sheet(pictures: Sequence[Image.Image], *, quality: int = 80) -> Sheet:
 
 
 def webp(image: Image.Image, *, quality: int = 80, lossless: bool = False) -> str:
-    """A picture as base64 of a WebP file."""
+    """Encode a picture as a WebP file in base64."""
     file = io.BytesIO()
-    # Effort 1 of 6: within 6% of the size of the default 4, in less than half the time.
+    # Effort 1 of 6: within 6 % of the size of the default 4, in less than half the time.
     image.save(file, format="WEBP", quality=quality, lossless=lossless, method=1)
     return base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def allot(sizes: Sequence[int], total: int) -> list[int]:
-    """Share ``total`` places among groups: equally, and what small groups do not need goes to the others.
+def share_equally(sizes: Sequence[int], total: int) -> list[int]:
+    """Divide ``total`` items equally among groups of these sizes; what small groups cannot use goes to the others.
 
     Examples
     --------
-    >>> allot([2, 50, 9], 20)
+    >>> share_equally([2, 50, 9], 20)
     [2, 9, 9]
     """
-    places = [0] * len(sizes)
+    shares = [0] * len(sizes)
     left = min(total, sum(sizes))
     order = sorted(range(len(sizes)), key=lambda group: sizes[group])
     for rank, group in enumerate(order):
-        places[group] = min(sizes[group], left // (len(order) - rank))
-        left -= places[group]
-    return places
+        shares[group] = min(sizes[group], left // (len(order) - rank))
+        left -= shares[group]
+    return shares
 
 
-def spread(count: int, places: int) -> NDArray[np.int64]:
-    """Which of ``count`` ranked things get ``places`` places: the first, the last, and evenly those between."""
-    return np.unique(np.round(np.linspace(0, count - 1, min(count, places))).astype(np.int64))
+def evenly_spaced(count: int, n_chosen: int) -> NDArray[np.int64]:
+    """Choose indices at equal distances, with the first and the last.
+
+    Parameters
+    ----------
+    count : int
+        Number of items to choose from.
+    n_chosen : int
+        Number of items to choose; all of them if there are fewer.
+
+    Returns
+    -------
+    (min(count, n_chosen),) array of int
+
+    Examples
+    --------
+    >>> evenly_spaced(11, 3)
+    array([ 0,  5, 10])
+    """
+    return np.unique(np.round(np.linspace(0, count - 1, min(count, n_chosen))).astype(np.int64))
 
 
 def _floats(image: NDArray) -> NDArray[np.float32]:
-    """uint8 and uint16 divided by their full scale, other values as they are, NaN and infinities as zero."""
+    """Convert to float32: uint8 and uint16 are divided by their full scale, NaN and infinity become zero."""
     array = np.asarray(image)
     scale = np.iinfo(array.dtype).max if array.dtype in (np.uint8, np.uint16) else 1
     return np.nan_to_num(array.astype(np.float32) / np.float32(scale), posinf=0.0, neginf=0.0)

@@ -95,11 +95,11 @@ class FinishedRun:
         """
         import numpy as np
 
-        low, high = self.window
+        low, high = self.display_range
         return (low + self.pictures["means"] * ((high - low) / 65535)).astype(np.float32)
 
     @property
-    def window(self) -> tuple[float, float]:
+    def display_range(self) -> tuple[float, float]:
         """The values that the page shows as black and as white."""
         low, high = (float(value) for value in self.pictures["window"])
         return low, high
@@ -320,11 +320,11 @@ def write_run(
 
     from unpose.cluster import agreement_with_classes, attention_frames, graph_layout, group_means
     from unpose.files import write_chunks, write_image, write_text
-    from unpose.report import window
+    from unpose.report import display_range
 
     folder, count, digest = RunFolder(path), model.n_clusters_, fingerprint(images)
     means, distances = group_means(images.images, model.labels_, model.poses_, count)
-    low, high = window(images.images[:: max(1, len(images) // 256)])
+    low, high = display_range(images.images[:: max(1, len(images) // 256)])
     frames = attention_frames(images.images, model.neighbours_, model.weights_, _film_images(model))
     pictures = {
         "images": _thumbnails(images.images, low, high),

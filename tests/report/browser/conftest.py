@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,19 +11,21 @@ import torch
 from PIL import Image
 
 from unpose.data import posed
-from unpose.files.atomic import write_text
+from unpose.files import write_text
 from unpose.images import warp
-from unpose.report.page import render
-from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
+from unpose.report import Cluster, Rejected, Reproduction, Results, Round, render
 
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
          "--force-device-scale-factor=1", "--disable-extensions", "--disable-background-networking", "--no-first-run",
          "--disable-component-update", "--disable-sync", "--window-size=1200,900", "--lang=en-GB"]  # fmt: skip
 
 
+HANG_SECONDS = 3600
+
+
 @dataclass
 class Browser:
-    """A driver with what the tests of a page need; a page opens without motion, so that nothing need be waited for."""
+    """A browser with what the tests need. Pages open with reduced motion, so that nothing needs to be waited for."""
 
     driver: object
     downloads: Path
@@ -38,10 +39,7 @@ class Browser:
         for kind in ("browser", "performance"):
             self.driver.get_log(kind)
         self.driver.get(path.as_uri())
-        patience = time.monotonic() + 30  # on a busy machine the page's script may still be running
-        while self.js("return document.documentElement.dataset.ready") != "":
-            assert time.monotonic() < patience, self.driver.get_log("browser")
-            time.sleep(0.05)
+        self.until(lambda: self.js("return document.documentElement.dataset.ready") == "")
         return self
 
     def js(self, script, *arguments):
@@ -80,10 +78,11 @@ class Browser:
         screen = self.screen()
         return [screen[round(top) : round(bottom), round(left) : round(right)] for top, bottom, left, right in boxes]
 
-    def until(self, condition, seconds=10):
+    def until(self, condition):
+        """Wait for a condition; the limit only ends a hang, so that a busy machine does not fail a test."""
         from selenium.webdriver.support.wait import WebDriverWait
 
-        return WebDriverWait(self.driver, seconds, 0.02).until(lambda _: condition())
+        return WebDriverWait(self.driver, HANG_SECONDS, 0.02).until(lambda _: condition())
 
     def group(self, number):
         return self.one(f'.card[data-group="{number}"]')
@@ -117,6 +116,8 @@ def browser(tmp_path_factory):
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver_path))
+    driver.set_page_load_timeout(HANG_SECONDS)
+    driver.set_script_timeout(HANG_SECONDS)
     yield Browser(driver, downloads)
     driver.quit()
 

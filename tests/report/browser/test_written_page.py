@@ -39,7 +39,7 @@ def run(browser, tmp_path_factory):  # the browser first: without one there is n
     out = tmp_path_factory.mktemp("runs") / "run"
     done = subprocess.run(
         [sys.executable, "-m", "unpose", "cluster", str(folder), "-o", str(out), "--clusters", "3"],
-        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert str(out / "report.html") in done.stdout

@@ -78,7 +78,7 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
             stack = align_stack(
                 images.images, group=settings.group, light=settings.light, max_angle=math.radians(settings.max_angle),
                 max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, device=settings.device,
-                n_jobs=value_or_none(settings.jobs), memory=settings.memory, progress=report, pieces=folder,
+                n_jobs=value_or_none(settings.jobs), memory=settings.memory, progress=report, checkpoints=folder,
             )  # fmt: skip
             distances = _write_results(out, images, stack)
             folder.write_rejected(images)
@@ -106,18 +106,18 @@ def _write_results(out: Path, images: "ImageSet", stack: "AlignedStack") -> "NDA
 
     from unpose.cluster import apply_poses, group_means
     from unpose.files import write_chunks, write_image, write_text
-    from unpose.report import figures, spread, window
+    from unpose.report import display_range, evenly_spaced, figures
 
     error = stack.standard_error
     aligned = apply_poses(images.images, stack.poses)
     means, distances = group_means(images.images, np.zeros(len(images), np.int64), stack.poses, 1)
-    low, high = window(images.images[spread(len(images), 256)])
+    low, high = display_range(images.images[evenly_spaced(len(images), 256)])
     stream = io.BytesIO()
     np.save(stream, aligned)
     write_chunks(out / "aligned.npy", [stream.getvalue()])
     write_image(out / "mean.png", (means[0] - low) / (high - low))
     write_image(out / "error.png", error / (float(error.max()) or 1.0))
-    some = spread(len(images), _MONTAGE_IMAGES)
+    some = evenly_spaced(len(images), _MONTAGE_IMAGES)
     panels = [
         figures.montage((pixels[some] - low) / (high - low), columns=8, title=title, scale=1)
         for pixels, title in ((images.images, "As found"), (aligned, "Aligned"))

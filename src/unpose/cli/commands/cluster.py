@@ -115,6 +115,6 @@ def _fit(images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "
         value_or_none(settings.clusters), group=settings.group, max_angle=math.radians(settings.max_angle),
         max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, light=settings.light,
         random_state=settings.seed, device=settings.device, n_jobs=value_or_none(settings.jobs),
-        memory=settings.memory, progress=report_phase, pieces=folder,
+        memory=settings.memory,
     )  # fmt: skip
-    return model.fit(images.images)
+    return model.fit(images.images, progress=report_phase, checkpoints=folder)

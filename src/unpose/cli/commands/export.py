@@ -129,7 +129,7 @@ def _folders(run: "FinishedRun", out: Path, moved: Path | None, aligned: bool) -
     paths = [_moved_path(path, run, moved) for path in run.paths]
     stacks = {path for path, count in Counter(paths).items() if count > 1}  # there is no file of one image to copy
     pixels = _read_again(run, moved) if aligned or stacks else None
-    low, high = run.window
+    low, high = run.display_range
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as temporary:
         complete = Path(temporary) / "complete"

@@ -1,4 +1,4 @@
-// The attention matrix: one picture of opacity in the page's ink, with the groups marked along its edges.
+// The attention matrix: a picture with opacity only, in the colour of the text, with the groups marked along its edges.
 function startAttention() {
   if (!data.attention) return;
   const { order, edges, shares } = data.attention;
@@ -11,14 +11,14 @@ function startAttention() {
   }));
   const field = make("div", { className: "field", tabIndex: 0, role: "img" }, shade, ...edges.slice(1, -1).flatMap((edge) => [
     make("i", { className: "across", style: { "--at": edge } }), make("i", { className: "down", style: { "--at": edge } })]));
-  field.setAttribute("aria-label", `Attention matrix; ${percent(data.attention.inside)} of the weight stays inside its group. Arrow keys read it group by group.`);
+  field.setAttribute("aria-label", `Attention matrix; ${percent(data.attention.inside)} of the weight stays within the groups. Use the arrow keys to read it group by group.`);
   let reading = [0, 0];
 
   function read(row, column) {
     reading = [row, column];
     const label = (i) => visible(nameOf(groupOf(order[i])));
     find("matrix-reading").textContent = row === column
-      ? `${label(row)} keeps ${percent(shares[row][column])} of its attention.`
+      ? `${label(row)} gives ${percent(shares[row][column])} of its attention to itself.`
       : `${label(row)} gives ${percent(shares[row][column])} of its attention to ${label(column)}.`;
   }
 

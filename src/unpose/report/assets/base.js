@@ -1,4 +1,4 @@
-// The page's data and the one way to make elements: names are set as text, never read as markup.
+// The data of the page, and functions that create elements. Names are set as text, never interpreted as markup.
 const data = JSON.parse(document.getElementById("data").textContent);
 const NO_GROUP = -1;
 const still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -16,7 +16,7 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-function drawn(tag, attributes, ...children) {
+function makeSvg(tag, attributes, ...children) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
@@ -27,14 +27,14 @@ const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count =
 const percent = (share) => `${Math.round(100 * share)}%`;
 const twoDigits = (value) => (value < 10 ? value.toPrecision(2) : String(Math.round(value)));
 
-// A file name as a person can read it: what would break the line or turn the text round is spelled out.
+// A file name for display: characters that break lines or reverse the text direction are escaped.
 const visible = (name) =>
-  name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, (sign) =>
-    sign === "\n" ? "\\n" : sign === "\t" ? "\\t" : `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, (character) =>
+    character === "\n" ? "\\n" : character === "\t" ? "\\t" : `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
   ).toWellFormed();
 const fileName = (name) => make("bdi", { className: "file" }, visible(name));
 
-// Arrow keys move the focus to the nearest of a set of elements in that direction.
+// Arrow keys move the focus to the nearest element in that direction.
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 function nearest(from, candidates, [dx, dy]) {
@@ -49,7 +49,7 @@ function nearest(from, candidates, [dx, dy]) {
   return best;
 }
 
-function steer(container, selector) {
+function moveFocusByArrows(container, selector) {
   container.addEventListener("keydown", (event) => {
     const direction = DIRECTIONS[event.key];
     const here = event.target.closest(selector);

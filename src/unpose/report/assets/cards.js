@@ -1,4 +1,4 @@
-// The grid of groups: one card each, sorted, selectable, named in place.
+// The grid of groups: one card each, which can be sorted, selected and renamed.
 const selected = new Set();
 const cards = new Map();
 
@@ -38,19 +38,19 @@ function card(group) {
 }
 
 function refreshCard(group) {
-  const element = cards.get(group), size = sizeOf(group), sure = confidenceOf(group);
+  const element = cards.get(group), size = sizeOf(group), confidence = confidenceOf(group);
   const shownName = visible(nameOf(group));
   element.querySelector(".name").value = nameOf(group);
   element.querySelector(".select").checked = selected.has(group);
   element.querySelector(".select").setAttribute("aria-label", `Select ${shownName}`);
   element.querySelector(".open").setAttribute("aria-label",
-    `Open ${shownName}: ${counted(size, "image")}, ${percent(sure)} sure`);
+    `Open ${shownName}: ${counted(size, "image")}, ${percent(confidence)} confidence`);
   element.classList.toggle("is-hidden", isHidden(group));
   const symmetry = data.clusters[group].symmetry;
   element.querySelector(".facts").replaceChildren(
     make("span", { className: "count" }, counted(size, "image")),
-    make("span", { className: "sure" }, `${percent(sure)} sure`),
-    make("meter", { min: 0, max: 1, value: sure, "aria-hidden": "true" }),
+    make("span", { className: "confidence" }, `${percent(confidence)} confidence`),
+    make("meter", { min: 0, max: 1, value: confidence, "aria-hidden": "true" }),
     make("span", { className: "symmetry" }, symmetry ? `symmetric: ${symmetry}` : "not symmetric"));
   const others = partsOf(group).filter((c) => c !== group);
   element.querySelector(".parts").replaceChildren(...(others.length
@@ -62,7 +62,7 @@ function noGroupCard() {
   const element = make("li", { className: "card no-group" },
     make("div", { className: "top" }, mark(NO_GROUP), make("span", { className: "name" }, "No group")),
     make("button", {
-      type: "button", className: "open", "aria-label": `Open the ${counted(members[NO_GROUP].length, "image")} in no group`,
+      type: "button", className: "open", "aria-label": `Open the ${counted(members[NO_GROUP].length, "image")} without a group`,
       on: { click: () => openMembers(NO_GROUP) },
     }, make("div", { className: "pile" }, ...some.map((image) => tile(image, 44)))),
     make("div", { className: "facts" }, make("span", { className: "count" },
@@ -90,7 +90,7 @@ function drawTools() {
   find("merge").disabled = list.length < 2;
   find("merge").textContent = list.length > 1 ? `Merge ${list.length}` : "Merge";
   find("hide").disabled = list.length < 1;
-  find("hide").textContent = `${allHidden ? "Bring back" : "Hide"}${list.length ? ` ${list.length}` : ""}`;
+  find("hide").textContent = `${allHidden ? "Show again" : "Hide"}${list.length ? ` ${list.length}` : ""}`;
   find("undo").disabled = past.length === 0;
   find("hidden-choice").hidden = hidden === 0;
   find("hidden-count").textContent = `show ${hidden} hidden`;
@@ -103,7 +103,7 @@ function startCards() {
   find("undo").addEventListener("click", undo);
   find("sort").addEventListener("change", drawCards);
   find("show-hidden").addEventListener("change", drawCards);
-  steer(find("cards"), ".open");
+  moveFocusByArrows(find("cards"), ".open");
   onEdit(drawCards);
   drawCards();
 }

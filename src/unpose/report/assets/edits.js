@@ -1,4 +1,4 @@
-// What a person changed: names, merges, hidden groups. A state is a value; undo goes back to the one before.
+// Changes by the user: names, merges, hidden groups. A state is an immutable value; undo restores the previous one.
 const found = {
   names: data.clusters.map((_, c) => `Group ${c}`),
   into: data.clusters.map((_, c) => c), // the group that cluster c is part of now
@@ -12,12 +12,12 @@ let unsaved = false;
 const onEdit = (act) => watchers.push(act);
 const announce = (text) => { find("status").textContent = text; };
 
-function change(next, told) {
+function change(next, message) {
   past.push(edits);
   edits = { ...edits, ...next };
   unsaved = true;
   watchers.forEach((act) => act());
-  announce(told);
+  announce(message);
 }
 
 function undo() {
@@ -32,7 +32,7 @@ const groupOf = (label) => (label === NO_GROUP ? NO_GROUP : edits.into[label]);
 const nameOf = (group) => (group === NO_GROUP ? "No group" : edits.names[group]);
 const isHidden = (group) => group !== NO_GROUP && edits.hidden[group];
 
-// The clusters that make up each group, listed anew when a merge or an undo changed them.
+// The clusters of each group, recomputed after a merge or an undo.
 let parts = { into: null, of: new Map() };
 
 function partsOf(group) {
@@ -46,7 +46,7 @@ function partsOf(group) {
 const groups = () => [...new Set(edits.into)];
 const sizeOf = (group) => partsOf(group).reduce((sum, c) => sum + members[c].length, 0);
 
-// Members of each cluster, the surest first; members[-1] are those of none.
+// Members of each cluster in order of decreasing confidence; members[-1] are the images without a cluster.
 const members = {};
 for (let c = NO_GROUP; c < data.clusters.length; c++) members[c] = [];
 data.labels.forEach((label, i) => members[label].push(i));
@@ -59,9 +59,9 @@ function confidenceOf(group) {
 }
 
 function rename(group, name) {
-  const wanted = name.trim() || found.names[group];
-  if (wanted === edits.names[group]) return;
-  change({ names: edits.names.with(group, wanted) }, `${visible(edits.names[group])} is now called ${visible(wanted)}.`);
+  const newName = name.trim() || found.names[group];
+  if (newName === edits.names[group]) return;
+  change({ names: edits.names.with(group, newName) }, `${visible(edits.names[group])} is now called ${visible(newName)}.`);
 }
 
 function merge(list) {
@@ -77,6 +77,6 @@ function merge(list) {
 function hide(list, hidden) {
   change(
     { hidden: edits.hidden.map((old, g) => (list.includes(g) ? hidden : old)) },
-    `${hidden ? "Hid" : "Brought back"} ${list.map(nameOf).map(visible).join(", ")}.`,
+    `${hidden ? "Hid" : "Shown again:"} ${list.map(nameOf).map(visible).join(", ")}.`,
   );
 }

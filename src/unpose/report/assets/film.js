@@ -1,4 +1,4 @@
-// Rounds of invariant attention as a film: two layers a frame, the later one fading in.
+// Rounds of invariant attention as a film: two layers per image, of which the later one fades in.
 const ROUND_SECONDS = 1.4;
 
 function startFilm() {

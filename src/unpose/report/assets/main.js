@@ -1,4 +1,4 @@
-// Themes, small parts, and the order in which everything starts.
+// Light and dark theme, small parts of the page, and the start of all parts.
 const themeWatchers = [];
 const onTheme = (act) => themeWatchers.push(act);
 
@@ -20,7 +20,7 @@ function startCopy() {
     const text = data.run.command;
     try {
       await navigator.clipboard.writeText(text);
-    } catch { // no clipboard for a page from disk in some browsers: leave the command selected
+    } catch { // some browsers give local pages no clipboard: leave the command selected
       getSelection().selectAllChildren(find("command"));
       if (!document.execCommand("copy")) { find("copy").textContent = "Press Ctrl+C"; return; }
     }
@@ -36,7 +36,7 @@ function startRejected() {
 
 document.documentElement.style.setProperty("--outside", `rgb(${[data.outside, data.outside, data.outside].join(",")})`);
 document.querySelector(".switch-place").append(poseSwitch());
-if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for none to yellow for ${twoDigits(data.worstError)})`;
+if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for 0 to yellow for ${twoDigits(data.worstError)})`;
 startMap();
 startTheme();
 startCards();
@@ -46,7 +46,7 @@ startFilm();
 startTable();
 startCopy();
 startRejected();
-drawSureness();
+drawConfidences();
 drawStory();
 onEdit(drawStory);
 let storyWidth = find("story").clientWidth;

@@ -1,8 +1,8 @@
-// The map: every image a mark on a canvas, which stays quick with tens of thousands.
-const NAMED = 60; // more names than this would hide the map
-const FEW = 26, BESIDE = 40; // of fewer marks than these a name keeps to those within so many pixels
+// The map: every image is a mark on a canvas, which stays fast for tens of thousands of images.
+const NAMED = 60; // more names would cover the map
+const FEW = 26, BESIDE = 40; // the name of a group with fewer marks is placed at those within so many pixels
 
-// Of a few marks one may lie far from the rest: those beside the mark that is nearest to all others.
+// The marks near the medoid: a single distant mark of a small group must not shift its name.
 function together(xs, ys) {
   const apart = (i, j) => Math.hypot(xs[i] - xs[j], ys[i] - ys[j]);
   const all = xs.map((_, i) => i);
@@ -17,12 +17,12 @@ function startMap() {
   const context = canvas.getContext("2d");
   const paths = new Map(SHAPES.map((shape) => [shape, new Path2D(shape)]));
   let at = [], current = -1, only = null, printing = false;
-  let view = { zoom: 1, x: 0.5, y: 0.5 }; // the place in the middle of the frame
+  let view = { zoom: 1, x: 0.5, y: 0.5 }; // the position shown in the middle
 
   function project() {
     const width = canvas.clientWidth, height = canvas.clientHeight;
     const extent = Math.min(width, height) - 48;
-    const across = extent * Math.min(1.7, (width - 48) / extent) * view.zoom; // a wide frame may widen the map a little
+    const across = extent * Math.min(1.7, (width - 48) / extent) * view.zoom; // a wide canvas stretches the map a little
     const up = extent * view.zoom;
     at = data.layout.map(([x, y]) => [width / 2 + (x - view.x) * across, height / 2 - (y - view.y) * up]);
     return { across, up };
@@ -54,7 +54,7 @@ function startMap() {
       context.fillStyle = colourOf(group, ink);
       context.fill(path);
       if (faint) return;
-      context.globalAlpha = 0.45; // a thin rim in ink: yellow on white needs one
+      context.globalAlpha = 0.45; // a thin outline, without which yellow on white is hard to see
       context.strokeStyle = ink;
       context.lineWidth = 0.18;
       context.stroke(path);
@@ -74,7 +74,7 @@ function startMap() {
     context.fillStyle = ink;
     const width = canvas.clientWidth, height = canvas.clientHeight, taken = [];
     const ranked = (list, share) => [...list].sort((a, b) => a - b)[Math.floor(share * (list.length - 1))];
-    // The larger groups first; a name that finds no room of its own is left to the legend.
+    // Larger groups first; a name that would overlap another is shown in the legend only.
     for (const [group, marks] of [...middles].sort(([a], [b]) => ORDERS.size(a, b))) {
       const [xs, ys, least, most] = marks[0].length < FEW ? [...together(...marks), 0, 1] : [...marks, 0.04, 0.96];
       const name = visible(nameOf(group)), middle = ranked(xs, 0.5);
@@ -83,7 +83,7 @@ function startMap() {
       const x = Math.max(half, Math.min(width - half, middle));
       const free = (y) => middle > 0 && middle < width && y > 10 && y < height - 10
         && !taken.some((box) => Math.abs(box.x - x) < box.half + half && Math.abs(box.y - y) < 17);
-      const y = [ranked(ys, least) - 16, ranked(ys, most) + 16, ranked(ys, 0.5)].find(free); // above, below, upon
+      const y = [ranked(ys, least) - 16, ranked(ys, most) + 16, ranked(ys, 0.5)].find(free); // above, below, on top
       if (y === undefined) continue;
       taken.push({ x, y, half });
       context.strokeText(short, x, y);
@@ -100,8 +100,8 @@ function startMap() {
     const face = hasPicture ? tile(image, 72) : inGroup ? cut("means", data.labels[image], tileWidth(72), "mean") : null;
     hover.replaceChildren(...(face ? [face] : []), make("div", {},
       make("strong", {}, visible(nameOf(group))), fileName(data.names[image]),
-      inGroup ? make("span", {}, describe(image).sure) : null,
-      inGroup && !hasPicture ? make("span", {}, "shown: its group’s mean") : null));
+      inGroup ? make("span", {}, describe(image).confidence) : null,
+      inGroup && !hasPicture ? make("span", {}, "shown: the mean of its group") : null));
     const [x, y] = at[image];
     ring.style.setProperty("transform", `translate(${x}px, ${y}px)`);
     const flip = x + hover.offsetWidth + 24 > canvas.clientWidth;
@@ -121,7 +121,7 @@ function startMap() {
     return best;
   }
 
-  function look(next) {
+  function setView(next) {
     const zoom = Math.max(1, Math.min(40, next.zoom ?? view.zoom)), room = 0.5 - 0.5 / zoom;
     const inside = (value) => Math.max(0.5 - room, Math.min(0.5 + room, value));
     view = { zoom, x: inside(next.x ?? view.x), y: inside(next.y ?? view.y) };
@@ -140,7 +140,7 @@ function startMap() {
     const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
     drag.moved ||= Math.hypot(dx, dy) > 4;
     const { across, up } = project();
-    if (drag.moved) look({ x: drag.view.x - dx / across, y: drag.view.y + dy / up });
+    if (drag.moved) setView({ x: drag.view.x - dx / across, y: drag.view.y + dy / up });
   });
   canvas.addEventListener("pointerleave", () => show(-1));
   canvas.addEventListener("blur", () => show(-1));
@@ -151,9 +151,9 @@ function startMap() {
     else show(image);
   });
   canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.metaKey) return; // the plain wheel scrolls the page
+    if (!event.ctrlKey && !event.metaKey) return; // the wheel alone scrolls the page
     event.preventDefault();
-    look({ zoom: view.zoom * Math.exp(-event.deltaY / 300) });
+    setView({ zoom: view.zoom * Math.exp(-event.deltaY / 300) });
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
     const direction = DIRECTIONS[event.key];
@@ -165,12 +165,12 @@ function startMap() {
       if (next !== null) show(next);
     } else if (event.key === "Enter" && current >= 0) openMembers(groupOf(data.labels[current]));
     else if (event.key === "Escape") show(-1);
-    else if (event.key === "+" || event.key === "=") look({ zoom: 1.6 * view.zoom, ...middleOf(current) });
-    else if (event.key === "-") look({ zoom: view.zoom / 1.6 });
+    else if (event.key === "+" || event.key === "=") setView({ zoom: 1.6 * view.zoom, ...middleOf(current) });
+    else if (event.key === "-") setView({ zoom: view.zoom / 1.6 });
   });
   const middleOf = (image) => (image < 0 ? {} : { x: data.layout[image][0], y: data.layout[image][1] });
-  find("zoom-in").addEventListener("click", () => look({ zoom: 1.6 * view.zoom }));
-  find("zoom-out").addEventListener("click", () => look({ zoom: view.zoom / 1.6 }));
+  find("zoom-in").addEventListener("click", () => setView({ zoom: 1.6 * view.zoom }));
+  find("zoom-out").addEventListener("click", () => setView({ zoom: view.zoom / 1.6 }));
 
   function drawLegend() {
     const point = (group) => { only = group; draw(); };

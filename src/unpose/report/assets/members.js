@@ -1,19 +1,19 @@
-// A group opened: the average of its images and the images themselves, as found and aligned.
+// The dialog of one group: the average of its images and the images themselves, as found and aligned.
 const AT_ONCE = 120, STACKED = 40;
 
 function describe(image) {
   const { angle, x, y, scale, mirrored } = partsOfPose(image);
-  const pose = [`turned ${angle.toFixed(0)}°`, `moved ${x.toFixed(1)}, ${y.toFixed(1)} px`];
+  const pose = [`rotated ${angle.toFixed(0)}°`, `shifted ${x.toFixed(1)}, ${y.toFixed(1)} px`];
   if (Math.abs(scale - 1) > 0.005) pose.push(`scaled ${scale.toFixed(2)}`);
   if (mirrored) pose.push("mirrored");
-  return { sure: `${percent(data.confidences[image])} sure`, pose: pose.join(", ") };
+  return { confidence: `${percent(data.confidences[image])} confidence`, pose: pose.join(", ") };
 }
 
 function memberTile(image, i, reading) {
-  const name = visible(data.names[image]), { sure, pose } = describe(image);
-  const read = () => reading.replaceChildren(fileName(data.names[image]), make("span", {}, ` · ${sure} · ${pose}`));
+  const name = visible(data.names[image]), { confidence, pose } = describe(image);
+  const read = () => reading.replaceChildren(fileName(data.names[image]), make("span", {}, ` · ${confidence} · ${pose}`));
   return make("li", {
-    className: "member", tabIndex: i ? -1 : 0, "aria-label": `${name}, ${sure}, ${pose}`,
+    className: "member", tabIndex: i ? -1 : 0, "aria-label": `${name}, ${confidence}, ${pose}`,
     style: { "--late": `${Math.min(400, 6 * i)}ms` }, on: { focus: read, pointerenter: read },
   }, tile(image, 72));
 }
@@ -25,12 +25,12 @@ function openMembers(group) {
   const reading = make("p", { className: "reading" }, "Point at an image, or move with the arrow keys, to read its name and pose.");
   const list = make("ul", { className: "tiles", "aria-label": "Images of this group" });
   const order = make("select", { on: { change: () => { shown = 0; list.replaceChildren(); more(); } } },
-    make("option", { value: "sure" }, "surest first"), make("option", { value: "unsure" }, "least sure first"));
+    make("option", { value: "high" }, "highest confidence first"), make("option", { value: "low" }, "lowest confidence first"));
   const further = make("button", { type: "button", className: "more", on: { click: () => more() } });
   let shown = 0;
 
   function more() {
-    const ordered = order.value === "sure" ? withPicture : [...withPicture].reverse();
+    const ordered = order.value === "high" ? withPicture : [...withPicture].reverse();
     list.append(...ordered.slice(shown, shown + AT_ONCE).map((image, i) => memberTile(image, shown + i, reading)));
     shown = Math.min(shown + AT_ONCE, ordered.length);
     further.hidden = shown === ordered.length;
@@ -50,14 +50,14 @@ function openMembers(group) {
       make("div", { className: "dialog-lead" }, ...averages, make("div", { className: "dialog-words" },
         make("p", {}, group === NO_GROUP
           ? `${counted(all.length, "image")} that fit${all.length === 1 ? "s" : ""} no group; there is no mean to align to.`
-          : `${counted(all.length, "image")}, ${percent(confidenceOf(group))} sure. ${symmetryNote(group)}`),
+          : `${counted(all.length, "image")}, ${percent(confidenceOf(group))} confidence. ${symmetryNote(group)}`),
         group === NO_GROUP ? null : poseSwitch(),
-        clusters.length > 1 ? make("p", { className: "note" }, "Merged here: each image is aligned to the mean of the group it was found in.") : null)),
+        clusters.length > 1 ? make("p", { className: "note" }, "This group was merged: each image is aligned to the mean of its original group.") : null)),
       make("div", { className: "heading" }, reading, make("label", { className: "choice" }, "Order ", order)),
       list, further,
       rest ? make("p", { className: "note rest" }, `and ${rest.toLocaleString("en")} more without a picture on this page: `,
         make("code", {}, "unpose export RUN --to folders")) : null));
-  steer(list, ".member");
+  moveFocusByArrows(list, ".member");
   list.addEventListener("focusin", (event) => {
     list.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
     event.target.setAttribute("tabindex", "0");
@@ -67,7 +67,7 @@ function openMembers(group) {
   dialog.scrollTop = 0;
 }
 
-// A button to the group before or after this one, in the order of the cards.
+// A button that opens the previous or next group, in the order of the cards.
 function turnTo(group, step, label, sign) {
   const order = [...find("cards").children].map((element) => Number(element.dataset.group));
   const next = order[order.indexOf(group) + step];
@@ -79,10 +79,10 @@ function turnTo(group, step, label, sign) {
 
 function symmetryNote(group) {
   const symmetry = data.clusters[group].symmetry;
-  return symmetry ? `It is symmetric (${symmetry}): several poses are equally right.` : "";
+  return symmetry ? `It is symmetric (${symmetry}), so several poses are equally correct.` : "";
 }
 
-// The blur of the images as found becomes the mean when the switch aligns them.
+// The average of the images: blurred as found, sharp when the switch aligns them.
 function averageOf(cluster) {
   const some = members[cluster].filter((image) => pictured.has(image));
   const step = Math.max(1, some.length / STACKED);

@@ -1,6 +1,6 @@
 // The edited table as CSV and JSON.
 
-// The parts of a pose: a mirror first (x to -x), then a turn (counter-clockwise), a scale, a shift.
+// The parts of a pose in order: mirror (x to -x), rotation (counter-clockwise), scale, shift.
 function partsOfPose(image) {
   const [a, c, x, b, d, y] = data.poses[image];
   const area = a * d - b * c, mirrored = area < 0;
@@ -20,7 +20,7 @@ function rows() {
   });
 }
 
-// A spreadsheet runs a cell that starts like a formula: an apostrophe before it makes it text.
+// Spreadsheets execute cells that start like a formula; an apostrophe in front makes them text.
 function cell(value) {
   if (typeof value !== "string") return String(value);
   const safe = /^[=+\-@\t\r\n]/.test(value) ? `'${value}` : value;
@@ -30,7 +30,7 @@ function cell(value) {
 function csv() {
   const all = rows(), columns = Object.keys(all[0]);
   const lines = [columns.join(","), ...all.map((row) => columns.map((column) => cell(row[column])).join(","))];
-  return `\ufeff${lines.join("\r\n")}\r\n`; // the mark at the start tells spreadsheets that this is UTF-8
+  return `\ufeff${lines.join("\r\n")}\r\n`; // the byte order mark tells spreadsheets that this is UTF-8
 }
 
 function json() {
@@ -45,7 +45,7 @@ function download(text, name, type) {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
   unsaved = false;
-  announce(`${name} holds ${counted(data.names.length, "image")} with your changes.`);
+  announce(`${name} contains ${counted(data.names.length, "image")} with your changes.`);
 }
 
 function startTable() {

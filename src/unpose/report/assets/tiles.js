@@ -1,10 +1,10 @@
-// Pictures cut from the sheets. A tile holds the image as found; its pose is a CSS transform that the switch turns on.
+// Pictures from the sprite sheets. A tile shows the image as found; its pose is a CSS transform that the switch enables.
 const addresses = new Map();
 
 function address(sheet) {
   if (!addresses.has(sheet)) {
     const text = atob(find(`sheet-${sheet}`).textContent);
-    const bytes = Uint8Array.from(text, (sign) => sign.charCodeAt(0));
+    const bytes = Uint8Array.from(text, (character) => character.charCodeAt(0));
     addresses.set(sheet, `url("${URL.createObjectURL(new Blob([bytes], { type: "image/webp" }))}")`);
   }
   return addresses.get(sheet);
@@ -28,10 +28,10 @@ function cut(sheet, index, width, name = "picture") {
 }
 
 const pictured = new Map(data.shown.map((image, position) => [image, position]));
-// Whole pixels, so that what comes below stays sharp.
+// Whole pixels, so that pictures stay sharp.
 const tileWidth = (side) => Math.max(1, Math.round((side * data.image[0]) / Math.max(...data.image)));
 
-// The pose in CSS: both have x to the right and y down from the centre; only the unit of length differs.
+// The pose as a CSS transform. Both have x to the right and y down from the centre; only the unit of length differs.
 function transformOf(image, width) {
   const unit = width / data.image[0];
   const [a, c, x, b, d, y] = data.poses[image];
@@ -51,7 +51,7 @@ function tile(image, side) {
   return make("div", { className: "tile" }, poseable(image, side));
 }
 
-// Layer i at opacity 1/(i + 1) over those below is their plain average, in motion too.
+// Layers with opacity 1/(i + 1) from the bottom up show their average, also while they move.
 function stack(images, side) {
   const layers = images.map((image, i) =>
     make("div", { className: "layer", style: { opacity: `${1 / (i + 1)}` } }, poseable(image, side)));
@@ -60,7 +60,7 @@ function stack(images, side) {
   return make("div", { className: "stack", style: { width: `${width}px`, height: `${height}px` } }, ...layers);
 }
 
-// One switch in several places: all of them, and every tile, follow one attribute of the page.
+// The switch appears in several places; all of them and all tiles follow one attribute of the page.
 let switches = [];
 const forgetSwitches = (inside) => { switches = switches.filter((button) => !inside.contains(button)); };
 
@@ -81,7 +81,7 @@ function poseSwitch() {
   return button;
 }
 
-// The mark of a group: a colour and a shape, so that neither has to be told apart alone.
+// The mark of a group: a colour and a shape, so that groups can be distinguished without colour.
 const SHAPES = [
   "M1 0A1 1 0 1 1-1 0A1 1 0 1 1 1 0Z", "M-.9-.9H.9V.9H-.9Z", "M0-1.15 1.1.85H-1.1Z", "M0-1.25 1.25 0 0 1.25-1.25 0Z",
   "M-.4-1.15H.4V-.4H1.15V.4H.4V1.15H-.4V.4H-1.15V-.4H-.4Z", "M0 1.15 1.1-.85H-1.1Z",
@@ -92,10 +92,10 @@ const shapeOf = (group) => SHAPES[group === NO_GROUP ? 0 : group % SHAPES.length
 function colourOf(group, ink) {
   if (group === NO_GROUP) return "#9a9a9a";
   const colour = data.palette[group % data.palette.length];
-  return colour.some((part) => part > 0) ? `rgb(${colour.join(",")})` : ink; // black would vanish in the dark
+  return colour.some((part) => part > 0) ? `rgb(${colour.join(",")})` : ink; // black would be invisible in the dark theme
 }
 
 function mark(group) {
-  const path = drawn("path", { d: shapeOf(group), fill: colourOf(group, "currentColor") });
-  return drawn("svg", { viewBox: "-1.4 -1.4 2.8 2.8", class: "mark", "aria-hidden": "true" }, path);
+  const path = makeSvg("path", { d: shapeOf(group), fill: colourOf(group, "currentColor") });
+  return makeSvg("svg", { viewBox: "-1.4 -1.4 2.8 2.8", class: "mark", "aria-hidden": "true" }, path);
 }
