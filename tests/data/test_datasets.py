@@ -1,4 +1,4 @@
-"""The loader of labelled images: the same set from every kind of file, clean parts, downloads, and files that lie."""
+"""load: the same set from every format, parts that share no image, downloads, and files with wrong headers."""
 
 import gzip
 import hashlib
@@ -33,7 +33,7 @@ REAL = os.environ.get("UNPOSE_DATA", "")
 
 @pytest.fixture(autouse=True)
 def nowhere_else(tmp_path, monkeypatch):
-    """No data of the machine's own takes part."""
+    """Data sets installed on this machine are not used."""
     monkeypatch.delenv("UNPOSE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -73,7 +73,7 @@ def same(one, other):
     )
 
 
-def test_the_same_set_from_an_archive_from_idx_and_from_packed_idx(small, tmp_path):
+def test_npz_idx_and_gzipped_idx_give_the_same_set(small, tmp_path):
     np.savez(tmp_path / "mnist.npz", **small)
     write_idx(tmp_path / "plain", small, packed=False)
     write_idx(tmp_path / "packed" / "mnist", small, packed=True)  # in a folder of the set's name
@@ -85,7 +85,7 @@ def test_the_same_set_from_an_archive_from_idx_and_from_packed_idx(small, tmp_pa
     assert first.channels == 1
 
 
-def test_validation_is_taken_from_training_and_from_nothing_else(small, tmp_path):
+def test_validation_images_are_taken_from_the_training_images_only(small, tmp_path):
     np.savez(tmp_path / "mnist.npz", **small)
     found = load("mnist", tmp_path)
     assert len(found.train) == 50
@@ -95,7 +95,7 @@ def test_validation_is_taken_from_training_and_from_nothing_else(small, tmp_path
     assert np.array_equal(np.bincount(found.validation.labels), np.ones(10))
 
 
-def test_places_in_their_order(small, tmp_path, monkeypatch):
+def test_folders_are_searched_in_their_order(small, tmp_path, monkeypatch):
     other = small | {"y_test": small["y_test"][::-1].copy()}
     for folder, arrays in (("given", small), ("named", other)):
         (tmp_path / folder).mkdir()
@@ -106,7 +106,7 @@ def test_places_in_their_order(small, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "rotated-mnist", "cifar-10", "patch-camelyon"])
-def test_what_is_missing_is_said_with_the_places_looked_at(name, tmp_path, monkeypatch):
+def test_the_error_for_missing_files_names_files_and_folders(name, tmp_path, monkeypatch):
     monkeypatch.setenv("UNPOSE_DATA", str(tmp_path / "mine"))
     with pytest.raises(MissingDataError, match="looked for") as told:
         load(name, download=False)
@@ -123,7 +123,7 @@ def test_an_unknown_name_lists_the_known_ones():
 # Laws of the parts ---------------------------------------------------------------------------------------------------
 
 
-def test_held_out_parts_share_nothing_and_every_class_is_in_each(rng):
+def test_stratified_parts_are_disjoint_and_each_has_every_class(rng):
     labels = np.concatenate([np.full(count, label) for label, count in enumerate((3, 17, 101))])
     rng.shuffle(labels)
     parts = stratified_split(labels, (0.15, 0.15))
@@ -135,7 +135,7 @@ def test_held_out_parts_share_nothing_and_every_class_is_in_each(rng):
     assert not np.array_equal(parts[1], stratified_split(labels, (0.15, 0.15), random_state=1)[1])
 
 
-def test_copies_of_an_image_are_drawn_together(rng):
+def test_copies_of_an_image_are_in_the_same_part(rng):
     images, labels = rng.random((40, 5, 7)), np.arange(40) % 2
     copies = rng.integers(40, size=25)
     whole = Split(np.concatenate([images, images[copies]]), np.concatenate([labels, labels[copies]]))
@@ -151,7 +151,7 @@ def test_copies_of_an_image_are_drawn_together(rng):
         random_split(Split(images[[0, 2, 4, 1, 1, 1]], np.array([0, 0, 0, 1, 1, 1])), (0.15, 0.15), ("cat", "dog"))
 
 
-def test_parts_that_are_given_lose_what_an_earlier_part_has(rng):
+def test_given_parts_lose_images_that_an_earlier_part_has(rng):
     images, labels = rng.random((12, 5, 7)), np.arange(12) % 2
     train, validation, test = (Split(images[n], labels[n]) for n in ([0, 1, 2, 3], [3, 4, 5], [6, 0, 5, 7]))
     found = without_shared_images(Dataset("made", "here", ("cat", "dog"), train, validation, test, ("read",)))
@@ -168,12 +168,12 @@ def test_parts_that_are_given_lose_what_an_earlier_part_has(rng):
         without_shared_images(Dataset("made", "here", ("cat", "dog"), train, validation, train))
 
 
-def test_an_image_is_known_again_by_its_mark_and_no_other_is_taken_for_it(rng):
+def test_fingerprints_recognise_an_image_and_no_other(rng):
     images = rng.random((700, 7, 11, 3), dtype=np.float32)
     found = image_fingerprints(images)
     assert len(set(found)) == len(found) == 700
     assert {len(mark) for mark in found} == {6}
-    assert image_fingerprints(images[500:501]) == found[500:501]  # whatever stands beside it
+    assert image_fingerprints(images[500:501]) == found[500:501]  # whatever other images there are
     noise = np.float32(6e-8) * rng.choice(np.float32([-1, 1]), images.shape)
     again = image_fingerprints(images + noise)  # the last bit of every pixel, as another machine may compute it
     assert np.mean([one == other for one, other in zip(found, again, strict=True)]) > 0.98
@@ -182,17 +182,17 @@ def test_an_image_is_known_again_by_its_mark_and_no_other_is_taken_for_it(rng):
     assert not set(found) & set(image_fingerprints(images / 2))
     square = images[..., :7, 0]
     assert not set(image_fingerprints(square)) & set(image_fingerprints(square.transpose(0, 2, 1)))
-    assert image_fingerprints(np.full((1, 5, 7), np.inf))  # others refuse it
+    assert image_fingerprints(np.full((1, 5, 7), np.inf))  # rejected elsewhere
 
 
-def test_a_dot_is_known_by_its_place_and_an_empty_image_is_one_too():
+def test_fingerprints_tell_positions_of_a_dot_apart_and_equal_empty_images():
     dots = np.zeros((35, 5, 7), np.uint8)
     dots[np.arange(35), np.arange(35) // 7, np.arange(35) % 7] = 255
     assert len(set(image_fingerprints(dots))) == 35
     assert len(set(image_fingerprints(np.zeros((3, 5, 7), np.uint8)))) == 1
 
 
-def test_marks_as_text_and_back(rng):
+def test_fingerprints_are_encoded_and_decoded(rng):
     found = set(image_fingerprints(rng.random((53, 5, 7))))
     assert decode_fingerprints(encode_fingerprints(found), "a file") == found
     assert decode_fingerprints(encode_fingerprints(set()), "a file") == set()
@@ -201,7 +201,7 @@ def test_marks_as_text_and_back(rng):
 
 
 @pytest.mark.parametrize("text", [17, None, ["AAAAAAAA"], "AAAA", "AAAAAAA!", "AAAAAAA\u00e9"])
-def test_what_is_no_list_of_marks_is_refused(text):
+def test_a_damaged_list_of_fingerprints_is_rejected(text):
     with pytest.raises(ValueError, match="a file: its list of training images"):
         decode_fingerprints(text, "a file")
 
@@ -210,7 +210,7 @@ def test_rotated_draws_different_images_at_uniform_angles():
     count = 420
     images = np.zeros((count, 29, 29), dtype=np.uint8)
     images[:, 14, 14] = np.arange(count) % 251 + 1  # which image it is
-    images[:, 12:17, 22:27] = 255  # a mark on the right
+    images[:, 12:17, 22:27] = 255  # a square on the right
     labels = np.arange(count)
     parts = rotated(images, labels, counts=(200, 50, 150))
     drawn = np.concatenate([part.labels for part in parts])
@@ -227,12 +227,12 @@ def test_rotated_draws_different_images_at_uniform_angles():
     assert all(np.array_equal(one.images, other.images) for one, other in zip(parts, again, strict=True))
 
 
-def test_rotated_needs_enough():
+def test_rotated_needs_enough_images():
     with pytest.raises(InputError, match="62,000 different images are needed, got 7"):
         rotated(np.zeros((7, 5, 5), np.uint8), np.zeros(7))
 
 
-def test_a_set_refuses_parts_that_do_not_fit_each_other():
+def test_parts_of_different_shapes_or_labels_are_rejected():
     part = Split(np.zeros((4, 5, 7)), np.array([0, 1, 0, 1]))
     with pytest.raises(InputError, match="one class"):
         Dataset("x", "", ("a",), part, part, part)
@@ -247,7 +247,7 @@ def test_a_set_refuses_parts_that_do_not_fit_each_other():
 # Sets with formats of their own --------------------------------------------------------------------------------------
 
 
-def test_the_original_rotated_mnist_is_read_where_it_lies(tmp_path, rng):
+def test_the_original_files_of_rotated_mnist_are_preferred(tmp_path, rng):
     stem = "mnist_all_rotation_normalized_float"
     tables = {"train_valid": rng.random((12, 785)), "test": rng.random((7, 785))}
     for part, table in tables.items():
@@ -316,7 +316,7 @@ def test_real_mnist_becomes_rotated_mnist_under_another_name(real_data, monkeypa
     assert 0.09 < np.bincount(found.train.labels)[3] / 10_000 < 0.12
 
 
-# Folders and archives of one's own -----------------------------------------------------------------------------------
+# Folders and .npz files of the user ----------------------------------------------------------------------------------
 
 
 def picture(path, rng, colour=False):
@@ -337,7 +337,7 @@ def test_a_folder_of_class_folders(tmp_path, rng):
     assert load(str(tmp_path)).name == tmp_path.name
 
 
-def test_a_folder_that_is_divided_already(tmp_path, rng):
+def test_a_folder_with_train_and_test_folders(tmp_path, rng):
     for part, count in (("train", 6), ("val", 2), ("test", 3)):
         for label in ("cat", "dog"):
             for number in range(count):
@@ -367,7 +367,7 @@ def test_a_folder_that_is_divided_already(tmp_path, rng):
         (["notes.txt"], "no image files"),
     ],
 )
-def test_folders_that_cannot_be_learnt_from(files, message, tmp_path, rng):
+def test_folders_that_cannot_be_used_for_training(files, message, tmp_path, rng):
     for name in files:
         if name.endswith(".png"):
             picture(tmp_path / name, rng)
@@ -377,7 +377,7 @@ def test_folders_that_cannot_be_learnt_from(files, message, tmp_path, rng):
         load(tmp_path)
 
 
-def test_an_archive_of_ones_own(tmp_path, small, rng):
+def test_an_npz_file_of_the_user(tmp_path, small, rng):
     path = tmp_path / "cells.npz"
     np.savez(path, x=small["x_train"], y=small["y_train"], class_names=np.array([f"kind {k}" for k in range(10)]))
     found = load(path)
@@ -401,10 +401,10 @@ def test_an_archive_of_ones_own(tmp_path, small, rng):
             load(path)
 
 
-# Files that lie ------------------------------------------------------------------------------------------------------
+# Files with wrong headers --------------------------------------------------------------------------------------------
 
 
-def test_pickled_objects_are_refused(tmp_path, small):
+def test_pickled_objects_are_rejected(tmp_path, small):
     np.savez(tmp_path / "mnist.npz", **small | {"y_train": np.array([print] * 60, dtype=object)})
     with pytest.raises(InputError, match="not unpickled"):
         load("mnist", tmp_path)
@@ -419,19 +419,19 @@ def test_pickled_objects_are_refused(tmp_path, small):
         (b"\0\0\x07\x01\0\0\0\x01a", "not an IDX"),
         (idx(np.zeros((3, 5), np.uint8))[:-1], "fewer or more"),
         (idx(np.zeros((3, 5), np.uint8)) + b"x", "fewer or more"),
-        # Without mtime the bytes, and so the test's name, would change from second to second.
+        # Without mtime the bytes, and so the name of the test, would depend on the time.
         (gzip.compress(idx(np.zeros((3, 5), np.uint8)), mtime=0)[:-9], "train-images"),
     ],
     ids=["empty", "cut header", "huge", "other type", "a byte short", "a byte over", "cut gzip"],
 )
-def test_idx_files_that_are_none(content, message, tmp_path, small):
+def test_damaged_idx_files_are_rejected(content, message, tmp_path, small):
     write_idx(tmp_path, small, packed=False)
     (tmp_path / "train-images-idx3-ubyte").write_bytes(content)
     with pytest.raises(InputError, match=message):
         load("mnist", tmp_path)
 
 
-def test_a_table_of_other_columns(tmp_path):
+def test_a_table_with_a_wrong_number_of_columns_is_rejected(tmp_path):
     stem = "mnist_all_rotation_normalized_float"
     for part in ("train_valid", "test"):
         (tmp_path / f"{stem}_{part}.amat").write_text("1 2 3\n4 5 6\n")
@@ -493,7 +493,7 @@ def test_a_download_is_checked_kept_and_not_repeated(home, small, tmp_path):
     assert same(first, load("mnist", tmp_path / "data"))
 
 
-def test_without_a_root_it_goes_to_the_cache(home, tmp_path):
+def test_downloads_go_to_the_cache_by_default(home, tmp_path):
     load("mnist")
     assert (tmp_path / "cache" / "unpose" / "mnist" / home[0].name).is_file()
 
@@ -515,6 +515,6 @@ def test_a_download_that_goes_wrong_leaves_nothing(damage, home, tmp_path):
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_no_server_at_all(tmp_path):
+def test_an_unreachable_server_gives_a_clear_error(tmp_path):
     with pytest.raises(InputError, match="by other means"):
         download(Remote("http://127.0.0.1:9/x.gz", "0" * 64, 5), tmp_path)

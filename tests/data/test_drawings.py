@@ -1,4 +1,4 @@
-"""Laws of the three drawings: placed, inside the disc, without symmetry, the same at every size."""
+"""The three drawings are centred, inside a disc, without symmetry, and the same at every size."""
 
 from collections.abc import Callable
 
@@ -40,7 +40,7 @@ def test_default_size_is_64_and_drawing_is_deterministic(draw: Drawing) -> None:
 
 @every_drawing
 @every_size
-def test_nothing_but_black_outside_the_disc(draw: Drawing, size: int) -> None:
+def test_everything_outside_the_disc_is_black(draw: Drawing, size: int) -> None:
     image = draw(size)
     outside = np.hypot(*_offsets(size)) > 0.36 * size
     assert (image[outside] ** 2).sum() < 0.01 * (image**2).sum()
@@ -91,6 +91,6 @@ def test_only_the_seven_is_grey() -> None:
 
 
 @every_drawing
-def test_too_small_a_size_is_refused(draw: Drawing) -> None:
+def test_too_small_a_size_is_rejected(draw: Drawing) -> None:
     with pytest.raises(ValueError, match="size must be at least 8"):
         draw(4)

@@ -1,4 +1,4 @@
-"""An input to one array: whatever a folder contains, every file is read or listed, and nothing else happens."""
+"""read_images: whatever a folder contains, every file is read or rejected with a reason, and none is changed."""
 
 import os
 import runpy
@@ -18,13 +18,13 @@ FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
 
 @pytest.fixture
 def picture(rng):
-    """Writes a random grey picture, the same for the same name."""
+    """Writes a random grey image, the same for the same name."""
 
     def write(path, shape=(13, 7), **options):
         path.parent.mkdir(parents=True, exist_ok=True)
         seed = np.frombuffer(os.fsencode(path.name), np.uint8).tolist()
         values = np.random.default_rng(seed).integers(0, 255, shape).astype(np.uint8)
-        with path.open("wb") as file:  # names of any bytes, which Pillow's own opening would try to print
+        with path.open("wb") as file:  # names of arbitrary bytes, which Pillow cannot open by itself
             Image.fromarray(values).save(file, format="PNG", **options)
         return values
 
@@ -58,7 +58,7 @@ def test_one_folder_per_class_gives_labels(tmp_path, picture):
     assert read_images(tmp_path).labels is None
 
 
-def test_folders_of_one_image_each_or_a_single_folder_are_no_classes(tmp_path, picture):
+def test_folders_of_one_image_each_or_a_single_folder_give_no_labels(tmp_path, picture):
     for name in ("a/1.png", "a/2.png"):
         picture(tmp_path / "single" / name)
     for name in ("a/1.png", "b/2.png", "c/3.png"):
@@ -67,7 +67,7 @@ def test_folders_of_one_image_each_or_a_single_folder_are_no_classes(tmp_path, p
     assert read_images(tmp_path / "each").labels is None
 
 
-def test_what_real_folders_contain(tmp_path, picture, rng):
+def test_a_folder_with_images_and_other_files(tmp_path, picture, rng):
     for name in ("good1.png", "good2.png"):
         picture(tmp_path / name)
     whole = (tmp_path / "good1.png").read_bytes()
@@ -158,7 +158,7 @@ def test_too_few(tmp_path, picture):
     assert "and 2 more" in str(caught.value)
 
 
-def test_the_budget_is_kept_before_anything_is_read(tmp_path):
+def test_the_memory_budget_is_checked_before_anything_is_read(tmp_path):
     stack = np.zeros((1000, 61, 59), np.uint8)
     np.save(tmp_path / "a.npy", stack)
     with pytest.raises(InputError, match=r"declares 1,000 images that take 13.7 MiB.*budget of 8.0 MiB"):
@@ -187,7 +187,7 @@ def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, pict
     assert time.perf_counter() - start < 5
 
 
-def test_a_picture_too_large_for_the_budget_says_what_to_do(tmp_path, picture):
+def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, picture):
     for name in ("1.png", "2.png", "large.png"):
         picture(tmp_path / name)
     large = bytearray((tmp_path / "large.png").read_bytes())
@@ -223,7 +223,7 @@ def test_mixed_sizes_on_one_canvas(tmp_path, picture):
     assert read_images(tmp_path, size=20).images.shape == (4, 20, 20)
 
 
-def test_colour_only_where_an_image_truly_is_coloured(tmp_path, rng):
+def test_colour_only_if_an_image_is_coloured(tmp_path, rng):
     grey = rng.integers(0, 255, (13, 7)).astype(np.uint8)
     Image.fromarray(grey).save(tmp_path / "a.png")
     Image.fromarray(np.repeat(grey[..., None], 3, axis=-1)).save(tmp_path / "b.png")
@@ -246,7 +246,7 @@ def test_constant_images_are_kept(tmp_path):
     assert (read_images(tmp_path / "a.npy").images == 5).all()
 
 
-def test_a_stack_traces_back_to_its_frames(tmp_path, rng):
+def test_names_and_frame_numbers_of_a_stack(tmp_path, rng):
     stack = rng.random((5, 13, 7)).astype(np.float32)
     stack[2, 0, 0] = np.nan
     np.save(tmp_path / "a.npy", stack)
@@ -261,7 +261,7 @@ def test_a_stack_traces_back_to_its_frames(tmp_path, rng):
     np.testing.assert_array_equal(read_images(tmp_path / "b.tif").images, stack[kept])
 
 
-def test_one_array_of_several_by_name(tmp_path, rng):
+def test_an_array_is_selected_by_its_name(tmp_path, rng):
     first, second = rng.random((5, 13, 7)), rng.random((3, 13, 7))
     np.savez(tmp_path / "a.npz", x_train=first, x_test=second)
     with pytest.raises(InputError, match="FILE::NAME"):
@@ -269,7 +269,7 @@ def test_one_array_of_several_by_name(tmp_path, rng):
     np.testing.assert_allclose(read_images(f"{tmp_path / 'a.npz'}::x_test").images, second, atol=1e-6)
 
 
-def test_star_picks_and_orders_particles(tmp_path, rng):
+def test_a_star_file_selects_and_orders_images(tmp_path, rng):
     mrcfile = pytest.importorskip("mrcfile", reason="mrcfile, of the extra em, is not installed")
     job = tmp_path / "Extract" / "job1"
     job.mkdir(parents=True)
@@ -296,7 +296,7 @@ def test_star_picks_and_orders_particles(tmp_path, rng):
         read_images(job / "empty.star")
 
 
-def test_zarr_stands_in_a_folder_as_one_file(tmp_path, picture, rng):
+def test_a_zarr_folder_inside_a_folder_is_one_file(tmp_path, picture, rng):
     zarr = pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
     picture(tmp_path / "a.png")
     array = zarr.create_array(tmp_path / "b.zarr", shape=(3, 13, 7), chunks=(1, 13, 7), dtype="f4")
@@ -319,7 +319,7 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path, picture):
     assert {stage for stage, _, _ in seen} == {"headers", "images"}
 
 
-def test_interrupting_passes(tmp_path, picture):
+def test_keyboard_interrupts_are_not_swallowed(tmp_path, picture):
     for k in range(3):
         picture(tmp_path / f"{k}.png")
 
@@ -337,7 +337,7 @@ def test_real_arrays(real_data):
     assert 0 <= found.images.min() < found.images.max() <= 1
 
 
-def test_mutated_files_are_read_or_listed(tmp_path):
+def test_damaged_files_are_read_or_rejected(tmp_path):
     fuzz = runpy.run_path(str(FUZZ))
     counts = fuzz["run"](400, seed=11, folder=tmp_path, batch=400)
     assert read_images(tmp_path / "good").rejected == [], "the files before they were mutated"
@@ -347,7 +347,7 @@ def test_mutated_files_are_read_or_listed(tmp_path):
     assert sum(row["listed"] for row in counts.values()) > 100
 
 
-def test_a_stack_of_no_images_is_listed(tmp_path):
+def test_an_empty_stack_is_rejected(tmp_path):
     np.save(tmp_path / "none.npy", np.zeros((0, 9, 9), np.float32))
     np.save(tmp_path / "some.npy", np.random.default_rng(0).random((3, 9, 9)))
     found = read_images(tmp_path)

@@ -9,7 +9,7 @@ from unpose.data.experiments import blobs, three_classes, threes
 from unpose.images import warp
 
 
-def test_the_poses_are_the_truth(rng):
+def test_warping_by_the_poses_gives_the_copies(rng):
     images = rng.random((3, 9, 11, 2)).astype(np.float32)
     copies = posed(images, "similarity", copies=2, shape=(15, 15), random_state=4, max_shift=1.0)
     assert copies.images.shape == (6, 15, 15, 2)
@@ -19,7 +19,7 @@ def test_the_poses_are_the_truth(rng):
         np.testing.assert_allclose(image, again[0].movedim(0, -1).numpy(), atol=1e-5)
 
 
-def test_seeds_decide(rng):
+def test_the_seed_determines_the_copies(rng):
     images = rng.random((2, 5, 5))
     first, same, other = (posed(images, random_state=seed).poses for seed in (1, 1, 2))
     assert np.array_equal(first, same)
@@ -28,12 +28,12 @@ def test_seeds_decide(rng):
     assert np.array_equal(first, from_generator)
 
 
-def test_refuses_no_copies(rng):
+def test_zero_copies_are_rejected(rng):
     with pytest.raises(ValueError, match="copies"):
         posed(rng.random((2, 5, 5)), copies=0)
 
 
-def test_the_papers_data():
+def test_the_data_of_the_papers_figures():
     assert blobs(3).points.shape == (300, 2)
     drawn = three_classes(3)
     assert drawn.points.shape == (18, 64, 64, 3)

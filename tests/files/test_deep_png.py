@@ -50,7 +50,7 @@ def filtered(samples, filters):
 
 
 def png(samples, colour_type, filters=(NO_FILTER,), interlaced=False, more=b"", pieces=1):
-    """A 16-bit PNG of samples (h, w, c), written from the norm and with no library."""
+    """A 16-bit PNG of samples (h, w, c), written according to the specification, without a library."""
     height, width = samples.shape[:2]
     if interlaced:
         parts = [samples[top::down, left::across] for top, left, down, across in PASSES]
@@ -120,7 +120,7 @@ def test_png_keeps_every_bit_whatever_its_filters(tmp_path, rng, filters, interl
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "adam7"])
 @pytest.mark.parametrize("colour_type", [GREY_ALPHA, COLOUR_ALPHA], ids=["grey", "colour"])
 @pytest.mark.parametrize("bright", [True, False], ids=["bright", "dark"])
-def test_transparency_of_16_bits_lies_on_the_same_grounds_as_that_of_8(tmp_path, rng, colour_type, bright, interlaced):
+def test_16_bit_alpha_is_blended_like_8_bit_alpha(tmp_path, rng, colour_type, bright, interlaced):
     samples = noise(rng, CHANNELS[colour_type])
     if not bright:
         samples[..., :-1] //= 8
@@ -130,7 +130,7 @@ def test_transparency_of_16_bits_lies_on_the_same_grounds_as_that_of_8(tmp_path,
 
 
 @pytest.mark.parametrize("colour_type", [GREY, COLOUR], ids=["grey", "colour"])
-def test_one_colour_that_stands_for_transparent(tmp_path, rng, colour_type):
+def test_a_colour_that_stands_for_transparent(tmp_path, rng, colour_type):
     samples = 40000 + noise(rng, CHANNELS[colour_type]) // 4
     key = samples[5, 3].copy()
     samples[5, 4] = key
@@ -144,7 +144,7 @@ def test_one_colour_that_stands_for_transparent(tmp_path, rng, colour_type):
 
 
 @pytest.mark.parametrize("turn", range(1, 9))
-def test_png_of_16_bits_is_turned_as_its_exif_says(tmp_path, rng, turn):
+def test_16_bit_png_is_turned_as_its_exif_orientation_says(tmp_path, rng, turn):
     upright = noise(rng, 3)
     stored = {
         1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.swapaxes(0, 1),
@@ -157,7 +157,7 @@ def test_png_of_16_bits_is_turned_as_its_exif_says(tmp_path, rng, turn):
 
 
 @pytest.mark.parametrize("colour_type", [COLOUR, COLOUR_ALPHA, GREY_ALPHA], ids=["rgb", "rgba", "la"])
-def test_large_ones_come_smaller_as_boxes_of_pixels(tmp_path, rng, colour_type):
+def test_large_images_are_shrunk_by_averaging_boxes(tmp_path, rng, colour_type):
     samples = noise(rng, CHANNELS[colour_type], (59, 83))
     samples[..., :1] |= 32768  # bright: the ground is black
     small = read(tmp_path / "a.png", png(samples, colour_type), side=13)
@@ -169,7 +169,7 @@ def test_large_ones_come_smaller_as_boxes_of_pixels(tmp_path, rng, colour_type):
     np.testing.assert_allclose(small if small.ndim == 3 else small[..., None], boxes, atol=1e-6)
 
 
-def test_another_programs_png_of_16_bits(tmp_path, rng):
+def test_16_bit_png_agrees_with_the_same_image_at_8_bits(tmp_path, rng):
     """The same picture as a PNG by Pillow at 8 bits, whose samples are those of 16 with both bytes equal."""
     small = rng.integers(0, 256, (13, 7, 4)).astype(np.uint8)
     Image.fromarray(small).save(tmp_path / "8.png")
@@ -194,7 +194,7 @@ def test_damaged_png_of_16_bits(tmp_path, rng, interlaced):
     assert rejection(tmp_path / "sum.png", bytes(header_sum))
 
 
-def test_sizes_that_lie_or_are_beyond_all_bounds(tmp_path, rng):
+def test_wrong_and_excessive_sizes_are_rejected(tmp_path, rng):
     whole = bytearray(png(noise(rng, 3), COLOUR))
     for width, height in ((2**31 - 1, 2**31 - 1), (PIXEL_LIMIT // 9000 + 1, 9000), (0, 13), (7, 0), (9000, 13), (1, 1)):
         whole[16:24] = struct.pack(">II", width, height)
@@ -202,7 +202,7 @@ def test_sizes_that_lie_or_are_beyond_all_bounds(tmp_path, rng):
         assert rejection(tmp_path / "a.png", bytes(whole))
 
 
-def test_pixels_that_unpack_to_more_than_was_declared_are_not_unpacked(tmp_path, rng):
+def test_data_beyond_the_declared_pixels_are_not_decompressed(tmp_path, rng):
     """A bomb behind an honest picture: 160 MB of zeros after the last row."""
     import resource
 

@@ -1,4 +1,4 @@
-"""One file to frames: values and orientation of every kind, and what is refused with which reason."""
+"""Frames of one file: values and orientation in every format, and which files are rejected for which reason."""
 
 import io
 import struct
@@ -8,11 +8,12 @@ import zlib
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from unpose.files import UnreadableError, decoder_limits, read_frames, read_header
 from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, printable_name
-from unpose.images import choose_canvas, onto_canvas
+from unpose.images import onto_canvas
 
 GREY = (np.arange(13 * 7).reshape(13, 7) * 2).astype(np.uint8)  # (13, 7), no two rows or columns alike
 DEEP = (np.arange(13 * 7).reshape(13, 7) * 700).astype(np.uint16)
@@ -36,8 +37,8 @@ def only(path, side=4096, **options):
     return frame
 
 
-def refused(path, side=4096, **options):
-    """The reason for which a file or its only frame is refused: one printable line."""
+def rejection(path, side=4096, **options):
+    """Why a file or its only frame is rejected: one printable line."""
     with decoder_limits():
         try:
             read_header(path, side, **options)
@@ -92,8 +93,7 @@ def test_floats_and_signed_integers_stay_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.float16, np.float32, np.float64])
-def test_colour_tiff_keeps_its_depth_with_tifffile(tmp_path, kind):
-    tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra formats, is not installed")
+def test_colour_tiff_keeps_its_depth(tmp_path, kind):
     deep = np.stack([DEEP, DEEP[::-1], DEEP[:, ::-1]], axis=-1).astype(kind)
     scale = 65535 if kind == np.uint16 else 1
     for planes in ("contig", "separate"):
@@ -115,7 +115,7 @@ def test_cmyk(tmp_path):
     np.testing.assert_allclose(only(tmp_path / "a.tiff"), COLOUR / 255, atol=2 / 255)
 
 
-def test_a_dark_shape_cut_out_of_nothing_lies_on_white_a_bright_one_on_black(tmp_path):
+def test_transparent_images_with_dark_content_are_blended_over_white_others_over_black(tmp_path):
     shape = np.zeros((13, 7), bool)
     shape[4:9, 2:5] = True
     for ink, ground in ((10, 1.0), (200, 0.0)):
@@ -141,7 +141,7 @@ def test_transparent_grey_and_palettes(tmp_path):
 @pytest.mark.parametrize("turn", range(1, 9))
 def test_exif_orientation(tmp_path, ending, turn):
     upright = np.kron(GREY, np.ones((8, 8), np.uint8))
-    # What the camera stored, so that turning it as the note says gives the upright picture: inverses of EXIF's eight.
+    # What the camera stored: the inverses of the eight EXIF orientations, applied to the upright image.
     stored = {
         1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1], 5: upright.T,
         6: np.rot90(upright, 1), 7: np.rot90(upright, 2).T, 8: np.rot90(upright, -1),
@@ -170,13 +170,13 @@ def test_an_animation_is_its_first_frame_and_a_tiff_is_all_its_pages(tmp_path):
     assert set(dict(read_frames(tmp_path / "a.tiff", 64, wanted={1, 3}))) == {1, 3}
 
 
-def test_content_decides_and_not_the_name(tmp_path):
+def test_the_format_is_recognised_by_content_not_by_name(tmp_path):
     for stored, named in (("png", "jpg"), ("tiff", "png"), ("bmp", "mrc"), ("png", "npy")):
         path = write(tmp_path / f"{stored}.{named}", GREY, form=stored.upper())
         np.testing.assert_allclose(only(path), GREY / 255, atol=1e-6)
 
 
-def test_a_large_picture_comes_smaller_and_means_the_same(tmp_path, rng):
+def test_a_large_image_is_shrunk_and_keeps_its_content(tmp_path, rng):
     coarse = rng.random((11, 13)).astype(np.float32)
     large = (np.kron(coarse, np.ones((64, 64))) * 255).astype(np.uint8)  # (704, 832)
     for ending in ("png", "jpg"):
@@ -189,7 +189,7 @@ def test_a_large_picture_comes_smaller_and_means_the_same(tmp_path, rng):
         assert abs(small.mean() - coarse.mean()) < 0.01
 
 
-# What is refused -----------------------------------------------------------------------------------------------------
+# Rejected files ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "tiff", "bmp", "gif", "webp", "ppm"])
@@ -198,19 +198,19 @@ def test_cut_short(tmp_path, ending, rng):
     whole = write(tmp_path / f"whole.{ending}", noise).read_bytes()
     for share in (0.9, 0.5, 0.1):
         (tmp_path / f"cut.{ending}").write_bytes(whole[: int(len(whole) * share)])
-        assert refused(tmp_path / f"cut.{ending}")
+        assert rejection(tmp_path / f"cut.{ending}")
 
 
 def test_empty_tiny_and_nonsense(tmp_path, rng):
     (tmp_path / "zero.png").touch()
-    assert refused(tmp_path / "zero.png") == "is empty"
+    assert rejection(tmp_path / "zero.png") == "is empty"
     (tmp_path / "text.png").write_text("no picture")
-    assert "not an image" in refused(tmp_path / "text.png")
+    assert "not an image" in rejection(tmp_path / "text.png")
     (tmp_path / "noise.jpg").write_bytes(rng.bytes(5000))
-    assert refused(tmp_path / "noise.jpg")
-    assert "1 x 1" in refused(write(tmp_path / "one.png", np.zeros((1, 1), np.uint8)))
-    assert "does not exist" in refused(tmp_path / "missing.png")
-    assert "array" in refused(write(tmp_path / "a.png", GREY), key="x")
+    assert rejection(tmp_path / "noise.jpg")
+    assert "1 x 1" in rejection(write(tmp_path / "one.png", np.zeros((1, 1), np.uint8)))
+    assert "does not exist" in rejection(tmp_path / "missing.png")
+    assert "array" in rejection(write(tmp_path / "a.png", GREY), key="x")
 
 
 def declared(path, height, width):
@@ -224,14 +224,14 @@ def declared(path, height, width):
 
 
 @pytest.mark.parametrize("shape", [(14_000, 14_000), (PIXEL_LIMIT // 9000, 9000)])
-def test_a_large_picture_is_no_bomb(tmp_path, shape):
+def test_a_large_image_is_not_a_decompression_bomb(tmp_path, shape):
     with decoder_limits():
         assert read_header(declared(tmp_path / "a.png", *shape), 64).sizes == [shape]
 
 
 @pytest.mark.parametrize("shape", [(PIXEL_LIMIT // 9000 + 1, 9000), (60_000, 70_000), (2**31 - 1, 2**31 - 1)])
-def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path, shape):
-    reason = refused(declared(tmp_path / "bomb.png", *shape))
+def test_decompression_bombs_are_rejected_before_they_are_decoded(tmp_path, shape):
+    reason = rejection(declared(tmp_path / "bomb.png", *shape))
     assert f"{shape[0] * shape[1]:,} pixels" in reason
     assert f"the limit of {PIXEL_LIMIT:,}" in reason
     assert "crop it or scale it down" in reason
@@ -239,7 +239,7 @@ def test_decompression_bombs_are_refused_before_they_are_decoded(tmp_path, shape
 
 
 @pytest.mark.parametrize("limit", [Image.MAX_IMAGE_PIXELS, 12_345, None])
-def test_the_limit_of_pillow_itself_is_as_before_when_the_last_has_read(monkeypatch, limit):
+def test_pillows_limit_is_restored_after_the_last_reader(monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     filters = list(warnings.filters)
     first, second = decoder_limits(), decoder_limits()
@@ -253,14 +253,14 @@ def test_the_limit_of_pillow_itself_is_as_before_when_the_last_has_read(monkeypa
     assert warnings.filters == filters
 
 
-def test_decoders_that_run_programs_or_read_documents_are_never_started(tmp_path):
+def test_decoders_that_run_programs_or_read_documents_are_never_used(tmp_path):
     (tmp_path / "a.png").write_bytes(
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
     )
-    assert "not an image" in refused(tmp_path / "a.png")
+    assert "not an image" in rejection(tmp_path / "a.png")
     for form in ("PCX", "ICO", "TGA", "PDF"):
         Image.fromarray(COLOUR).save(tmp_path / "b.png", format=form)
-        assert "not an image" in refused(tmp_path / "b.png")
+        assert "not an image" in rejection(tmp_path / "b.png")
 
 
 def test_archives_are_not_unpacked(tmp_path):
@@ -270,14 +270,14 @@ def test_archives_are_not_unpacked(tmp_path):
         archive.writestr("a.png", inside.getvalue())
     (tmp_path / "b.png").write_bytes(b"\x1f\x8b" + zlib.compress(inside.getvalue()))
     for name in ("a.npz", "b.png"):
-        assert "archives are not unpacked" in refused(tmp_path / name)
+        assert "archives are not unpacked" in rejection(tmp_path / name)
 
 
-def test_pixels_that_are_not_numbers(tmp_path):
+def test_nan_and_infinite_pixels_are_rejected(tmp_path):
     for bad in (np.nan, np.inf):
         values = np.ones((13, 7), np.float32)
         values[5, 2] = bad
-        assert "NaN or infinite" in refused(write(tmp_path / "a.tiff", values))
+        assert "NaN or infinite" in rejection(write(tmp_path / "a.tiff", values))
 
 
 def test_one_bad_page_costs_only_itself(tmp_path):
@@ -291,19 +291,19 @@ def test_one_bad_page_costs_only_itself(tmp_path):
 
 
 @pytest.mark.parametrize("offset", [8, 9])
-def test_pages_that_lead_in_circles(tmp_path, offset):
+def test_page_chains_that_form_a_loop_are_rejected(tmp_path, offset):
     # One page without tags that names itself, or a place inside itself, as the next one.
     (tmp_path / "a.tif").write_bytes(b"II*\0" + struct.pack("<IHI", 8, 0, offset) + bytes(3))
-    assert refused(tmp_path / "a.tif")
+    assert rejection(tmp_path / "a.tif")
     whole = bytearray(write(tmp_path / "b.tif", GREY).read_bytes())
     (first,) = struct.unpack_from("<I", whole, 4)
     (tags,) = struct.unpack_from("<H", whole, first)
     struct.pack_into("<I", whole, first + 2 + 12 * tags, first)
     (tmp_path / "b.tif").write_bytes(whole)
-    assert "longer than the file" in refused(tmp_path / "b.tif")
+    assert "longer than the file" in rejection(tmp_path / "b.tif")
 
 
-def test_interrupting_passes(tmp_path, monkeypatch):
+def test_keyboard_interrupts_are_not_swallowed(tmp_path, monkeypatch):
     path = write(tmp_path / "a.png", GREY)
 
     def interrupt(*_args, **_options):
@@ -357,21 +357,21 @@ def test_npz_finds_the_images(tmp_path, save, rng):
         found = list(read_frames(tmp_path / f"{name}.npz", 64, key=key))
         assert len(found) == count
         np.testing.assert_allclose(found[1][1], stack[1] / 255, atol=1e-7)
-    reason = refused(tmp_path / "two.npz")
+    reason = rejection(tmp_path / "two.npz")
     assert "'x_train' (5, 13, 7)" in reason
     assert "FILE::NAME" in reason
-    assert "'z'" in refused(tmp_path / "two.npz", key="z")
+    assert "'z'" in rejection(tmp_path / "two.npz", key="z")
 
 
-def test_arrays_that_are_no_images(tmp_path, rng):
+def test_arrays_that_are_not_images_are_rejected(tmp_path, rng):
     np.save(tmp_path / "a.npy", np.arange(5))
-    assert "(5,)" in refused(tmp_path / "a.npy")
+    assert "(5,)" in rejection(tmp_path / "a.npy")
     np.save(tmp_path / "b.npy", np.array(["a", {}], dtype=object), allow_pickle=True)
-    assert "Python objects" in refused(tmp_path / "b.npy")
+    assert "Python objects" in rejection(tmp_path / "b.npy")
     np.save(tmp_path / "c.npy", np.zeros((3, 5, 7), complex))
-    assert "complex" in refused(tmp_path / "c.npy")
+    assert "complex" in rejection(tmp_path / "c.npy")
     np.savez(tmp_path / "d.npz", x=np.array([[None]], dtype=object))
-    assert refused(tmp_path / "d.npz")
+    assert rejection(tmp_path / "d.npz")
     values = rng.random((3, 5, 7))
     values[1, 2, 3] = 1e300  # beyond float32
     np.save(tmp_path / "e.npy", values)
@@ -382,15 +382,15 @@ def test_arrays_that_are_no_images(tmp_path, rng):
     ]
 
 
-def test_a_header_that_promises_more_than_the_file_has(tmp_path):
+def test_headers_that_declare_more_than_the_file_has_are_rejected(tmp_path):
     promise = np.lib.format.header_data_from_array_1_0(np.zeros((1, 1, 1), np.float32)) | {"shape": (10**6, 100, 100)}
     with (tmp_path / "a.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(file, promise)
         file.write(bytes(4000))
-    assert "cut short" in refused(tmp_path / "a.npy")
+    assert "cut short" in rejection(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", (tmp_path / "a.npy").read_bytes())
-    assert "cut short" in refused(tmp_path / "a.npz")
+    assert "cut short" in rejection(tmp_path / "a.npz")
 
 
 def test_mrc(tmp_path, rng):
@@ -405,7 +405,7 @@ def test_mrc(tmp_path, rng):
         np.testing.assert_array_equal(found[3], stack[3].astype(np.float32) / np.float32(scale))
     whole = (tmp_path / "a.mrcs").read_bytes()
     (tmp_path / "cut.mrcs").write_bytes(whole[:-200])
-    assert refused(tmp_path / "cut.mrcs")
+    assert rejection(tmp_path / "cut.mrcs")
 
 
 def test_hdf5(tmp_path, rng):
@@ -420,16 +420,16 @@ def test_hdf5(tmp_path, rng):
     assert len(list(read_frames(tmp_path / "a.h5", 64, key="entry/other"))) == 3
 
 
-def test_hdf5_that_asks_for_too_much_or_leads_out(tmp_path, rng):
+def test_hdf5_files_that_declare_too_much_or_refer_to_other_files_are_rejected(tmp_path, rng):
     h5py = pytest.importorskip("h5py", reason="h5py, of the extra formats, is not installed")
     with h5py.File(tmp_path / "huge.h5", "w") as file:
         file.create_dataset("images", shape=(10**9, 64, 64), dtype="f4", chunks=(1000, 64, 64))
     assert (tmp_path / "huge.h5").stat().st_size < 10_000
-    assert "limit" in refused(tmp_path / "huge.h5")
+    assert "limit" in rejection(tmp_path / "huge.h5")
     np.save(tmp_path / "secret.raw", rng.random((5, 13, 7)))
     with h5py.File(tmp_path / "outside.h5", "w") as file:
         file.create_dataset("images", (2, 5, 7), "f4", external=[(str(tmp_path / "secret.raw"), 0, 2 * 5 * 7 * 4)])
-    assert "other files" in refused(tmp_path / "outside.h5")
+    assert "other files" in rejection(tmp_path / "outside.h5")
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -455,7 +455,7 @@ def test_zarr_never_unpickles(tmp_path):
         ' "compressor": null, "filters": [{"id": "pickle", "protocol": 5}]}'
     )
     (tmp_path / "a" / "0.0.0").write_bytes(b"cos\nmkdir\n(V" + str(tmp_path / "ran").encode() + b"\ntR.")
-    assert "'pickle'" in refused(tmp_path / "a")
+    assert "'pickle'" in rejection(tmp_path / "a")
     assert not (tmp_path / "ran").exists()
 
 
@@ -463,65 +463,20 @@ def test_zarr_never_unpickles(tmp_path):
     ("module", "content", "extra"),
     [("mrcfile", bytes(208) + b"MAP " + bytes(900), "em"), ("h5py", b"\x89HDF\r\n\x1a\n" + bytes(90), "formats")],
 )
-def test_a_missing_extra_is_named(tmp_path, monkeypatch, module, content, extra):
+def test_the_error_for_a_missing_library_names_the_extra(tmp_path, monkeypatch, module, content, extra):
     monkeypatch.setitem(__import__("sys").modules, module, None)  # as if it were not installed
     (tmp_path / "a.dat").write_bytes(content)
-    assert f"pip install unpose[{extra}]" in refused(tmp_path / "a.dat")
+    assert f"pip install unpose[{extra}]" in rejection(tmp_path / "a.dat")
 
 
-# Canvas --------------------------------------------------------------------------------------------------------------
-
-
-def test_the_rule_of_the_canvas():
-    assert choose_canvas([(31, 17)] * 3)[0] == (31, 17)
-    assert choose_canvas([(310, 170)] * 3)[0] == (128, 70)
-    assert choose_canvas([(310, 170)] * 3, size=310)[0] == (310, 170)
-    assert choose_canvas([(31, 17), (17, 31), (20, 5)])[0] == (31, 31)
-    assert choose_canvas([(900, 17), (17, 800), (20, 5)])[0] == (128, 128)
-    assert choose_canvas([(31, 17), (17, 31)], size=64)[0] == (64, 64)
-    assert "median of its border" in choose_canvas([(31, 17), (17, 31)])[1]
-
-
-def test_a_frame_that_fits_is_not_touched(rng):
-    frame = rng.random((13, 7), dtype=np.float32)
-    assert onto_canvas(frame, (13, 7)) is frame
-
-
-def test_padding_is_the_median_of_the_border_and_the_aspect_stays(rng):
-    frame = np.full((10, 30, 3), (0.2, 0.4, 0.9), np.float32)
-    frame[3:7, 10:20] = rng.random((4, 10, 3))
-    canvas = onto_canvas(frame, (30, 30))
-    np.testing.assert_array_equal(canvas[10:20], frame)
-    np.testing.assert_array_equal(canvas[:10], np.broadcast_to(np.float32((0.2, 0.4, 0.9)), (10, 30, 3)))
-
-
-def test_shrinking_does_not_alias():
-    # A checkerboard of single pixels has mean one half everywhere; without antialiasing it would come out black or
-    # white, or as a moiré.
-    board = (np.indices((121, 121)).sum(0) % 2).astype(np.float32)
-    small = onto_canvas(board, (30, 30))
-    assert np.abs(small[3:-3, 3:-3] - 0.5).max() < 0.03
-    picked = board[::4, ::4][:30, :30]
-    assert np.abs(picked - 0.5).max() == 0.5
-
-
-def test_scaling_keeps_the_centre_and_the_range(rng):
-    frame = rng.random((16, 24), dtype=np.float32)
-    frame[0, 0], frame[5, 5] = 0, 1
-    for shape in ((48, 72), (8, 12)):
-        scaled = onto_canvas(frame, shape)
-        assert scaled.shape == shape
-        assert scaled.min() >= 0
-        assert scaled.max() <= 1
-        np.testing.assert_allclose(onto_canvas(frame[:, ::-1], shape), scaled[:, ::-1], atol=1e-6)
-        np.testing.assert_allclose(onto_canvas(frame[::-1], shape), scaled[::-1], atol=1e-6)
+# Frames --------------------------------------------------------------------------------------------------------------
 
 
 def test_luminance_of_grey_is_grey():
     assert abs(LUMINANCE.sum() - 1) < 1e-6
 
 
-def test_names_are_printable_and_stay_apart():
+def test_printable_names_are_printable_and_distinct():
     names = ["a\nb", "a\\nb", "a\x1b[31m", "a\udcff", "a\\xff", "\u202egpj", "q\"u'o<script>te", "é", "日本"]
     shown = [printable_name(name) for name in names]
     assert all(name.isprintable() for name in shown)
