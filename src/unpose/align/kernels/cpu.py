@@ -32,8 +32,8 @@ class ImagePairs(Pixels):
         shape = self.mask.shape
         return gauss_newton_cpu.refine(
             self, moving, fixed, poses, group.generators, refine.velocity(group, pixel_grid(shape)),
-            contrast=photometry.CONTRASTS.index(contrast), unit=refine.step_units(group, shape), pull=group.priors,
-            n_steps=n_steps, at_rest=tuple(tolerance),
+            contrast=photometry.CONTRASTS.index(contrast), step_units=refine.step_units(group, shape),
+            priors=group.priors, n_steps=n_steps, tolerance=tuple(tolerance),
             bounds=(bounds.max_angle, bounds.max_shift, math.log(bounds.max_scale)),
         )  # fmt: skip
 

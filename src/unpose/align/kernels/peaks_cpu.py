@@ -1,12 +1,15 @@
-"""The highest peaks along the angle, for given pairs on the CPU, compiled: the scores of a pair never leave the cache.
+"""The best few poses of given pairs on the CPU: the highest local maxima of the score along the angle.
 
-The same answer as :func:`unpose.align.coarse.local_maxima` of :func:`unpose.align.coarse.all_scores`, which remain the
-oracle and serve every other device.
+Gives the same result as ``local_maxima`` of ``all_scores`` in :mod:`unpose.align.kernels.reference`. For each pair it
+computes the cross spectrum of every view (see :mod:`unpose.align.kernels.search_cpu`), the scores of all angles from
+it, and the maximum over the views that differ only in shift. The result is one curve of scores over the angle for each
+scale and mirror image, in which the local maxima are found. All arrays of a pair stay in the cache; each pair is
+computed by one thread in a fixed order.
 """
 
 import numpy as np
 
-from unpose.align.kernels.pixels_cpu import summing
+from unpose.align.kernels.pixels_cpu import compiled_sum
 from unpose.compiled import compiled
 
 
@@ -16,109 +19,126 @@ def peaks(
     starts: np.ndarray,
     angles: np.ndarray,
     n_shifts: int,
-    circle: bool,
+    full_circle: bool,
     count: int,
 ) -> np.ndarray:
-    """views (p, V, C), for each of them fixed (p, m, C) complex64, angles (A,) -> grid points (p, m, count) int64."""
+    """views (p, V, C), fixed (p, m, C) complex64, starts (K + 1,), angles (A,) -> grid points (p, m, count) int64.
+
+    Fixed images ``fixed[p]`` are compared with ``views[p]``. A grid point is ``view * A + angle``.
+    """
     n_frequencies = len(starts) - 1
-    # Half a turn changes the sign of odd frequencies alone: on a whole circle, the sums of even and of odd frequencies
-    # serve two angles each. Each kind is filled up to whole fours, with frequencies that are nowhere.
-    kinds = [[*range(odd, n_frequencies, 2)] for odd in (0, 1)]
-    order = np.concatenate([np.array(kind + [-1] * (-len(kind) % 4), np.int64) for kind in kinds])
-    paired = circle and len(angles) % 2 == 0
-    phases = np.outer(order, angles[: len(angles) // 2] if paired else angles)
-    turns = np.stack([np.cos(phases), np.sin(phases)], axis=1).astype(np.float32)  # (K, 2, A or A / 2)
+    # Half a turn changes the sign of the odd frequencies only. On a full circle, the sums over even and over odd
+    # frequencies therefore serve two angles each. Both lists are padded to multiples of four with empty frequencies.
+    by_parity = [[*range(parity, n_frequencies, 2)] for parity in (0, 1)]
+    padded = [frequencies + [-1] * (-len(frequencies) % 4) for frequencies in by_parity]
+    order = np.array(padded[0] + padded[1], np.int64)
+    pairs_angles = full_circle and len(angles) % 2 == 0
+    phases = np.outer(order, angles[: len(angles) // 2] if pairs_angles else angles)
+    cos_sin = np.stack([np.cos(phases), np.sin(phases)], axis=1).astype(np.float32)  # (K, 2, A or A / 2)
     out = np.empty((*fixed.shape[:2], count), np.int64)
     parts = np.ascontiguousarray(np.stack([views.real, views.imag]).transpose(1, 0, 3, 2))  # (p, 2, C, V)
-    n_even = len(kinds[0]) + -len(kinds[0]) % 4
-    _peaks(parts, fixed.view(np.float32).reshape(*fixed.shape, 2), starts, order, n_even, turns, n_shifts, circle,
-           paired, out)  # fmt: skip
+    _find_peaks(parts, fixed.view(np.float32).reshape(*fixed.shape, 2), starts, order, len(padded[0]), cos_sin,
+                n_shifts, full_circle, pairs_angles, out)  # fmt: skip
     return out
 
 
 @compiled
-def _peaks(views, fixed, starts, order, n_even, turns, n_shifts, circle, paired, out):  # type: ignore[no-untyped-def]
-    n_views, n_turns = views.shape[3], turns.shape[2]
-    n_angles = 2 * n_turns if paired else n_turns
-    cross = np.zeros((len(order), 2, n_views), np.float32)
-    even, odd = np.empty(n_turns, np.float32), np.empty(n_turns, np.float32)
-    curve = np.empty((n_views // n_shifts, n_angles), np.float32)
-    shift = np.empty(curve.shape, np.int32)
+def _find_peaks(  # type: ignore[no-untyped-def]
+    views, fixed, starts, order, n_even, cos_sin, n_shifts, full_circle, pairs_angles, out
+):  # fmt: skip
+    """views (p, 2, C, V), fixed (p, m, C, 2), order (K,) frequencies, even ones first -> out (p, m, count)."""
+    n_views, n_half = views.shape[3], cos_sin.shape[2]
+    n_angles = 2 * n_half if pairs_angles else n_half
+    spectra = np.zeros((len(order), 2, n_views), np.float32)
+    even, odd = np.empty(n_half, np.float32), np.empty(n_half, np.float32)
+    curves = np.empty((n_views // n_shifts, n_angles), np.float32)
+    best_view = np.empty(curves.shape, np.int32)
     for p in range(out.shape[0]):
         for m in range(out.shape[1]):
-            cross[:] = 0
+            spectra[:] = 0
             for row in range(len(order)):
                 if order[row] >= 0:
                     for c in range(starts[order[row]], starts[order[row] + 1]):
-                        _add_product(views[p, 0, c], views[p, 1, c], fixed[p, m, c, 0], fixed[p, m, c, 1], cross[row])
-            curve[:] = -np.inf
+                        _add_product(views[p, 0, c], views[p, 1, c], fixed[p, m, c, 0], fixed[p, m, c, 1], spectra[row])
+            curves[:] = -np.inf
             for v in range(n_views):
                 even[:] = 0
                 odd[:] = 0
                 for row in range(0, n_even, 4):
-                    _add_turned(cross, turns, row, v, even)
+                    _add_frequencies(spectra, cos_sin, row, v, even)
                 for row in range(n_even, len(order), 4):
-                    _add_turned(cross, turns, row, v, odd)
-                group = v // n_shifts
-                _keep_better(even, odd, np.int32(v), paired, curve[group], shift[group])
-            _highest(curve, shift, circle, out[p, m])
+                    _add_frequencies(spectra, cos_sin, row, v, odd)
+                curve = v // n_shifts
+                _raise_curve(even, odd, np.int32(v), pairs_angles, curves[curve], best_view[curve])
+            _highest_maxima(curves, best_view, full_circle, out[p, m])
 
 
-@summing
-def _add_product(real, imaginary, x, y, out):  # type: ignore[no-untyped-def]
-    """Add ``conj(x + iy) (real + i imaginary)`` to (2, V)."""
+@compiled_sum
+def _add_product(real, imaginary, x, y, spectrum):  # type: ignore[no-untyped-def]
+    """Add ``conj(x + iy) (real + i imaginary)`` of all views (V,) to the spectrum (2, V)."""
     for v in range(real.size):
-        out[0, v] += x * real[v] + y * imaginary[v]
-        out[1, v] += x * imaginary[v] - y * real[v]
+        spectrum[0, v] += x * real[v] + y * imaginary[v]
+        spectrum[1, v] += x * imaginary[v] - y * real[v]
 
 
-@summing
-def _add_turned(cross, turns, row, v, out):  # type: ignore[no-untyped-def]
-    """Add four frequencies of one view at all angles."""
-    a, b, c, d = cross[row, 0, v], cross[row + 1, 0, v], cross[row + 2, 0, v], cross[row + 3, 0, v]
-    e, f, g, h = cross[row, 1, v], cross[row + 1, 1, v], cross[row + 2, 1, v], cross[row + 3, 1, v]
-    for t in range(out.size):
-        out[t] += (
-            a * turns[row, 0, t] + b * turns[row + 1, 0, t] + c * turns[row + 2, 0, t] + d * turns[row + 3, 0, t]
-        ) + (e * turns[row, 1, t] + f * turns[row + 1, 1, t] + g * turns[row + 2, 1, t] + h * turns[row + 3, 1, t])
+@compiled_sum
+def _add_frequencies(spectra, cos_sin, row, v, scores):  # type: ignore[no-untyped-def]
+    """Add four frequencies of one view to its scores at all angles, (A,)."""
+    a, b, c, d = spectra[row, 0, v], spectra[row + 1, 0, v], spectra[row + 2, 0, v], spectra[row + 3, 0, v]
+    e, f, g, h = spectra[row, 1, v], spectra[row + 1, 1, v], spectra[row + 2, 1, v], spectra[row + 3, 1, v]
+    for t in range(scores.size):
+        scores[t] += (
+            a * cos_sin[row, 0, t]
+            + b * cos_sin[row + 1, 0, t]
+            + c * cos_sin[row + 2, 0, t]
+            + d * cos_sin[row + 3, 0, t]
+        ) + (
+            e * cos_sin[row, 1, t]
+            + f * cos_sin[row + 1, 1, t]
+            + g * cos_sin[row + 2, 1, t]
+            + h * cos_sin[row + 3, 1, t]
+        )
 
 
-@summing
-def _keep_better(even, odd, v, paired, curve, shift):  # type: ignore[no-untyped-def]
-    """Raise the curve (A,) of best scores by those of one view, and note the view."""
+@compiled_sum
+def _raise_curve(even, odd, v, pairs_angles, curve, best_view):  # type: ignore[no-untyped-def]
+    """Raise the curve (A,) to the scores of view v where they are larger, and store the view there."""
     count = even.size
     for t in range(count):
         score = even[t] + odd[t]
-        better = score > curve[t]
-        curve[t] = score if better else curve[t]
-        shift[t] = v if better else shift[t]
-    if paired:
+        is_better = score > curve[t]
+        curve[t] = score if is_better else curve[t]
+        best_view[t] = v if is_better else best_view[t]
+    if pairs_angles:  # half a turn further
         for t in range(count):
             score = even[t] - odd[t]
-            better = score > curve[count + t]
-            curve[count + t] = score if better else curve[count + t]
-            shift[count + t] = v if better else shift[count + t]
+            is_better = score > curve[count + t]
+            curve[count + t] = score if is_better else curve[count + t]
+            best_view[count + t] = v if is_better else best_view[count + t]
 
 
 @compiled
-def _highest(curve, shift, circle, out):  # type: ignore[no-untyped-def]
-    """The grid points of the highest local maxima, highest first; the highest again where there are no more."""
-    n_curves, n_angles = curve.shape
-    height = np.full(len(out), -np.inf)
-    for group in range(n_curves):
+def _highest_maxima(curves, best_view, full_circle, out):  # type: ignore[no-untyped-def]
+    """Grid points (count,) of the highest local maxima of curves (scales, A), highest first.
+
+    Where there are fewer maxima than requested, the highest is repeated.
+    """
+    n_curves, n_angles = curves.shape
+    heights = np.full(len(out), -np.inf)
+    for curve in range(n_curves):
         for a in range(n_angles):
-            value = curve[group, a]
-            if (a > 0 or circle) and curve[group, a - 1] > value:
+            value = curves[curve, a]
+            if (a > 0 or full_circle) and curves[curve, a - 1] > value:
                 continue
-            if (a < n_angles - 1 or circle) and curve[group, (a + 1) % n_angles] > value:
+            if (a < n_angles - 1 or full_circle) and curves[curve, (a + 1) % n_angles] > value:
                 continue
-            place = len(out)
-            while place > 0 and value > height[place - 1]:
-                place -= 1
-            for later in range(len(out) - 1, place, -1):
-                height[later], out[later] = height[later - 1], out[later - 1]
-            if place < len(out):
-                height[place], out[place] = value, np.int64(shift[group, a]) * n_angles + a
-    for place in range(1, len(out)):
-        if height[place] == -np.inf:
-            out[place] = out[0]
+            rank = len(out)
+            while rank > 0 and value > heights[rank - 1]:
+                rank -= 1
+            for later in range(len(out) - 1, rank, -1):
+                heights[later], out[later] = heights[later - 1], out[later - 1]
+            if rank < len(out):
+                heights[rank], out[rank] = value, np.int64(best_view[curve, a]) * n_angles + a
+    for rank in range(1, len(out)):
+        if heights[rank] == -np.inf:
+            out[rank] = out[0]

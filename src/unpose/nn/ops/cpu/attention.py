@@ -100,7 +100,7 @@ def _attend(
 
     in_threads(run, batch * heads * layout.n_row_blocks)
     # The kernels work in base 2, the saved statistic is a natural logarithm.
-    logsumexp = row_sum.log2_().add_(row_max).mul_(1 / LOG2_E)[:, :, 0]
+    logsumexp = (row_max + row_sum.log2_()).mul_(1 / LOG2_E)[:, :, 0]
     return _channels_last(out).to(query.dtype), logsumexp
 
 
