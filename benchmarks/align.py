@@ -1,19 +1,19 @@
-"""How often the engine finds the pose, how fast, in how much memory, and how steady its neighbours are.
+"""How often the search finds the right pose, how fast, in how much memory, and how stable its neighbours are.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/align.py [--only find,speed,memory,invariance,prune] [--quick]
                                                            [--out align.json]
 
 find        success and accuracy of ``align`` on images at known random poses
-speed       pairs a second on one core, beside the published descent and other people's registration methods
-memory      peak memory and time of ``nearest`` on many images, in a process of its own
-invariance  how much of every image's neighbourhood stays when all images are posed afresh
-prune       recall and savings of the stage that compares centred images (``candidates``) against the exhaustive search
+speed       pairs per second on one core, compared with the published descent and other registration packages
+memory      peak memory and time of ``nearest`` on many images, in a separate process
+invariance  fraction of every image's neighbours that stay when all images get new random poses
+prune       recall and speed of the stage that compares centred images (``candidates``) against the exhaustive search
 
 Success: with the moving image warped by the pose found, its NCC with the fixed image is at least 0.95 times that at the
-true pose. Copies are resampled as the engine resamples, so an original fits its copy exactly at the true pose; where
-"both posed", it does not, and errors include those of sampling. Times are wall clock after a warm-up; methods that are
-compared take turns, and the median round counts. Claims are ratios within one run. Peers that are not installed, or
-fail, are listed with the reason.
+true pose. Copies are resampled as in the search, so an original fits its copy exactly at the true pose; with "both
+posed" it does not, and errors include those of sampling. Times are wall clock after a warm-up; methods that are
+compared run in turn, and the median round is reported. Claims are ratios within one run. Packages that are not
+installed, or fail, are listed with the reason.
 """
 
 import argparse
@@ -35,8 +35,8 @@ from threadpoolctl import threadpool_limits
 
 import peers
 from arrays import load
-from unpose.align import align, nearest
-from unpose.align.coarse import plan
+from unpose.align import Search, align, nearest
+from unpose.align.coarse import make_plan
 from unpose.align.descent import Bounds, descend
 from unpose.align.kernels.search_cpu import best_poses
 from unpose.data.posed import posed
@@ -45,22 +45,22 @@ from unpose.images import as_batch, from_batch, warp
 
 ROUNDS = 3
 UPRIGHT_MATTERS = (2, 3, 4, 5, 7)
-"""Digits that look like themselves at one angle only: an angle error means something for these."""
+"""Digits without symmetry: only for these is an angle error meaningful."""
 VIEWS, ANGLES = 49, 64
-"""Size of the kernel's problem: shifts on a grid of 7 x 7, and turns."""
+"""Size of the kernel benchmark: shifts on a grid of 7 x 7, and angles."""
 
 # ------------------------------------------------------------------------------------------------------ data
 
 
 def on_canvas(images, size):
-    """Images as float32 in [0, 1], (n, h, w[, c]) -> (n, size, size[, c]); the centre stays the centre."""
+    """Images as float32 in [0, 1], padded around the centre: (n, h, w[, c]) -> (n, size, size[, c])."""
     rows, columns = ((size - side) // 2 for side in images.shape[1:3])
     spread = [(0, 0), (rows, rows), (columns, columns), (0, 0)][: images.ndim]
     return np.pad(images.astype(np.float32) / 255, spread)
 
 
 def digits(count):
-    """Test digits spread over the file, or with training digits where those are too few, on 40 pixels; and labels."""
+    """Test digits evenly from the file, with training digits if there are too few, on 40 pixels; and their labels."""
     images, labels = load("mnist.npz", "x_test", "y_test")
     if count > len(images):
         more, names = load("mnist.npz", "x_train", "y_train")
@@ -70,7 +70,7 @@ def digits(count):
 
 
 def photographs(count):
-    """Colour photographs in a disc with a soft edge, so that turning loses nothing, on a canvas of 40 pixels."""
+    """Colour photographs in a disc with a soft edge, so that rotations lose nothing, on a canvas of 40 pixels."""
     (images,) = load("cifar10_test.npz", "x_test")
     radius = np.hypot(*(np.mgrid[:32, :32] - 15.5))
     disc = np.clip((15.5 - radius) / 3, 0, 1)
@@ -84,32 +84,32 @@ def cluttered(count):
 
 
 def reach(shift):
-    """Length of the longest shift of up to `shift` pixels along each axis; twice it where both images are shifted."""
+    """Length of the longest shift of up to `shift` pixels along each axis."""
     return math.ceil(10 * shift * math.sqrt(2)) / 10
 
 
 # ---------------------------------------------------------------------------------------------------- shared
 
 
-def seen(image, pose):
-    """One image (h, w[, c]) as seen in destination coordinates."""
+def warped_image(image, pose):
+    """One image (h, w[, c]) warped by a pose."""
     warped = warp(as_batch(image[None]), torch.as_tensor(np.asarray(pose))[None])
     return from_batch(warped, channels=image.ndim == 3)[0]
 
 
 def successes(moving, fixed, poses, true_poses):
-    return np.array([peers.success(*pair, seen) for pair in zip(moving, fixed, poses, true_poses, strict=True)])
+    return np.array([peers.success(*pair, warped_image) for pair in zip(moving, fixed, poses, true_poses, strict=True)])
 
 
 def claim(what, value, least=None, most=None):
-    """A claim with its bar: met, or not."""
+    """A claimed value with its threshold, and whether it is met."""
     met = (least is None or value >= least) and (most is None or value <= most)
     bar = f">= {least:g}" if least is not None else f"<= {most:g}"
     return {"claim": what, "value": float(value), "bar": bar, "met": bool(met)}
 
 
 def show(title, rows, claims):
-    """One table; columns in the order in which rows first name them."""
+    """Print one table; columns in the order in which rows first name them."""
     print(f"\n{title}")
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names] + [[_cell(row.get(name, "")) for name in names] for row in rows]
@@ -129,7 +129,7 @@ def _cell(value):
 
 @contextlib.contextmanager
 def one_core():
-    """Everything on one thread: torch, BLAS and OpenMP, numba."""
+    """Limit torch, BLAS, OpenMP and numba to one thread."""
     before = torch.get_num_threads(), numba.get_num_threads()
     torch.set_num_threads(1)
     numba.set_num_threads(1)
@@ -142,9 +142,9 @@ def one_core():
 
 
 def take_turns(methods, rounds=ROUNDS):
-    """Time methods in turns: {name: call} -> {name: (result, seconds of each round, CPU seconds per second)}.
+    """Time methods in turn: {name: call} -> {name: (result, seconds of each round, CPU seconds per second)}.
 
-    The first call of each is its warm-up. A method that fails yields its exception as the result.
+    The first call of each is its warm-up. The result of a method that fails is its exception.
     """
     taken = {name: (None, [], 0.0) for name in methods}
     for turn in range(rounds + 1):
@@ -172,7 +172,7 @@ def find(options):
     rows, claims = [], []
 
     def task(name, images, group, shift, least, *, both=False, names=None, **scale):
-        """Originals onto posed copies, or with `both` one copy onto another, each moved half as far."""
+        """Align originals to posed copies, or with `both` one copy to another, each moved half as far."""
         bounds = {"max_shift": shift / 2 if both else shift, **scale}
         copies = posed(images, group, random_state=1, **bounds)
         moving, true = images, copies.poses
@@ -216,7 +216,7 @@ def find(options):
 
 
 def kernel_problem(n, m):
-    """Random coefficients for the all-pairs kernel: as many of each angular frequency as the engine keeps of digits."""
+    """Random coefficients for the all-pairs kernel: as many per angular frequency as the basis has for digits."""
     starts = np.cumsum([0, 7, 8, 8, 8, 7, 6, 6, 5, 5, 4, 3, 3, 2, 2, 1])
     rng = np.random.default_rng(0)
 
@@ -227,8 +227,8 @@ def kernel_problem(n, m):
     return draw(n, VIEWS), draw(m), starts, ANGLES
 
 
-def publish(moving, fixed):
-    """The published descent from the identity, all pairs side by side: (n, h, w) twice -> poses (n, 3, 3)."""
+def run_descent(moving, fixed):
+    """The published descent from the identity, all pairs in one batch: (n, h, w) twice -> poses (n, 3, 3)."""
     images, targets = (torch.from_numpy(part)[:, None] for part in (moving, fixed))
     problem, weights = torch.arange(len(images)), torch.ones(len(images))
     settings = {"n_steps": 30, "bounds": Bounds(15.0)}
@@ -255,7 +255,7 @@ def speed(options):
         "ours, all pairs": lambda: all_pairs(refine=False),
         "ours, all pairs, refined": lambda: all_pairs(refine=True),
         "ours, given pairs": lambda: align(scene[:given], fixed[:given], **common).poses,
-        "published descent": lambda: publish(scene[:few], fixed[:few]),
+        "published descent": lambda: run_descent(scene[:few], fixed[:few]),
     }
     pairs = dict(zip(methods, (n * n, n * n, given, few), strict=True))
     rows, claims, rates = [], [], {}
@@ -302,7 +302,7 @@ def speed(options):
 
 def peak_memory():
     """Largest resident size so far in bytes."""
-    # ru_maxrss of a child starts at its parent's; the kernel's own mark of this process does not.
+    # ru_maxrss of a child process starts at its parent's value; VmHWM does not.
     status = Path("/proc/self/status")
     if status.exists():
         return 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
@@ -312,7 +312,7 @@ def peak_memory():
 
 
 def memory_child(count):
-    """What the process of its own does: prints one line of JSON."""
+    """Run in the separate process: print one line of JSON."""
     images = posed(digits(count)[0], "se2", random_state=1, max_shift=4.0).images
     nearest(images[:64], 1, n_jobs=1)  # compiles
     before, start = peak_memory(), time.perf_counter()
@@ -326,17 +326,17 @@ def memory(options):
     count = 2000 if options.quick else 20000
     command = [sys.executable, __file__, "--memory-child", str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    said = json.loads(done.stdout.splitlines()[-1])
-    row = {"images": count, "neighbours": 50, "before GB": said["before"] / 1e9, "peak GB": said["peak"] / 1e9}
-    row |= {"seconds": said["seconds"], "pairs/s": count**2 / said["seconds"], "finite": said["finite"]}
-    return [row], [claim("peak memory, GB", said["peak"] / 1e9, most=2.0)]
+    measured = json.loads(done.stdout.splitlines()[-1])
+    row = {"images": count, "neighbours": 50, "before GB": measured["before"] / 1e9, "peak GB": measured["peak"] / 1e9}
+    row |= {"seconds": measured["seconds"], "pairs/s": count**2 / measured["seconds"], "finite": measured["finite"]}
+    return [row], [claim("peak memory, GB", measured["peak"] / 1e9, most=2.0)]
 
 
 # ------------------------------------------------------------------------------------------------ neighbours
 
 
 def overlap(first, second):
-    """Mean share of the first neighbours that are among the second: (n, k), (n, k') index arrays."""
+    """Mean fraction of the first neighbours that are among the second: (n, k), (n, k') index arrays."""
     return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(first.tolist(), second.tolist(), strict=True)]))
 
 
@@ -360,19 +360,18 @@ def prune(options):
     n, count, k, shift = (3000 if options.quick else 20000), (50 if options.quick else 200), 10, 4.0
     images = posed(digits(n)[0], "se2", random_state=1, max_shift=shift).images
     queries = np.random.default_rng(0).choice(n, count, replace=False)
-    grid = plan(images.shape[1:], parse("se2"), max_angle=math.pi, max_shift=reach(2 * shift), max_scale=1.0)
-    n_views = len(grid.views)
+    n_views = len(make_plan(images.shape[1:], Search(max_shift=reach(2 * shift))).views)
 
     def search(candidates, wanted=k):
         start = time.perf_counter()
-        # The query is among the images and its own first neighbour: one more, less itself.
+        # The query is among the images and its own first neighbour: search for one more, and drop the query.
         found = nearest(images[queries], wanted + 1, others=images, max_shift=reach(2 * shift), candidates=candidates)
         seconds = time.perf_counter() - start
         kept = [[j for j in row if j != i][:k] for i, row in zip(queries, found.indices.tolist(), strict=True)]
         return np.array(kept), seconds
 
     nearest(images[:64], 1)  # compiles
-    # Refinement reorders: the true nearest are the first of a list many times as long.
+    # Refinement reorders: the true nearest are the first of a list ten times as long.
     truth, _ = search(None, 10 * k)
     exhaustive, whole = search(None)
     rows = [{"candidates": "all", "recall %": 100 * overlap(truth, exhaustive), "seconds": whole}]

@@ -1,9 +1,9 @@
-"""How fast the engine is on a GPU: all pairs at all poses, and batches of affine refinements.
+"""How fast the search is on a GPU: all pairs at all poses, and batches of affine refinements.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/align_gpu.py [--images 20000] [--out align_gpu.json]
 
-Digits of MNIST on 40 pixels, posed over the full circle. `search`: all pairs at 72 angles x 25 shifts, coefficients
-of every view included, nothing refined. `nearest`: the same end to end from numpy to numpy, ten neighbours each,
+Digits of MNIST on 40 pixels, rotated over the full circle. `search`: all pairs at 72 angles x 25 shifts, including the
+coefficients of every view, without refinement. `nearest`: the same end to end from numpy to numpy, ten neighbours each,
 without and with refinement; 1-NN is the accuracy of the first neighbour's label. `refine`: two million affine
 refinements of pairs of neighbours from their rigid poses. Times are wall clock with the device synchronised, after a
 warm-up, the median of three.
@@ -11,7 +11,6 @@ warm-up, the median of three.
 
 import argparse
 import json
-import math
 import time
 from pathlib import Path
 
@@ -19,9 +18,9 @@ import numpy as np
 import torch
 
 from arrays import load
-from unpose.align import coarse, nearest
+from unpose.align import Search, coarse, nearest
 from unpose.align.pipeline import Job
-from unpose.align.refine import refine
+from unpose.align.refine import PoseBounds, refine
 from unpose.data import posed
 from unpose.groups import parse
 
@@ -51,12 +50,12 @@ def main():
     report = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "images": n}
     print(f"{report['device']}, torch {torch.__version__}, {n} images of 40 px")
 
-    job = Job(images, None, "se2", math.pi, shift, 1.5, "none", None, "cuda", None, None, None)
+    job = Job(images, None, Search(max_shift=shift, device="cuda"))
     index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-    at_rest = index.at_rest(job.coarse_fixed)
+    fixed_coefficients = index.coefficients(job.coarse_fixed)
 
     def search():
-        for _ in coarse.search(index, job.coarse_moving, at_rest):
+        for _ in coarse.search_all_pairs(index, job.coarse_moving, fixed_coefficients):
             pass
 
     took = seconds(search)
@@ -82,7 +81,7 @@ def main():
         for first in range(0, len(moving), CHUNK):
             part = slice(first, first + CHUNK)
             _, converged = refine(job.moving[moving[part]], job.fixed[fixed[part]], start[part], group,
-                                  max_shift=shift, max_scale=1.5)  # fmt: skip
+                                  bounds=PoseBounds(max_shift=shift, max_scale=1.5))  # fmt: skip
             done.append(converged.float().mean().item())
 
     took = seconds(refinements)
