@@ -326,9 +326,9 @@ def _kernel_for(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, T
     is_supported = (
         images.device.type in _KERNELS
         and images.dtype in (torch.float32, torch.float64)
+        and _needs_values_only(images, points)  # before len, which would fix a traced batch size
         and len(images) > 0
         and len(points) > 0
-        and _needs_values_only(images, points)
     )
     return import_module(f"unpose.images.kernels.{_KERNELS[images.device.type]}").sample if is_supported else None
 
