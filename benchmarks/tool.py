@@ -29,14 +29,14 @@ FITTED = "groups found after"
 
 
 def write_digits(folder, count):
-    from unpose.cli.commands import cluster_demo
-    from unpose.files.atomic import write_image
+    from unpose.cli.commands.demo import rotated_digits
+    from unpose.files import write_image
 
-    cluster_demo._PER_CLASS = min(174, -(-count // 10))
+    per_digit = min(174, -(-count // 10))
     folder.mkdir(parents=True)
     written = 0
     for seed in range(1 + count // 1740):
-        for image in cluster_demo.turned_digits(seed)[0]:
+        for image in rotated_digits(seed, per_digit)[0]:
             if written < count:
                 write_image(folder / f"{written:05d}.png", image)
                 written += 1

@@ -1,4 +1,4 @@
-"""``unpose audit`` on saved networks: what it prints, its exit status, its picture, and wrong calls."""
+"""``unpose audit`` on saved networks: its table, exit status and plot, and the messages for wrong calls."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from unpose.cli.commands.audit import command
-from unpose.data.drawings import CLASSES
+from unpose.data import drawings
 from unpose.nn import group_cnn
 from unpose.train import save_network
 
@@ -43,21 +43,15 @@ def test_the_real_command_prints_the_table_and_writes_the_picture(checkpoint, tm
     picture = tmp_path / "new" / "audit.png"
     done = subprocess.run(
         [sys.executable, "-m", "unpose", "audit", str(checkpoint), "-o", str(picture)],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.startswith("under c4")
     assert "turn 90" in done.stdout
     assert "control: mirror" in done.stdout
-    assert "Invariant to every element of c4 that only moves pixels" in done.stdout
+    assert "Invariant to every element of c4 that only permutes pixels" in done.stdout
     assert np.asarray(Image.open(picture)).std() > 5
-
-
-def test_help_teaches_and_imports_nothing_heavy(quick_help):
-    told = quick_help("audit")
-    assert "Examples:" in told
-    assert "Exit status:" in told
 
 
 def test_a_group_it_does_not_hold_ends_with_one_and_the_module(checkpoint):
@@ -83,7 +77,7 @@ def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
 def test_a_constant_network_is_not_invariant(constant):
     done = audit(constant)
     assert done.exit_code == 1
-    assert "Cannot be judged" in done.stdout
+    assert "No verdict" in done.stdout
     assert "nearly constant" in done.stdout
 
 
@@ -95,9 +89,9 @@ def test_a_wider_tolerance_lets_it_pass(checkpoint):
 def test_ones_own_images_from_a_folder_or_an_array(checkpoint, tmp_path):
     pictures = tmp_path / "pictures"
     pictures.mkdir()
-    for name, draw in CLASSES.items():
-        Image.fromarray((draw(22) * 255).astype(np.uint8)).save(pictures / f"{name}.png")
-    np.save(tmp_path / "stack.npy", np.stack([draw(11).mean(-1) for draw in CLASSES.values()]))
+    for number, drawing in enumerate(drawings(22)):
+        Image.fromarray((drawing * 255).astype(np.uint8)).save(pictures / f"{number}.png")
+    np.save(tmp_path / "stack.npy", drawings(11).mean(-1))
     for path in (pictures, tmp_path / "stack.npy"):
         done = audit(checkpoint, "--images", path)
         assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""Networks by name on the command line: the list, the cards, and digits as people photograph them."""
+"""Networks by name on the command line: the list, the cards, and predictions on digits as people photograph them."""
 
 import csv
 import io
@@ -61,12 +61,12 @@ def right(table):
 def test_the_real_command_reads_digits_by_name(pens):
     done = subprocess.run(
         [sys.executable, "-m", "unpose", "predict", "--model", "mnist-c8", str(pens / "light")],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert right(done.stdout) > 0.7
     assert "scaled to fit the network's 28 x 28 pixels" in done.stderr
-    assert "learnt" not in done.stderr
+    assert "--match-light" not in done.stderr
     assert "coloured" not in done.stderr
 
 
@@ -106,7 +106,7 @@ def test_evaluate_and_audit_take_names_too(tmp_path, rng):
     assert "mnist-c8.safetensors" in json.loads(done.stdout)["accuracy"]
     done = unpose("audit", "mnist-c8", "--count", 2)
     assert done.exit_code == 0, done.output
-    assert "Invariant to every element of c8 that only moves pixels" in done.stdout
+    assert "Invariant to every element of c8 that only permutes pixels" in done.stdout
 
 
 def test_a_file_of_the_name_wins_and_that_is_said(pens, tmp_path, monkeypatch):
@@ -115,7 +115,7 @@ def test_a_file_of_the_name_wins_and_that_is_said(pens, tmp_path, monkeypatch):
     done = unpose("predict", "--model", "mnist-c8", pens / "light")
     assert done.exit_code == 0, done.output
     assert next(csv.reader(io.StringIO(done.stdout))) == ["name", "class", "cat", "dog"]
-    assert "the file of this name is used" in done.stderr
+    assert "using the file of this name" in done.stderr
 
 
 def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
@@ -124,21 +124,21 @@ def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
     assert unpose("audit", "mnist-c8", "--count", 2).exit_code == 0
     done = unpose("audit", tmp_path)
     assert done.exit_code == 2
-    assert "is a folder; give the file of the network in it" in words(done.stderr)
+    assert "is a folder; give the network file in it" in words(done.stderr)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["models", "mnist-c9"], "did you mean mnist-c8?"),
-        (["predict", "--model", "minst-c8", "."], "no file is called 'minst-c8'"),
+        (["predict", "--model", "minst-c8", "."], "there is no file 'minst-c8'"),
         (["predict", "--model", "../recipes/digits", "."], "models that come along: mnist-c8"),
         (["evaluate", "minst-c8", "digits"], "did you mean mnist-c8?"),
-        (["evaluate", "mnist-c8", "digits", "--twin", "twin"], "no file is called 'twin'"),
+        (["evaluate", "mnist-c8", "digits", "--twin", "twin"], "there is no file 'twin'"),
         (["audit", "nothing"], "models that come along"),
         (["audit", "x" * 5000], "models that come along"),
-        (["predict", "--match-light", ".", "."], "--match-light goes with --model"),
-        (["predict", "--model", "{plain}", "--match-light", "."], "does not tell of one ground"),
+        (["predict", "--match-light", ".", "."], "--match-light needs --model"),
+        (["predict", "--model", "{plain}", "--match-light", "."], "does not state a background"),
     ],
 )  # fmt: skip
 def test_wrong_names_say_which_there_are(arguments, message, tmp_path):
@@ -146,11 +146,6 @@ def test_wrong_names_say_which_there_are(arguments, message, tmp_path):
     done = unpose(*(argument.replace("{plain}", str(plain)) for argument in arguments))
     assert done.exit_code == 2, done.output
     assert message in words(done.stderr)
-
-
-def test_the_help_teaches_and_imports_nothing_heavy(quick_help):
-    assert "unpose predict --model mnist-c8" in quick_help("models")
-    assert "--match-light" in quick_help("predict")
 
 
 def test_the_file_is_the_packages_own():

@@ -1,4 +1,4 @@
-"""Progress on stderr: plain lines with the time left where nobody watches, a bar at a terminal."""
+"""Progress on stderr: a bar on a terminal, and plain lines with the remaining time elsewhere."""
 
 import io
 import sys
@@ -38,3 +38,22 @@ def test_a_terminal_gets_a_bar(monkeypatch):
         report("search", 10, 10)
     assert "search" in screen.getvalue()
     assert "10/10" in screen.getvalue()
+
+
+def test_continued_work_estimates_from_where_it_began(monkeypatch):
+    said, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    with progress() as report:
+        report("train", 80, 100, "epoch 5")
+        now[0] = 20.0
+        report("train", 90, 100, "epoch 6")
+    assert said.getvalue() == "train: 90 of 100, about 20 s left (epoch 6)\n"
+
+
+def test_quiet_shows_nothing(monkeypatch):
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    with progress(quiet=True) as report:
+        report("search", 10, 10)
+    assert said.getvalue() == ""

@@ -1,4 +1,4 @@
-"""A run that is stopped at any moment goes on to the same bytes; two never write into one folder."""
+"""A run that is stopped at any moment continues to the same bytes; two runs never write into one folder."""
 
 import json
 import os
@@ -41,9 +41,8 @@ def contents(folder):
     }
 
 
-def wait_for(path, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+def wait_for(path, process):
+    while not path.exists() and process.poll() is None:
         time.sleep(0.005)
     assert path.exists(), process.communicate()
 
@@ -62,7 +61,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
     """A handful of the kills that the benchmark counts by the hundred; see there how it is done."""
     counted = tmp_path / "kills.json"
     command = [sys.executable, str(BENCHMARK), "kills", "--count", str(KILLS), "--out", str(counted)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     told = json.loads(counted.read_text())
     assert (told["kills"], told["corrupt"], told["different"]) == (KILLS, [], [])
@@ -71,7 +70,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
 
 def test_every_piece_can_be_the_last_one_written(whole, shapes, tmp_path, monkeypatch):
     """Stop after each piece of work in turn, which no choice of random moments is sure to do."""
-    from unpose.runs.folder import RunFolder
+    from unpose.runs import RunFolder
 
     out = tmp_path / "run"
     store, stopped = RunFolder.store, []
@@ -96,7 +95,7 @@ def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
         process = start("cluster", shapes, "-o", out, "--clusters", "3")
         wait_for(out / ".pieces" / "begun.json", process)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate()
         if process.returncode:
             break
     assert process.returncode == 130, said
@@ -106,7 +105,7 @@ def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
 
 def begin(shapes, out, monkeypatch, *arguments):
     """A run that stopped early."""
-    from unpose.runs.folder import RunFolder
+    from unpose.runs import RunFolder
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

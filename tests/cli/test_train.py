@@ -1,4 +1,4 @@
-"""``unpose train``, ``evaluate``, ``predict`` and ``demo learn``: the whole way from a folder to answers, and abuse."""
+"""``unpose train``, ``evaluate``, ``predict`` and ``demo learn``: from a folder to predictions, and wrong calls."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from unpose.cli import main
-from unpose.cli.commands import learn_demo
+from unpose.cli.commands import demo
 from unpose.data import Dataset, load
 from unpose.nn import group_cnn
 from unpose.train import load_network, named_recipe, read_recipe, recipe_names, save_network
@@ -61,7 +61,7 @@ def run(photos, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "photos"
     done = subprocess.run(
         [sys.executable, "-m", "unpose", "train", str(photos), "--group", "c4", "--epochs", "4", "-o", str(out)],
-        capture_output=True, text=True, timeout=240, env=ENVIRONMENT,
+        capture_output=True, text=True, env=ENVIRONMENT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return out, done
@@ -71,7 +71,7 @@ def test_from_a_folder_to_a_network(run, photos):
     out, done = run
     assert "the test images were used once" in done.stdout
     assert "not read: bar/torn.png" in done.stderr
-    assert "22 images to train, 4 to validate, 4 to test" in done.stderr
+    assert "22 images for training, 4 for validation, 4 for the test" in done.stderr
     assert "epoch   4 of 4" in done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
         "config.toml", "curves.png", "log.csv", "model.safetensors", "result.json", "state.safetensors",
@@ -96,7 +96,7 @@ def test_evaluate_sweeps_the_angles_and_draws_a_twin_beside(run, photos, tmp_pat
     told = unpose("evaluate", out / "model.safetensors", photos, "--split", "all")
     assert "all: 30 images" in told.stdout
     assert "upright" in told.stdout
-    assert "turned" in told.stdout
+    assert "rotated" in told.stdout
 
 
 def test_evaluate_knows_classes_by_their_names(run, photos, tmp_path):
@@ -109,7 +109,7 @@ def test_evaluate_knows_classes_by_their_names(run, photos, tmp_path):
     assert right == pytest.approx(1 - wrong)
 
 
-# Images that were learnt from -----------------------------------------------------------------------------------------
+# Images that were used for training ----------------------------------------------------------------------------------
 
 
 def measured(*arguments):
@@ -124,7 +124,7 @@ def measured(*arguments):
 def test_evaluate_on_the_training_folder_is_the_test_of_the_training(run, photos):
     data, notes, upright = measured(run[0] / "model.safetensors", photos)
     assert (data["images"], data["learnt"], data["left_out"]) == (4, 0, 26)
-    assert notes == ["26 of 30 images were learnt from or validated on and are left out of the test"]
+    assert notes == ["26 of 30 images were used for training or validation and are left out of the test"]
     assert upright["model.safetensors"] == json.loads((run[0] / "result.json").read_text())["test_accuracy"]
 
 
@@ -133,7 +133,7 @@ def test_evaluate_tests_on_no_image_that_was_learnt_from_when_the_folder_has_gro
     draw(grown, 3, seed=5, name="a new one ")
     data, notes, _ = measured(run[0] / "model.safetensors", grown)
     assert (data["split"], data["images"], data["learnt"], data["left_out"]) == ("test", 10, 0, 26)
-    assert "26 of 36 images were learnt from or validated on and are left out" in notes[0]
+    assert "26 of 36 images were used for training or validation and are left out" in notes[0]
     told = unpose("evaluate", run[0] / "model.safetensors", grown)
     assert f"photos, test: 10 images; folder {grown}\n" in told.stdout  # not divided anew
     assert "note: 26 of 36 images" in told.stderr
@@ -142,7 +142,7 @@ def test_evaluate_tests_on_no_image_that_was_learnt_from_when_the_folder_has_gro
 def test_evaluate_takes_all_images_of_a_folder_that_was_never_seen(run, tmp_path):
     data, notes, _ = measured(run[0] / "model.safetensors", draw(tmp_path / "new", 7, seed=11))
     assert (data["images"], data["learnt"], data["left_out"]) == (14, 0, 0)
-    assert notes == ["none of 14 images was learnt from or validated on; all are the test"]
+    assert notes == ["none of the 14 images was used for training or validation; the test uses all of them"]
 
 
 def test_evaluate_leaves_learnt_images_out_of_a_test_part_that_the_folder_gives(run, photos, tmp_path):
@@ -155,14 +155,14 @@ def test_evaluate_leaves_learnt_images_out_of_a_test_part_that_the_folder_gives(
             shutil.copy(path, tmp_path / "divided" / "test" / label / f"old {path.name}")
     data, notes, _ = measured(run[0] / "model.safetensors", tmp_path / "divided")
     assert (data["images"], data["learnt"], data["left_out"]) == (14, 0, 26)
-    assert "26 of 40 images were learnt from" in notes[0]
+    assert "26 of 40 images were used for training" in notes[0]
 
 
 @pytest.mark.parametrize(("split", "images", "learnt"), [("all", 30, 26), ("train", 22, 22), ("validation", 4, 4)])
 def test_evaluate_says_how_many_of_other_parts_were_learnt_from(split, images, learnt, run, photos):
     data, notes, _ = measured(run[0] / "model.safetensors", photos, "--split", split)
     assert (data["images"], data["learnt"], data["left_out"]) == (images, learnt, 0)
-    assert notes == [f"{learnt} of {images} images were learnt from or validated on: this is no test"]
+    assert notes == [f"{learnt} of {images} images were used for training or validation: this is not a test"]
 
 
 def test_evaluate_refuses_a_test_of_nothing_but_learnt_images(run, photos, tmp_path):
@@ -170,7 +170,7 @@ def test_evaluate_refuses_a_test_of_nothing_but_learnt_images(run, photos, tmp_p
     np.savez(tmp_path / "old.npz", x=learnt.images, y=learnt.labels, class_names=["bar", "square"])
     done = unpose("evaluate", run[0] / "model.safetensors", tmp_path / "old.npz")
     assert done.exit_code == 2, done.output
-    assert "all 22 images of old were learnt from or validated on" in words(done.stderr)
+    assert "all 22 images of old were used for training or validation" in words(done.stderr)
     assert measured(run[0] / "model.safetensors", tmp_path / "old.npz", "--split", "all")[0]["learnt"] == 22
 
 
@@ -181,7 +181,7 @@ def test_evaluate_says_where_it_cannot_be_checked(run, photos, tmp_path):
         data, notes, _ = measured(bare, photos, "--split", split)
         assert (data["images"], data["learnt"], data["left_out"]) == (images, None, 0)
         assert notes == [
-            "whether bare.safetensors learnt from these images cannot be checked: its file does not list them"
+            "whether bare.safetensors was trained on these images cannot be checked: its file does not list them"
         ]
     # A twin that says less: what the first learnt from is left out all the same.
     grown = draw(shutil.copytree(photos, tmp_path / "grown"), 9, seed=5, name="new ")
@@ -204,7 +204,7 @@ def test_a_list_of_learnt_images_that_is_none_is_refused(run, photos, tmp_path):
     save_network(tmp_path / "liar.safetensors", network, classes=["bar", "square"], notes={"learnt": "all of them"})
     done = unpose("evaluate", tmp_path / "liar.safetensors", photos)
     assert done.exit_code == 2, done.output
-    assert "list of learnt images" in words(done.stderr)
+    assert "list of training images" in words(done.stderr)
 
 
 def test_evaluate_knows_images_again_on_another_canvas_and_among_other_colours(tmp_path):
@@ -255,13 +255,15 @@ def test_audit_takes_what_train_made(run):
     assert json.loads(done.stdout)["group"] == "c4"
 
 
-def test_a_name_like_a_formula_is_not_run_by_a_spreadsheet(run, photos, tmp_path):
-    shutil.copytree(photos / "bar", tmp_path / "new")
-    (tmp_path / "new" / "0.png").rename(tmp_path / "new" / "=1+1.png")
-    rows = list(
-        csv.reader(io.StringIO(unpose("predict", "--model", run[0] / "model.safetensors", tmp_path / "new").stdout))
-    )
-    assert "'=1+1.png" in [row[0] for row in rows]
+def test_names_of_files_and_classes_like_formulas_are_not_run_by_a_spreadsheet(run, photos, tmp_path):
+    (tmp_path / "new").mkdir()
+    shutil.copy(photos / "bar" / "0.png", tmp_path / "new" / "=1+1.png")
+    model = tmp_path / "model.safetensors"
+    save_network(model, load_network(run[0] / "model.safetensors"), classes=["\t=1+1", "@SUM(1)"])
+    header, row = csv.reader(io.StringIO(unpose("predict", "--model", model, tmp_path / "new").stdout))
+    assert header == ["name", "class", "'\t=1+1", "'@SUM(1)"]
+    assert row[0] == "'=1+1.png"
+    assert row[1] in header[2:]
 
 
 def test_stopped_by_the_keyboard_it_says_how_to_go_on(photos, tmp_path):
@@ -270,19 +272,17 @@ def test_stopped_by_the_keyboard_it_says_how_to_go_on(photos, tmp_path):
         [sys.executable, "-m", "unpose", "train", str(photos), "--group", "c1", "--epochs", "5000", "-o", str(out)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
     )  # fmt: skip
-    for _ in range(600):
-        if (out / "state.safetensors").exists():
-            break
+    while not (out / "state.safetensors").exists() and process.poll() is None:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate()
     assert process.returncode == 130, told
-    assert f"Go on with: unpose train --resume '{out}'" in told
+    assert f"Continue with: unpose train --resume '{out}'" in told
     recipe = (out / "config.toml").read_text()
     assert "epochs = 5000" in recipe
     done = unpose("train", "--resume", out, "--epochs", 3)
     assert done.exit_code == 2
-    assert "as it was begun" in words(done.stderr)
+    assert "with its own settings" in words(done.stderr)
     (out / "config.toml").write_text(recipe.replace("epochs = 5000", "epochs = 4999"))
     done = unpose("train", "--resume", out)
     assert done.exit_code == 2
@@ -337,7 +337,7 @@ def test_a_run_begins_with_the_weights_of_another(run, photos, tmp_path, monkeyp
     monkeypatch.chdir(run[0])
     done = unpose("train", photos, "--group", "c4", "--begin", "model.safetensors", "--epochs", 1, "-o", tmp_path / "r")
     assert done.exit_code == 0, done.output
-    assert "Kept: epoch 1 of 1" in done.stdout
+    assert "Kept epoch 1 of 1" in done.stdout
     # From wherever the run is gone on with, the file is found.
     assert read_recipe(tmp_path / "r" / "config.toml").network.begin == str(run[0] / "model.safetensors")
     rows = [(folder / "log.csv").read_text().splitlines()[1].split(",") for folder in (run[0], tmp_path / "r")]
@@ -348,7 +348,7 @@ def test_a_run_is_not_overwritten(run, photos):
     before = (run[0] / "model.safetensors").read_bytes()
     done = unpose("train", photos, "--group", "c4", "--epochs", 1, "-o", run[0])
     assert done.exit_code == 2
-    assert "nothing is overwritten" in words(done.stderr)
+    assert "already holds a run" in words(done.stderr)
     done = unpose("train", "--resume", run[0])
     assert done.exit_code == 2
     assert "finished run" in words(done.stderr)
@@ -365,7 +365,7 @@ def test_models_that_are_none_or_do_not_fit(run, photos, tmp_path):
             assert "is not a network that unpose can read" in words(done.stderr)
     done = unpose("evaluate", run[0] / "model.safetensors", "digits")
     assert done.exit_code == 2
-    assert "tells apart bar, square; digits has 0, 1" in words(done.stderr)
+    assert "has the classes bar, square; digits has 0, 1" in words(done.stderr)
     with safetensors.safe_open(run[0] / "model.safetensors", "pt") as file:
         about = json.loads(file.metadata()["unpose"]) | {"classes": ["one", "two", "three"]}
     liar, weights = tmp_path / "liar.safetensors", safetensors.torch.load_file(run[0] / "model.safetensors")
@@ -380,17 +380,12 @@ def test_demo_learn_ends_with_the_picture(tmp_path, monkeypatch):
         parts = (part.take(np.arange(0, len(part), 8)) for part in (whole.train, whole.validation, whole.test))
         return Dataset(whole.name, whole.source, whole.classes, *parts)
 
-    monkeypatch.setattr(learn_demo, "load_data", a_few)
+    monkeypatch.setattr(demo, "load_data", a_few)
     done = unpose("demo", "learn", "--epochs", 1, "-o", tmp_path / "demo")
     assert done.exit_code == 0, done.output
     assert "eight rotations (c8)" in done.stdout
     assert "translations only (c1)" in done.stdout
     assert np.asarray(Image.open(tmp_path / "demo" / "learn.png")).std() > 5
-
-
-@pytest.mark.parametrize("name", ["train", "evaluate", "predict", "demo"])
-def test_help_imports_nothing_heavy(name, quick_help):
-    assert "Usage" in quick_help(name)
 
 
 def test_a_configuration_may_be_gone_on_with_from_elsewhere(photos, tmp_path, monkeypatch):
@@ -411,4 +406,4 @@ def test_a_folder_whose_name_no_configuration_can_hold(photos, tmp_path):
     odd.mkdir()
     done = unpose("train", odd, "-o", tmp_path / "out")
     assert done.exit_code == 2
-    assert "is no UTF-8, which config.toml must be; rename it" in words(done.output)
+    assert "is not UTF-8, as config.toml must be; rename it" in words(done.output)

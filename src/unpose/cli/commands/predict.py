@@ -98,8 +98,8 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
             images = read_images(source, size=max(results.shape), colour=results.colour, min_images=1, progress=report)
             # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
             canvas = np.stack([onto_canvas(image, results.shape) for image in images.images])
-            model = results.model.set_params(device=torch_device, progress=report)
-            distances, poses = model.place(canvas)
+            model = results.model.set_params(device=torch_device)
+            distances, poses = model.place(canvas, progress=report)
     except ValueError as error:
         raise UserError(str(error)) from error
     rows = [_cluster_row(*each) for each in zip(images.names, images.frames, distances, poses, strict=True)]
