@@ -1,4 +1,4 @@
-"""Other people's registration methods, behind one calling convention.
+"""Registration methods of other packages, behind one calling convention.
 
 Every peer is a function ``name(moving, fixed) -> pose``. Images are float32 arrays (h, w) in [0, 1] with a
 zero background. Coordinates are (x, y) in pixels from the image centre, x right and y down. A pose is a 3x3
@@ -92,7 +92,7 @@ def _polar_spectrum(image: Image, size: int, n_angles: int, n_radii: int) -> NDA
         output_shape=(2 * n_angles, n_radii),
         scaling="log",
     )[:n_angles]
-    # The lowest frequencies hold no direction (and the padded mean); drop them.
+    # Drop the lowest frequencies: they have no direction, and contain the padded mean.
     radius = (size / 2) ** (np.arange(n_radii) / n_radii)
     polar = polar[:, radius >= 0.05 * size]
     return polar - polar.mean(axis=0)
@@ -176,7 +176,7 @@ def sitk(moving: Image, fixed: Image, n_starts: int = 1) -> Pose:
     import SimpleITK as itk
 
     itk.ProcessObject.SetGlobalDefaultNumberOfThreads(1)
-    # A start that leaves the image warns once per step; it simply loses.
+    # A start that leaves the image warns once per step; its result is not chosen.
     itk.ProcessObject.SetGlobalWarningDisplay(False)
 
     def to_itk(image: Image) -> object:
@@ -196,7 +196,7 @@ def sitk(moving: Image, fixed: Image, n_starts: int = 1) -> Pose:
         method.SetMetricAsCorrelation()
         method.SetMetricSamplingStrategy(method.NONE)
         method.SetInterpolator(itk.sitkLinear)
-        # Smoothing without shrinking: small images have no pixels to spare.
+        # Smoothing without downscaling, because the images are small.
         method.SetShrinkFactorsPerLevel([1, 1, 1])
         method.SetSmoothingSigmasPerLevel([3.0, 1.5, 0.0])
         method.SetOptimizerAsRegularStepGradientDescent(1.0, 1e-3, 100, relaxationFactor=0.5)

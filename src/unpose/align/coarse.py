@@ -178,7 +178,6 @@ def search_all_pairs(
     def tile(start: int) -> tuple[int, Tensor, Tensor]:
         return start, *best_poses(index.view_coefficients(moving[start : start + TILE]), fixed, index.basis, index.plan)
 
-    n_threads = n_threads if moving.device.type == "cpu" else 1
     with worker_pool(n_threads) as threads:
         # Only a few tiles at a time: a result has a column for every fixed image.
         for first in range(0, len(starts), 2 * n_threads):

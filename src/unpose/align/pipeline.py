@@ -50,11 +50,9 @@ class Job:
         self.mask = search.mask_for(shape).to(self.device)
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
         self._check_memory(one, two)
-        self.fixed, self.coarse_fixed, self.fixed_is_empty = self._prepare(one)
-        if moving is None:
-            self.moving, self.coarse_moving, self.moving_is_empty = self.fixed, self.coarse_fixed, self.fixed_is_empty
-        else:
-            self.moving, self.coarse_moving, self.moving_is_empty = self._prepare(two)
+        prepared = self._prepare(one)
+        self.fixed, self.coarse_fixed, self.fixed_is_constant = prepared
+        self.moving, self.coarse_moving, self.moving_is_constant = prepared if moving is None else self._prepare(two)
 
     @cached_property
     def pyramid(self) -> list[Level]:
@@ -82,8 +80,8 @@ class Job:
             images = images * self.mask
         small = downscale(photometry.coarse_images(images, self.contrast, self.mask), self.plan.factor)
         flat = images[:, :, self.mask > 0].flatten(1)
-        empty = flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)
-        return images, small, empty.cpu()
+        is_constant = flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)
+        return images, small, is_constant.cpu()
 
     def _check_memory(self, one: Tensor, two: Tensor) -> None:
         """Estimate the peak memory beforehand; beyond the images, all work is done in chunks of fixed size."""
@@ -318,7 +316,7 @@ def _choose_best(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, conv
 
 def _reset_constant_images(job: Job, moving: Tensor, fixed: Tensor, found: PairAlignments) -> PairAlignments:
     """Give pairs with a constant image, which fits in every pose, the identity, a zero margin and converged = False."""
-    flat = job.moving_is_empty[moving] | job.fixed_is_empty[fixed]
+    flat = job.moving_is_constant[moving] | job.fixed_is_constant[fixed]
     if not flat.any():
         return found
     rows = flat.nonzero().flatten()

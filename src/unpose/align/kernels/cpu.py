@@ -33,7 +33,7 @@ class ImagePairs(Pixels):
         return gauss_newton_cpu.refine(
             self, moving, fixed, poses, group.generators, refine.velocity(group, pixel_grid(shape)),
             contrast=photometry.CONTRASTS.index(contrast), step_units=refine.step_units(group, shape),
-            priors=group.priors, n_steps=n_steps, tolerance=tuple(tolerance),
+            priors=group.priors, n_steps=n_steps, tolerance=(tolerance.step, tolerance.error),
             bounds=(bounds.max_angle, bounds.max_shift, math.log(bounds.max_scale)),
         )  # fmt: skip
 
