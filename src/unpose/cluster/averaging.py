@@ -1,6 +1,6 @@
 """Average groups of images at unknown pose, and find the pose that brings every image onto its average."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Unpack
 
@@ -103,7 +103,7 @@ def align_stack(
     """
     batch = as_batch(images, dtype=torch.float32).detach()
     normalised = normalise_light(batch, light)
-    search = Search(contrast=LIGHT_CONTRAST[light], **settings)
+    search = replace(Search(**settings), contrast=LIGHT_CONTRAST[light])
     n = len(normalised)
     if n == 1:
         exemplar = 0
