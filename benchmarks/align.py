@@ -39,7 +39,7 @@ from unpose.align import Search, align, nearest
 from unpose.align.coarse import make_plan
 from unpose.align.descent import Bounds, descend
 from unpose.align.kernels.search_cpu import best_poses
-from unpose.data.posed import posed
+from unpose.data import posed
 from unpose.groups import parse
 from unpose.images import as_batch, from_batch, warp
 
