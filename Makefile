@@ -1,14 +1,19 @@
-# The two commands of the README: `make demo` and `make test`. Both work on a machine with only Python, make and a
-# package index; both go through .venv, which is made once and made again when what it is built from changes.
+# The two commands of the README are `make demo` and `make test`. Both need only Python, make and a package index. They
+# use .venv, which is created on first use and again whenever pyproject.toml or constraints.txt changes.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-all lint format clean
 
 demo: .venv/installed
 	$(BIN)/unpose demo -o demo --force
 
+# Lint, types and all tests but those marked slow.
 test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+# Lint, types and all tests.
+test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/installed

@@ -5,6 +5,8 @@ import torch
 
 from unpose.groups import NO_ELEMENT, FiniteGroup, parse
 
+pytestmark = pytest.mark.laws
+
 NAMES = ["c1", "c2", "c3", "c4", "c7", "c8", "c12", "c16", "d1", "d2", "d3", "d4", "d6", "d8", "p4", "p4m"]
 
 

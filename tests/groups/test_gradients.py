@@ -8,6 +8,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from unpose.groups import CONTINUOUS, inverse, parse, transform
 
+pytestmark = pytest.mark.gradients
+
 KINDS = list(CONTINUOUS)
 
 

@@ -9,6 +9,8 @@ import torch
 
 from unpose.groups import CONTINUOUS, area_change, inverse, parse, reflection, rotation, transform
 
+pytestmark = pytest.mark.laws
+
 KINDS = list(CONTINUOUS)
 NAMES = KINDS + [f"{kind}+mirror" for kind in KINDS]
 CHAINS = [["translation", "se2", "similarity", "affine", "perspective"], ["so2", "se2"]]

@@ -4,6 +4,8 @@ import pytest
 
 from unpose.groups import parse, parse_continuous
 
+pytestmark = pytest.mark.laws
+
 NAMES = [
     "translation",
     "so2",

@@ -1,10 +1,13 @@
 """First and second derivatives of warps in image and pose agree with finite differences."""
 
+import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from unpose.groups import parse
 from unpose.images import smooth, warp
+
+pytestmark = pytest.mark.gradients
 
 
 def case(name):

@@ -5,6 +5,8 @@ import torch
 
 from unpose.nn import ChannelNorm, GroupConv2d, GroupPool, GroupSelfAttention, LiftingSelfAttention, SpatialPool
 
+pytestmark = pytest.mark.gradients
+
 SMALL = {"heads": 1, "head_channels": 3, "reach": 2.0}
 LAYERS = {
     "lifting": (lambda: LiftingSelfAttention("c4", 1, 2, window=3, **SMALL), (1, 1, 3, 4)),

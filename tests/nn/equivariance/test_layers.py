@@ -17,6 +17,8 @@ from unpose.nn import (
     implementation,
 )
 
+pytestmark = pytest.mark.equivariance
+
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
 GROUPS += [(name, torch.float64) for name in ("d4", "c8")]
 SIZES = [(8, 8), (7, 11), (4, 5)]

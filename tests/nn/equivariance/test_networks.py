@@ -7,6 +7,8 @@ from unpose.audit import equivariance_error
 from unpose.images import quarter_turn
 from unpose.nn import GSANetConfig, group_cnn, gsa_net, swivel_net
 
+pytestmark = pytest.mark.equivariance
+
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
 GROUPS += [(name, torch.float64) for name in ("d4", "c8")]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

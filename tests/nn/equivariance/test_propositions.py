@@ -9,6 +9,8 @@ from unpose.images import warp
 from unpose.nn import GroupSelfAttention, HarmonicEncoding, LiftingSelfAttention, group_attention, position_table
 from unpose.nn.functional.positions import inverse_elements, relative_elements
 
+pytestmark = pytest.mark.equivariance
+
 HEIGHT, WIDTH = 5, 7
 
 

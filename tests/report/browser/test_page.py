@@ -12,6 +12,8 @@ from PIL import Image
 
 from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
 
+pytestmark = pytest.mark.browser
+
 ENTER, SPACE, ESCAPE, TAB, RIGHT, LEFT, DOWN = "\ue007", " ", "\ue00c", "\ue004", "\ue014", "\ue012", "\ue015"
 CONTROL = "\ue009"
 

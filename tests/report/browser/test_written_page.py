@@ -13,6 +13,8 @@ from PIL import Image
 
 from unpose.data import posed
 
+pytestmark = pytest.mark.browser
+
 EACH = 7
 HOSTILE = [
     "<img src=x onerror=document.title='hit'>.png", "<script>document.title='hit'<|script>.png", "=1+1.png",
