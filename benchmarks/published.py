@@ -1,10 +1,10 @@
-"""How often the published solver clusters experiment 1 perfectly, how long it takes, and what the orbit engine does.
+"""How often the published method clusters experiment 1 perfectly, and how long it takes, with two solvers.
 
     python benchmarks/published.py [--seeds 20] [--device cpu] [--out published.json]
 
-Three classes of six images each (a crab, a seven, a creature), rotation up to 65 degrees either way as in the paper and
-over the full circle, shift up to 10 pixels, two rounds of invariant attention with beta = 2. "descent" is the published
-solver, "search" the orbit engine in its place. Perfect means: the labels read off W are exactly the three classes.
+Three classes of six images each (a crab, a seven, a creature), rotated by up to 65 degrees either way as in the paper
+and over the full circle, shifted by up to 10 pixels, two rounds of invariant attention with beta = 2. "descent" is the
+published solver, "search" searches the whole orbit instead. Perfect means that the labels are the three classes.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from unpose.cluster import invariant_attention
+from unpose.cluster.published import invariant_attention
 from unpose.data.experiments import three_classes
 
 
