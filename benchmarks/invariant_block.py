@@ -1,21 +1,21 @@
-"""Which part repeats, turned? Invariant attention among the patches of an image against ordinary attention.
+"""Find the part that repeats at another angle: invariant attention among patches against ordinary attention.
 
     python benchmarks/invariant_block.py [--seeds 3] [--out invariant_block.json]
 
-An image is nine parts on a grid, each drawn from its strokes at an angle of its own, deformed and under noise. One of
-ten kinds of part is there twice, seven others once; the label is the kind that repeats. The networks learn from parts
-turned by 0 to 180 degrees only, 1,000 images, and an epoch is chosen on 400 more. They are tested on 1,000 images at
-those angles and on 1,000 at angles from 180 to 360 degrees, which none but the one with turned parts has seen.
+An image has nine parts on a grid, each drawn from its strokes at a random angle, deformed and with noise. One of ten
+kinds of part occurs twice, seven others once; the label is the kind that repeats. The networks are trained on 1,000
+images with parts rotated by 0 to 180 degrees only, and the epoch is chosen on 400 more. They are tested on 1,000 images
+at those angles and on 1,000 at angles from 180 to 360 degrees, which only the network with augmentation has seen.
 
 All are `patch_net` with the same number of parameters to within one per cent:
 
-- invariant: patches attend up to pose, tokens are the largest answers over the orbit
-- ordinary: the vision transformer, patches embedded linearly
-- ordinary, turned: the same on images whose parts are each turned by fresh random angles, many copies of each image
-- ordinary, orbit tokens: ordinary attention among the tokens of the first, which says what the attention itself adds
-- kernel attention: the first without turns, paper equation 2.1
+- invariant: patches attend up to pose, tokens are the maximum responses over the orbit
+- ordinary: a vision transformer with a linear patch embedding
+- ordinary, turned: the same with augmentation: many copies of each image, every part rotated by a new random angle
+- ordinary, orbit tokens: ordinary attention among the tokens of the first, to separate the effect of the attention
+- kernel attention: the first without rotations, paper equation 2.1
 
-Those that are faster to train get more epochs. Seed 0 was looked at while settings were chosen; seeds start at 1.
+Methods that train faster get more epochs. Settings were chosen on seed 0, so the measured seeds start at 1.
 """
 
 import argparse
@@ -54,14 +54,14 @@ METHODS = {
 
 
 def strokes(kinds: int, generator: torch.Generator) -> Tensor:
-    """Kinds of part: two Bezier curves of four points each, centred, in a disc of radius 0.85: (kinds, 8, 2)."""
+    """Draw kinds of part: two Bezier curves of four points each, centred, in a disc of radius 0.85: (kinds, 8, 2)."""
     points = 2 * torch.rand(kinds, 8, 2, generator=generator) - 1
     points = points - points.mean(1, keepdim=True)
     return 0.85 * points / points.norm(dim=-1).amax(1)[:, None, None]
 
 
-def drawn(points: Tensor) -> Tensor:
-    """Parts as ink along their curves: (m, 8, 2) in units of half a patch -> (m, SIZE, SIZE)."""
+def draw_parts(points: Tensor) -> Tensor:
+    """Render parts from their curves: (m, 8, 2) in units of half a patch -> (m, SIZE, SIZE)."""
     t = torch.linspace(0, 1, 9)[:, None]
     bernstein = torch.cat([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], dim=1)  # (9, 4)
     curves = bernstein @ points.unflatten(1, (2, 4)) * (SIZE / 2)  # (m, 2, 9, 2), pixels
@@ -74,7 +74,7 @@ def drawn(points: Tensor) -> Tensor:
 
 
 def scenes(kinds: Tensor, count: int, angles: tuple[float, float], generator: torch.Generator) -> Split:
-    """Images of parts at random places and angles (degrees), one kind TIMES times, others once, and that kind."""
+    """Draw images of parts at random places and angles (degrees): one kind TIMES times, the label, and others once."""
     labels = torch.randint(len(kinds), (count,), generator=generator)
     chosen = torch.rand(count, len(kinds), generator=generator)
     others = chosen.scatter(1, labels[:, None], -1.0).argsort(1, descending=True)[:, : SIDE**2 - TIMES]
@@ -84,22 +84,22 @@ def scenes(kinds: Tensor, count: int, angles: tuple[float, float], generator: to
     turns = rotation(low + (high - low) * torch.rand(len(parts), generator=generator))
     points = kinds[parts]
     points = transform(turns, points + DEFORMATION * torch.randn(points.shape, generator=generator))
-    patches = torch.cat([drawn(some) for some in points.split(1000)])
+    patches = torch.cat([draw_parts(chunk) for chunk in points.split(1000)])
     patches = patches + NOISE * torch.randn(patches.shape, generator=generator)
-    return Split(joined(patches, count).numpy(), labels.numpy())
+    return Split(join_patches(patches, count).numpy(), labels.numpy())
 
 
-def joined(patches: Tensor, count: int) -> Tensor:
+def join_patches(patches: Tensor, count: int) -> Tensor:
     """(count * SIDE^2, SIZE, SIZE) -> (count, SIDE * SIZE, SIDE * SIZE)"""
     return patches.reshape(count, SIDE, SIDE, SIZE, SIZE).transpose(2, 3).flatten(3).flatten(1, 2)
 
 
 def with_turned_parts(split: Split, copies: int, generator: torch.Generator) -> Split:
-    """Copies of images with every part turned about its own centre: the augmentation that suits the task best."""
+    """Copy images with every part rotated about its own centre: the augmentation that fits the task best."""
     images = torch.from_numpy(split.images).repeat(copies, 1, 1)
     patches = images.reshape(-1, SIDE, SIZE, SIDE, SIZE).transpose(2, 3).reshape(-1, 1, SIZE, SIZE)
     turned = warp(patches, rotation(2 * math.pi * torch.rand(len(patches), generator=generator)))[:, 0]
-    return Split(joined(turned, len(images)).numpy(), np.tile(split.labels, copies))
+    return Split(join_patches(turned, len(images)).numpy(), np.tile(split.labels, copies))
 
 
 def main():
