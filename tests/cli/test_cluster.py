@@ -48,7 +48,7 @@ def run(shapes, tmp_path_factory):
     return out, done
 
 
-def test_a_folder_in_an_answer_out(run, shapes):
+def test_a_folder_gives_a_complete_run(run, shapes):
     out, done = run
     told = json.loads(done.stdout)
     assert (told["images"], told["clusters"], told["rejected"]) == (36, 3, 3)
@@ -133,7 +133,7 @@ def test_a_damaged_run_is_refused_in_one_line(run, tmp_path, shapes, file, conte
         assert done.exception is None or isinstance(done.exception, SystemExit)
 
 
-def test_the_configuration_gives_the_same_run_again(run, shapes, tmp_path):
+def test_the_configuration_repeats_the_run(run, shapes, tmp_path):
     out, _ = run
     done = unpose("cluster", shapes, "-o", tmp_path / "again", "--config", out / "config.toml")
     assert done.exit_code == 0, done.output
@@ -291,7 +291,7 @@ def test_export_sorts_copies_into_folders_and_never_leaves_them(run, shapes, tmp
 
 
 @pytest.mark.parametrize("arguments", [["predict", "RUN", "NEW"], ["export", "RUN", "--to", "npz", "-o", "OUT"]])
-def test_stopping_any_command_is_status_130(run, new_shapes, tmp_path, monkeypatch, arguments):
+def test_ctrl_c_ends_any_command_with_status_130(run, new_shapes, tmp_path, monkeypatch, arguments):
     import unpose.data
 
     def interrupt(*_args, **_options):
@@ -305,7 +305,7 @@ def test_stopping_any_command_is_status_130(run, new_shapes, tmp_path, monkeypat
     assert not (tmp_path / "x.npz").exists()
 
 
-def test_names_that_try_to_climb_out_stay_inside():
+def test_hostile_names_become_safe_file_names():
     from unpose.cli.commands.export import safe_name
 
     for name in ("../../etc/passwd", "..", ".", "", "a/b", "C:\\x", "con\x00", "x" * 400 + ".png", "~", "-rf"):
@@ -378,7 +378,7 @@ def test_align_brings_one_thing_together(shapes, tmp_path):
     assert len(table((tmp_path / "run" / "poses.csv").read_text())) == 12
 
 
-def test_dark_things_on_a_light_ground_stay_so(tmp_path, rng):
+def test_aligned_images_keep_a_light_background(tmp_path, rng):
     """Means and aligned images keep the background of the photographs, also where a turn uncovers it."""
     folder = tmp_path / "paper"
     folder.mkdir()
@@ -411,7 +411,7 @@ def test_the_demonstration_ends_with_a_page(tmp_path, monkeypatch):
     assert "--force" in again.output
 
 
-def test_letters_beyond_sixteen_bits_in_a_path(shapes, tmp_path):
+def test_any_unicode_in_a_path_survives_config_toml(shapes, tmp_path):
     source, out = tmp_path / "em\U0001f600 \u00e9\x7f", tmp_path / "run"
     shutil.copytree(shapes, source)
     assert unpose("cluster", source, "-o", out, "--clusters", 3).exit_code == 0

@@ -93,9 +93,7 @@ def test_experiment2_finds_a_mean(tmp_path, with_data, real_data):
     ],
 )
 def test_wrong_calls_say_what_is_wrong(arguments, message, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "unpose", *arguments], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-m", "unpose", *arguments], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())

@@ -70,7 +70,7 @@ def test_the_real_command_reads_digits_by_name(pens):
     assert "coloured" not in done.stderr
 
 
-def test_ink_on_paper_is_noticed_and_can_be_matched(pens):
+def test_dark_on_light_is_noticed_and_can_be_matched(pens):
     done = unpose("predict", "--model", "mnist-c8", pens / "paper", "--json")
     told = json.loads(done.stdout)
     assert any("coloured" in note for note in told["notes"])
@@ -109,7 +109,7 @@ def test_evaluate_and_audit_take_names_too(tmp_path, rng):
     assert "Invariant to every element of c8 that only permutes pixels" in done.stdout
 
 
-def test_a_file_of_the_name_wins_and_that_is_said(pens, tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_network_of_the_same_name(pens, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_network("mnist-c8", group_cnn("c4", 1, 2, 28, width=2, stages=(1,)), classes=["cat", "dog"])
     done = unpose("predict", "--model", "mnist-c8", pens / "light")
@@ -132,11 +132,11 @@ def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
     [
         (["models", "mnist-c9"], "did you mean mnist-c8?"),
         (["predict", "--model", "minst-c8", "."], "there is no file 'minst-c8'"),
-        (["predict", "--model", "../recipes/digits", "."], "models that come along: mnist-c8"),
+        (["predict", "--model", "../recipes/digits", "."], "models in this package: mnist-c8"),
         (["evaluate", "minst-c8", "digits"], "did you mean mnist-c8?"),
         (["evaluate", "mnist-c8", "digits", "--twin", "twin"], "there is no file 'twin'"),
-        (["audit", "nothing"], "models that come along"),
-        (["audit", "x" * 5000], "models that come along"),
+        (["audit", "nothing"], "models in this package"),
+        (["audit", "x" * 5000], "models in this package"),
         (["predict", "--match-light", ".", "."], "--match-light needs --model"),
         (["predict", "--model", "{plain}", "--match-light", "."], "does not state a background"),
     ],

@@ -109,7 +109,7 @@ def test_predictions_replace_no_file_unasked(run, new_shapes, tmp_path):
         assert len(out.read_text().splitlines()) == 7
 
 
-def test_pictures_of_audits_replace_no_file_unasked_and_are_what_their_names_say(tmp_path):
+def test_plots_of_audits_replace_no_file_unasked_and_are_png(tmp_path):
     out = tmp_path / "audit.png"
     out.write_text("dear")
     refused(unpose("audit", "mnist-c8", "-o", out), "already exists", "--force")
@@ -122,7 +122,7 @@ def test_pictures_of_audits_replace_no_file_unasked_and_are_what_their_names_say
 
 
 @pytest.mark.parametrize("command", ["predict", "export", "report"])
-def test_pipes_are_written_to_and_stay(run, new_shapes, tmp_path, command):
+def test_pipes_are_written_to_and_not_replaced(run, new_shapes, tmp_path, command):
     pipe, heard = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()), daemon=True)
@@ -135,8 +135,8 @@ def test_pipes_are_written_to_and_stay(run, new_shapes, tmp_path, command):
     assert pipe.is_fifo()
 
 
-def test_stdout_by_its_name_takes_the_table_alone(run, new_shapes, tmp_path):
-    """As `unpose predict RUN IMAGES -o /dev/fd/1 > FILE`, under a name that no mistake of ours could harm."""
+def test_stdout_given_by_name_receives_only_the_table(run, new_shapes, tmp_path):
+    """As `unpose predict RUN IMAGES -o /dev/fd/1 > FILE`, through a link that a mistake of ours could not harm."""
     (tmp_path / "stdout").symlink_to("/dev/fd/1")
     with (tmp_path / "x.csv").open("w") as file:
         done = subprocess.run(
@@ -150,7 +150,7 @@ def test_stdout_by_its_name_takes_the_table_alone(run, new_shapes, tmp_path):
     assert (tmp_path / "stdout").is_symlink()
 
 
-def test_folders_on_the_way_are_made(run, tmp_path):
+def test_missing_folders_are_created(run, tmp_path):
     for form in ("csv", "star", "npz", "folders"):
         out = tmp_path / form / "deep" / "out"
         done = unpose("export", run, "--to", form, "-o", out)
@@ -164,10 +164,10 @@ def test_folders_on_the_way_are_made(run, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_the_demonstration_leaves_digits_of_ones_own(tmp_path, monkeypatch):
+def test_the_demonstration_never_replaces_other_files(tmp_path, monkeypatch):
     from unpose.cli.commands import demo
 
-    monkeypatch.setattr(demo, "_IMAGES_PER_DIGIT", 3)
+    monkeypatch.setattr(demo, "_IMAGES_PER_DIGIT", 2)
     mine = tmp_path / "demo" / "digits" / "0"
     mine.mkdir(parents=True)
     for name in ("000.png", "holiday.png"):
@@ -182,10 +182,10 @@ def test_the_demonstration_leaves_digits_of_ones_own(tmp_path, monkeypatch):
     for seed in (0, 1):
         done = unpose("demo", "-o", tmp_path / "demo", "--seed", seed, "--force", "--json")
         assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["images"] == 30
+        assert json.loads(done.stdout)["images"] == 20
 
 
-def test_a_finished_run_is_only_the_answer_to_its_own_question(run, aligned, new_shapes, shapes):
+def test_resume_accepts_a_finished_run_only_if_it_is_the_same(run, aligned, new_shapes, shapes):
     before = contents(run) | contents(aligned)
     same = unpose("cluster", new_shapes, "-o", run, "--clusters", 3, "--resume", "--jobs", 1, "--json")
     assert same.exit_code == 0, same.output
@@ -206,7 +206,7 @@ def test_a_finished_run_is_only_the_answer_to_its_own_question(run, aligned, new
     assert contents(run) | contents(aligned) == before
 
 
-def test_what_needs_groups_says_that_a_run_of_align_has_none(aligned, new_shapes, tmp_path):
+def test_commands_that_need_clusters_refuse_a_run_of_align(aligned, new_shapes, tmp_path):
     for arguments in (["report", aligned], ["predict", aligned, new_shapes],
                       ["export", aligned, "--to", "csv", "-o", tmp_path / "x"]):  # fmt: skip
         refused(unpose(*arguments), "a run of `unpose align`", "aligned.npy", "needs a run of `unpose cluster`")
@@ -233,7 +233,7 @@ def test_a_refused_export_leaves_no_copy_and_removes_only_exports(run, new_shape
     refused(unpose("export", run, "--to", "folders", "-o", tmp_path / "file", "--force"), "is a file")
 
 
-def test_images_that_show_nothing_are_counted(black, some_black, tmp_path):
+def test_constant_images_are_counted(black, some_black, tmp_path):
     refused(unpose("align", black, "-o", tmp_path / "no"), "none of the 5 images shows anything")
     assert not (tmp_path / "no").exists()
     done = unpose("align", some_black, "-o", tmp_path / "aligned")
@@ -250,7 +250,7 @@ def test_images_that_show_nothing_are_counted(black, some_black, tmp_path):
     assert "2 images in no group: constant" in done.stdout
 
 
-def test_what_could_not_be_read_is_counted_by_images(tmp_path, rng):
+def test_unreadable_images_of_a_stack_are_counted(tmp_path, rng):
     stack = rng.random((6, 17, 17))
     stack[1, 3, 3] = stack[4, 2, 2] = np.nan
     np.save(tmp_path / "stack.npy", stack)
@@ -271,7 +271,7 @@ def test_what_could_not_be_read_is_counted_by_images(tmp_path, rng):
     ],
 )
 @pytest.mark.parametrize("command", ["predict", "predict --model", "export", "audit", "cluster"])
-def test_what_nobody_expected_is_one_line(run, new_shapes, tmp_path, monkeypatch, command, error, status, message):
+def test_unexpected_errors_are_one_line(run, new_shapes, tmp_path, monkeypatch, command, error, status, message):
     def break_down(*_args, **_options):
         raise error
 
@@ -294,7 +294,7 @@ def test_what_nobody_expected_is_one_line(run, new_shapes, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("device", ["mps", "gpu", "CPU", "meta", "cuda:99", "abacus"])
-def test_devices_that_are_not_there(run, new_shapes, tmp_path, device):
+def test_unavailable_devices_are_refused(run, new_shapes, tmp_path, device):
     for arguments in (["predict", run, new_shapes], ["cluster", new_shapes, "-o", tmp_path / "x"],
                       ["predict", "--model", "mnist-c8", new_shapes]):  # fmt: skip
         done = unpose(*arguments, "--device", device)
@@ -311,7 +311,7 @@ def test_devices_that_are_not_there(run, new_shapes, tmp_path, device):
         (["--group", "so3"], "or one of them with +mirror, got 'so3'"),
     ],
 )  # fmt: skip
-def test_wrong_values_are_answered_with_right_ones(new_shapes, tmp_path, arguments, message):
+def test_messages_for_wrong_values_give_the_right_ones(new_shapes, tmp_path, arguments, message):
     done = unpose("cluster", new_shapes, "-o", tmp_path / "x", *arguments)
     refused(done, message)
     assert "dilations" not in done.output
@@ -329,7 +329,7 @@ def test_train_replaces_runs_and_nothing_else(tmp_path):
     refused(done, f"--resume {tmp_path} to continue it, or --force to replace it")
 
 
-def test_stopped_at_once_nothing_is_said_to_be_kept(new_shapes, tmp_path, monkeypatch):
+def test_a_stopped_run_says_whether_anything_is_kept(new_shapes, tmp_path, monkeypatch):
     from unpose.runs import RunFolder
 
     def interrupt(*_):

@@ -48,17 +48,17 @@ def wait_for(path, process):
 
 
 @pytest.fixture(scope="module")
-def whole(shapes, tmp_path_factory):
-    """The run as it is when nobody disturbs it."""
-    out = tmp_path_factory.mktemp("whole") / "run"
-    done = unpose("cluster", shapes, "-o", out)
+def undisturbed(new_shapes, tmp_path_factory):
+    """The files of a run that nothing disturbs."""
+    out = tmp_path_factory.mktemp("undisturbed") / "run"
+    done = unpose("cluster", new_shapes, "-o", out)
     assert done.exit_code == 0, done.output
     return contents(out)
 
 
 @pytest.mark.slow
 def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
-    """A handful of the kills that the benchmark counts by the hundred; see there how it is done."""
+    """Some of the kills that the benchmark does by the hundred."""
     counted = tmp_path / "kills.json"
     command = [sys.executable, str(BENCHMARK), "kills", "--count", str(KILLS), "--out", str(counted)]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
@@ -68,8 +68,8 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
     assert told["runs"] >= 1
 
 
-def test_every_piece_can_be_the_last_one_written(whole, shapes, tmp_path, monkeypatch):
-    """Stop after each piece of work in turn, which no choice of random moments is sure to do."""
+def test_a_run_stopped_after_any_stage_ends_in_the_same_bytes(undisturbed, new_shapes, tmp_path, monkeypatch):
+    """Stop after each stage in turn, which random moments are not sure to hit."""
     from unpose.runs import RunFolder
 
     out = tmp_path / "run"
@@ -81,16 +81,16 @@ def test_every_piece_can_be_the_last_one_written(whole, shapes, tmp_path, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RunFolder, "store", store_and_stop)
-    while (done := unpose("cluster", shapes, "-o", out)).exit_code == 130:
-        assert f"unpose cluster {shapes} -o {out}" in done.output.replace("\n", " ")
+    while (done := unpose("cluster", new_shapes, "-o", out)).exit_code == 130:
+        assert f"unpose cluster {new_shapes} -o {out}" in done.output.replace("\n", " ")
         assert len(stopped) < 30
     assert done.exit_code == 0, done.output
-    assert len(stopped) == len(set(stopped)) >= 4  # no piece was done twice
-    assert contents(out) == whole
+    assert len(stopped) == len(set(stopped)) >= 4  # no stage was done twice
+    assert contents(out) == undisturbed
 
 
-def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
-    for attempt in range(5):  # on a busy machine a run may be over before the signal is sent
+def test_ctrl_c_gives_the_command_that_continues(shapes, tmp_path):
+    for attempt in range(5):  # on a busy machine a run may end before the signal is sent
         out = tmp_path / f"run{attempt}"
         process = start("cluster", shapes, "-o", out, "--clusters", "3")
         wait_for(out / ".pieces" / "begun.json", process)
@@ -103,16 +103,16 @@ def test_ctrl_c_says_how_to_go_on(shapes, tmp_path):
     assert "Traceback" not in said
 
 
-def begin(shapes, out, monkeypatch, *arguments):
+def begin(images, out, monkeypatch):
     """A run that stopped early."""
     from unpose.runs import RunFolder
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert unpose("cluster", shapes, "-o", out, *arguments).exit_code == 130
+        assert unpose("cluster", images, "-o", out).exit_code == 130
 
 
-def test_only_the_same_run_goes_on(shapes, new_shapes, tmp_path, monkeypatch):
+def test_only_the_same_run_continues(new_shapes, tmp_path, monkeypatch):
     source, out = tmp_path / "input", tmp_path / "run"
     shutil.copytree(new_shapes, source)
     begin(source, out, monkeypatch)
@@ -136,14 +136,14 @@ def test_only_the_same_run_goes_on(shapes, new_shapes, tmp_path, monkeypatch):
     assert not (out / ".pieces").exists()
 
 
-def test_what_a_killed_process_left_is_swept(shapes, new_shapes, tmp_path, monkeypatch):
+def test_files_left_by_a_killed_process_are_removed(new_shapes, tmp_path, monkeypatch):
     out = tmp_path / "run"
     begin(new_shapes, out, monkeypatch)
     (out / "means").mkdir()
     for stale in (".labels.csv.x1.tmp", "means/.cluster-000.png.x2.tmp", ".pieces/.search.x3.tmp"):
         (out / stale).write_bytes(b"half")
-    (out / "means" / "cluster-099.png").write_bytes(b"of an older run")
-    (out / ".pieces" / "lock").write_text("1\n")  # a pid that lives, a lock that nobody holds
+    (out / "means" / "cluster-099.png").write_bytes(b"of an earlier run")
+    (out / ".pieces" / "lock").write_text("1\n")  # a process that exists, a lock that nobody holds
     assert unpose("cluster", new_shapes, "-o", out).exit_code == 0
     assert not [path for path in out.rglob("*") if path.name.endswith(".tmp") or "099" in path.name]
 
@@ -167,7 +167,7 @@ def test_two_runs_never_share_a_folder(new_shapes, tmp_path, monkeypatch):
 def test_a_failure_is_one_line_and_the_log_has_the_rest(new_shapes, tmp_path, monkeypatch):
     from unpose.cluster import InvariantClustering
 
-    def break_down(*_):
+    def break_down(*_args, **_options):
         raise RuntimeError("out of luck\nand more")
 
     monkeypatch.setattr(InvariantClustering, "fit", break_down)

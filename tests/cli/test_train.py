@@ -81,7 +81,7 @@ def test_from_a_folder_to_a_network(run, photos):
     assert np.asarray(Image.open(out / "curves.png")).std() > 5
 
 
-def test_evaluate_sweeps_the_angles_and_draws_a_twin_beside(run, photos, tmp_path):
+def test_evaluate_measures_every_angle_and_plots_a_second_network(run, photos, tmp_path):
     out, _ = run
     shutil.copy(out / "model.safetensors", tmp_path / "other.safetensors")
     done = unpose("evaluate", out / "model.safetensors", photos, "--split", "train", "--json", "--twin",
@@ -99,7 +99,7 @@ def test_evaluate_sweeps_the_angles_and_draws_a_twin_beside(run, photos, tmp_pat
     assert "rotated" in told.stdout
 
 
-def test_evaluate_knows_classes_by_their_names(run, photos, tmp_path):
+def test_evaluate_matches_classes_by_name(run, photos, tmp_path):
     network = load_network(run[0] / "model.safetensors")
     model = save_network(tmp_path / "more.safetensors", network, classes=["square", "bar"])
     right, wrong = (
@@ -121,14 +121,14 @@ def measured(*arguments):
     return numbers["data"], numbers["notes"], numbers["upright"]
 
 
-def test_evaluate_on_the_training_folder_is_the_test_of_the_training(run, photos):
+def test_evaluate_on_the_training_folder_repeats_the_test_of_the_training(run, photos):
     data, notes, upright = measured(run[0] / "model.safetensors", photos)
     assert (data["images"], data["learnt"], data["left_out"]) == (4, 0, 26)
     assert notes == ["26 of 30 images were used for training or validation and are left out of the test"]
     assert upright["model.safetensors"] == json.loads((run[0] / "result.json").read_text())["test_accuracy"]
 
 
-def test_evaluate_tests_on_no_image_that_was_learnt_from_when_the_folder_has_grown(run, photos, tmp_path):
+def test_evaluate_leaves_out_training_images_of_a_folder_that_has_grown(run, photos, tmp_path):
     grown = shutil.copytree(photos, tmp_path / "photos")
     draw(grown, 3, seed=5, name="a new one ")
     data, notes, _ = measured(run[0] / "model.safetensors", grown)
@@ -139,13 +139,13 @@ def test_evaluate_tests_on_no_image_that_was_learnt_from_when_the_folder_has_gro
     assert "note: 26 of 36 images" in told.stderr
 
 
-def test_evaluate_takes_all_images_of_a_folder_that_was_never_seen(run, tmp_path):
+def test_evaluate_uses_all_images_of_a_new_folder(run, tmp_path):
     data, notes, _ = measured(run[0] / "model.safetensors", draw(tmp_path / "new", 7, seed=11))
     assert (data["images"], data["learnt"], data["left_out"]) == (14, 0, 0)
     assert notes == ["none of the 14 images was used for training or validation; the test uses all of them"]
 
 
-def test_evaluate_leaves_learnt_images_out_of_a_test_part_that_the_folder_gives(run, photos, tmp_path):
+def test_evaluate_leaves_training_images_out_of_a_given_test_part(run, photos, tmp_path):
     for part, seed in (("train", 13), ("test", 17)):
         draw(tmp_path / "divided" / part, 5, seed=seed)
     data, notes, _ = measured(run[0] / "model.safetensors", tmp_path / "divided")
@@ -159,13 +159,13 @@ def test_evaluate_leaves_learnt_images_out_of_a_test_part_that_the_folder_gives(
 
 
 @pytest.mark.parametrize(("split", "images", "learnt"), [("all", 30, 26), ("train", 22, 22), ("validation", 4, 4)])
-def test_evaluate_says_how_many_of_other_parts_were_learnt_from(split, images, learnt, run, photos):
+def test_evaluate_counts_training_images_in_other_parts(split, images, learnt, run, photos):
     data, notes, _ = measured(run[0] / "model.safetensors", photos, "--split", split)
     assert (data["images"], data["learnt"], data["left_out"]) == (images, learnt, 0)
     assert notes == [f"{learnt} of {images} images were used for training or validation: this is not a test"]
 
 
-def test_evaluate_refuses_a_test_of_nothing_but_learnt_images(run, photos, tmp_path):
+def test_evaluate_refuses_a_test_on_training_images_only(run, photos, tmp_path):
     learnt = load(photos).train
     np.savez(tmp_path / "old.npz", x=learnt.images, y=learnt.labels, class_names=["bar", "square"])
     done = unpose("evaluate", run[0] / "model.safetensors", tmp_path / "old.npz")
@@ -174,7 +174,7 @@ def test_evaluate_refuses_a_test_of_nothing_but_learnt_images(run, photos, tmp_p
     assert measured(run[0] / "model.safetensors", tmp_path / "old.npz", "--split", "all")[0]["learnt"] == 22
 
 
-def test_evaluate_says_where_it_cannot_be_checked(run, photos, tmp_path):
+def test_evaluate_says_if_training_images_are_unknown(run, photos, tmp_path):
     bare = tmp_path / "bare.safetensors"
     save_network(bare, load_network(run[0] / "model.safetensors"), classes=["bar", "square"])
     for split, images in (("test", 4), ("all", 30)):
@@ -192,14 +192,14 @@ def test_evaluate_says_where_it_cannot_be_checked(run, photos, tmp_path):
     assert len(notes) == 2
 
 
-def test_evaluate_leaves_the_test_part_of_a_public_set_as_it_is(tmp_path):
+def test_evaluate_uses_the_whole_test_part_of_a_public_data_set(tmp_path):
     save_network(tmp_path / "bare.safetensors", group_cnn("c1", 1, 10, 20, width=2, stages=(1,)))
     data, notes, _ = measured(tmp_path / "bare.safetensors", "digits")
     assert (data["images"], data["learnt"], data["left_out"]) == (len(load("digits").test), None, 0)
     assert notes == []
 
 
-def test_a_list_of_learnt_images_that_is_none_is_refused(run, photos, tmp_path):
+def test_a_damaged_list_of_training_images_is_refused(run, photos, tmp_path):
     network = load_network(run[0] / "model.safetensors")
     save_network(tmp_path / "liar.safetensors", network, classes=["bar", "square"], notes={"learnt": "all of them"})
     done = unpose("evaluate", tmp_path / "liar.safetensors", photos)
@@ -207,7 +207,7 @@ def test_a_list_of_learnt_images_that_is_none_is_refused(run, photos, tmp_path):
     assert "list of training images" in words(done.stderr)
 
 
-def test_evaluate_knows_images_again_on_another_canvas_and_among_other_colours(tmp_path):
+def test_evaluate_recognizes_training_images_on_another_canvas_and_in_colour(tmp_path):
     rng = np.random.default_rng(19)
     for label in ("one", "other"):
         (tmp_path / "mixed" / label).mkdir(parents=True)
@@ -230,7 +230,7 @@ def test_evaluate_knows_images_again_on_another_canvas_and_among_other_colours(t
     assert (data["images"], data["left_out"]) == (5, 16)
 
 
-# Answers, and what goes wrong ----------------------------------------------------------------------------------------
+# Predictions, and what goes wrong ------------------------------------------------------------------------------------
 
 
 def test_predict_gives_probabilities_as_csv_and_json(run, photos, tmp_path):
@@ -250,7 +250,7 @@ def test_predict_gives_probabilities_as_csv_and_json(run, photos, tmp_path):
     assert answers["not_read"][0]["name"] == "bar/torn.png"
 
 
-def test_audit_takes_what_train_made(run):
+def test_audit_reads_a_trained_network(run):
     done = unpose("audit", run[0] / "model.safetensors", "--json", "--count", 2)
     assert json.loads(done.stdout)["group"] == "c4"
 
@@ -259,14 +259,14 @@ def test_names_of_files_and_classes_like_formulas_are_not_run_by_a_spreadsheet(r
     (tmp_path / "new").mkdir()
     shutil.copy(photos / "bar" / "0.png", tmp_path / "new" / "=1+1.png")
     model = tmp_path / "model.safetensors"
-    save_network(model, load_network(run[0] / "model.safetensors"), classes=["\t=1+1", "@SUM(1)"])
+    save_network(model, load_network(run[0] / "model.safetensors"), classes=["=1+1", "@SUM(1)"])
     header, row = csv.reader(io.StringIO(unpose("predict", "--model", model, tmp_path / "new").stdout))
-    assert header == ["name", "class", "'\t=1+1", "'@SUM(1)"]
+    assert header == ["name", "class", "'=1+1", "'@SUM(1)"]
     assert row[0] == "'=1+1.png"
     assert row[1] in header[2:]
 
 
-def test_stopped_by_the_keyboard_it_says_how_to_go_on(photos, tmp_path):
+def test_ctrl_c_gives_the_command_that_continues(photos, tmp_path):
     out = tmp_path / "my run"
     process = subprocess.Popen(
         [sys.executable, "-m", "unpose", "train", str(photos), "--group", "c1", "--epochs", "5000", "-o", str(out)],
@@ -312,7 +312,7 @@ def test_recipes_are_listed_printed_and_read_back(tmp_path, run, photos):
         (["--recipe", "patch-camelyon", "-o", "{tmp}/r"], "unknown recipe"),
         (["--recipe", "pcam-r4", "--root", "{tmp}", "-o", "{tmp}/r"], "looked for camelyonpatch"),
         (["--recipe", "digits", "--epochs", "0"], "--epochs"),
-        (["--recipe", "digits", "--begin", "{tmp}/gone", "-o", "{tmp}/r"], "no file is called"),
+        (["--recipe", "digits", "--begin", "{tmp}/gone", "-o", "{tmp}/r"], "models in this package"),
         (["--recipe", "digits", "--begin", "mnist-c8", "-o", "{tmp}/r"], "differs from the recipe's network in"),
         (["--config", "{tmp}/bad.toml"], "is not a recipe: unknown entry"),
         (["--resume", "{tmp}"], "holds no run"),
@@ -333,15 +333,15 @@ def test_wrong_calls_say_what_is_wrong_and_end_with_two(arguments, message, tmp_
     assert not (tmp_path / "r").exists()
 
 
-def test_a_run_begins_with_the_weights_of_another(run, photos, tmp_path, monkeypatch):
+def test_a_run_can_start_from_the_weights_of_another(run, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(run[0])
     done = unpose("train", photos, "--group", "c4", "--begin", "model.safetensors", "--epochs", 1, "-o", tmp_path / "r")
     assert done.exit_code == 0, done.output
     assert "Kept epoch 1 of 1" in done.stdout
-    # From wherever the run is gone on with, the file is found.
+    # The file is found when the run is continued from another folder.
     assert read_recipe(tmp_path / "r" / "config.toml").network.begin == str(run[0] / "model.safetensors")
     rows = [(folder / "log.csv").read_text().splitlines()[1].split(",") for folder in (run[0], tmp_path / "r")]
-    assert float(rows[1][2]) < float(rows[0][2])  # its first epoch is better than that of a network that knew nothing
+    assert float(rows[1][2]) < float(rows[0][2])  # its first epoch is better than that of an untrained network
 
 
 def test_a_run_is_not_overwritten(run, photos):
@@ -355,7 +355,7 @@ def test_a_run_is_not_overwritten(run, photos):
     assert (run[0] / "model.safetensors").read_bytes() == before
 
 
-def test_models_that_are_none_or_do_not_fit(run, photos, tmp_path):
+def test_damaged_and_unsuitable_networks_are_refused(run, photos, tmp_path):
     (tmp_path / "torn.safetensors").write_bytes((run[0] / "model.safetensors").read_bytes()[:-7])
     (tmp_path / "notes.txt").write_text("words")
     for path in (tmp_path / "torn.safetensors", tmp_path / "notes.txt", run[0] / "state.safetensors"):
@@ -388,7 +388,7 @@ def test_demo_learn_ends_with_the_picture(tmp_path, monkeypatch):
     assert np.asarray(Image.open(tmp_path / "demo" / "learn.png")).std() > 5
 
 
-def test_a_configuration_may_be_gone_on_with_from_elsewhere(photos, tmp_path, monkeypatch):
+def test_a_configuration_stores_the_absolute_path_of_the_images(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(photos.parent)
     printed = unpose("train", photos, "--epochs", 1, "--print").stdout
     (tmp_path / "one.toml").write_text(printed.replace(str(photos), photos.name))
@@ -397,8 +397,8 @@ def test_a_configuration_may_be_gone_on_with_from_elsewhere(photos, tmp_path, mo
     assert read_recipe(tmp_path / "out" / "config.toml").data.name == str(photos)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names that are no UTF-8 are Linux's")
-def test_a_folder_whose_name_no_configuration_can_hold(photos, tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux allows names that are not UTF-8")
+def test_a_folder_whose_name_is_not_utf8_is_refused(photos, tmp_path):
     odd = tmp_path / os.fsdecode(b"\xff")
     odd.symlink_to(photos)  # a link is followed to a name that can be written
     assert unpose("train", odd, "--print").exit_code == 0

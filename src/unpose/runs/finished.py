@@ -63,7 +63,7 @@ class FinishedRun:
     >>> run.labels, run.poses.shape, run.means.shape, run.settings.clusters
     (array([0, 0, 0, 0]), (4, 3, 3), (1, 13, 13), 1)
     >>> run.rows()[0]["path"]
-    'stack.npy:0'
+    'stack.npy[0]'
     """
 
     path: Path

@@ -38,13 +38,16 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence
     '=1+1.png,-0.5
     b.png,
     """
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([_cell(name) for name in columns])
-    for row in rows:
-        cells = [row.get(name) for name in columns] if isinstance(row, Mapping) else row
-        writer.writerow([_cell(value) for value in cells])
-    return stream.getvalue()
+    table = [columns]
+    table += [[row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows]
+    return "".join(_line(cells) for cells in table)
+
+
+def _line(cells: Sequence[Any]) -> str:
+    # The default line end makes the csv module quote a carriage return in a cell; our lines end with a line feed.
+    stream = io.StringIO(newline="")
+    csv.writer(stream).writerow([_cell(value) for value in cells])
+    return stream.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _cell(value: Any) -> str:

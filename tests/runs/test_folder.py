@@ -1,0 +1,78 @@
+"""The run folder: one writer at a time, continued runs, and files that are never replaced."""
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from unpose.runs import RunError, RunFolder, RunSettings, fingerprint
+
+SETTINGS = RunSettings(clusters=2)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path / "run")
+
+
+def test_a_stopped_run_continues_from_its_checkpoints(folder, images):
+    arrays = {"x": np.arange(6).reshape(2, 3).T}
+    with contextlib.suppress(KeyboardInterrupt), folder.begin("cluster", SETTINGS, images[1], force=False):
+        folder.store("search", arrays)
+        raise KeyboardInterrupt
+    assert folder.is_unfinished
+    assert folder.has_checkpoints
+    with folder.begin("cluster", SETTINGS, images[1], force=False):
+        np.testing.assert_array_equal(folder.load("search")["x"], arrays["x"])
+        assert folder.load("refine") is None
+        folder.write_config(SETTINGS, images[0], images[1], fingerprint(images[1]))
+        folder.finish()
+    assert not folder.is_unfinished
+    assert folder.finished_config().settings == SETTINGS
+    folder.check_same(folder.finished_config(), "cluster", replace(SETTINGS, jobs=1), images[1])
+    with pytest.raises(RunError, match="--clusters 2, not 3"):
+        folder.check_same(folder.finished_config(), "cluster", replace(SETTINGS, clusters=3), images[1])
+    with pytest.raises(RunError, match="finished run"):
+        folder.check(images[0], force=False, resume=False)
+
+
+def test_a_different_run_does_not_continue(folder, images):
+    with pytest.raises(KeyboardInterrupt), folder.begin("cluster", SETTINGS, images[1], force=False):
+        raise KeyboardInterrupt
+    with pytest.raises(RunError, match="by `unpose cluster`"), folder.begin("align", SETTINGS, images[1], force=False):
+        pass
+    with folder.begin("align", SETTINGS, images[1], force=True):
+        assert not folder.has_checkpoints
+
+
+def test_two_processes_never_share_a_folder(folder, images):
+    with folder.begin("cluster", SETTINGS, images[1], force=False):
+        with pytest.raises(RunError, match="another unpose"):
+            folder.begin("cluster", SETTINGS, images[1], force=False).__enter__()
+        assert folder.is_unfinished
+
+
+def test_a_run_refused_at_once_leaves_no_trace(folder, images):
+    with contextlib.suppress(ValueError), folder.begin("cluster", SETTINGS, images[1], force=False):
+        folder.log("began")
+        raise ValueError("wrong")
+    assert not folder.path.exists()
+
+
+def test_files_that_no_run_wrote_are_never_replaced(folder, images):
+    folder.path.mkdir()
+    (folder.path / "labels.csv").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(RunError, match="holds no run"):
+            folder.check(images[0], force=force, resume=False)
+        with pytest.raises(RunError, match="holds no run"):
+            folder.begin("cluster", SETTINGS, images[1], force=force).__enter__()
+    assert [path.name for path in folder.path.iterdir()] == ["labels.csv"]
+
+
+def test_the_fingerprint_sees_pixels_and_names(images):
+    found = images[1]
+    assert fingerprint(found) == fingerprint(replace(found))
+    assert fingerprint(replace(found, images=found.images + 1)) != fingerprint(found)
+    assert fingerprint(replace(found, names=found.names[::-1])) != fingerprint(found)

@@ -1,0 +1,51 @@
+"""The settings of a run in and out of ``config.toml``."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unpose.runs import RunError, RunSettings, read_settings
+from unpose.runs.settings import config_text, read_config
+
+ABOUT = {"version": "1", "input": "x", "canvas": "x"}
+
+
+@given(
+    clusters=st.one_of(st.just("auto"), st.integers(1)), max_angle=st.floats(0, 180), text=st.text(),
+    notes=st.lists(st.text()),
+)  # fmt: skip
+def test_a_configuration_is_read_back(tmp_path_factory, clusters, max_angle, text, notes):
+    settings = RunSettings(clusters=clusters, max_angle=max_angle, group=text)
+    about = ABOUT | {"input": text, "notes": notes}
+    file = tmp_path_factory.mktemp("config") / "config.toml"
+    file.write_bytes(config_text(settings, about).encode())
+    config = read_config(file)
+    assert (config.command, config.settings, config.about) == ("cluster", settings, about)
+    assert read_settings(file) == asdict(settings)
+
+
+def test_a_run_of_align_has_no_number_of_clusters(tmp_path):
+    (tmp_path / "config.toml").write_text(config_text(RunSettings(), ABOUT, omit=("clusters",)))
+    assert read_config(tmp_path / "config.toml").command == "align"
+
+
+@pytest.mark.parametrize("text", ["clusters = 3\n", "[made]\nby = 'me'\n", "clusters = [", 'name = "a recipe"\n'])
+def test_other_files_are_not_the_configuration_of_a_run(tmp_path, text):
+    (tmp_path / "config.toml").write_text(text)
+    assert read_config(tmp_path / "config.toml") is None
+    assert read_config(tmp_path / "missing.toml") is None
+
+
+@pytest.mark.parametrize(("text", "message"), [("max-angel = 4", "max-angel"), ("clusters = [", "not a TOML file")])
+def test_wrong_settings_are_named(tmp_path, text, message):
+    (tmp_path / "my.toml").write_text(text)
+    with pytest.raises(RunError, match=message):
+        read_settings(tmp_path / "my.toml")
+
+
+def test_threads_and_memory_do_not_decide_results():
+    settings = RunSettings(seed=3)
+    assert replace(settings, jobs=1, memory=10**9).decisive() == settings.decisive()
+    assert settings.changed() == {"seed": 3}
