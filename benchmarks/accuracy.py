@@ -1,23 +1,25 @@
-"""How well group networks classify, trained to their ends: group attention, our own network, and their twins.
+"""Test accuracy of group networks trained to the end: group attention, our own network, and their baselines.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/accuracy.py [--only attention,own,windows,wide,upright,reflections]
                                                               [--seeds 0 1 2] [--device cuda] [--minutes 60]
                                                               [--folder runs]
     python benchmarks/accuracy.py --report docs [--folder runs]
 
-attention    the published rotated-MNIST network with 4 rotations; with 8 and 12, from the weights of 4 of the same seed
-             (`rotmnist-refined`); and with none: its translation-only twin
-own          `rotmnist-modern`, and the group CNN with as many parameters, by the same recipe
-windows      the published network, 4 rotations, with windows of 3 to 27 pixels, 16 epochs: table 1 of the paper
-wide         the same with windows of 7 and 11, by the whole recipe, as `attention c4` is with windows of 5
-upright      MNIST as it is, 4 epochs, tested upright and at 24 angles: nothing turned is ever learnt from
-reflections  CIFAR-10 with `cifar10-modern`, its twin without the mirror, and the twin that learns from mirrored images
+Sections:
 
-Each run keeps its curves (`log.csv`), its recipe and its result in `FOLDER/NAME/SEED`. The last epoch is kept, or the
-one that validates best, as the recipe says, and the test images are used once, at the end of a run. A run that is there
-is not made again, one that was cut off by `--minutes` goes on: the same command, as often as it takes. Then a table of
-all that is there. `--report` trains nothing: it puts the results, all curves and a picture of each section's into a
-folder, as accuracy.json, accuracy.csv and accuracy-SECTION.png.
+attention    the published rotated-MNIST network with 4 rotations; with 8 and 12, starting from the weights for 4 of the
+             same seed (`rotmnist-refined`); and its translation-only baseline
+own          `rotmnist-modern`, and a group CNN with as many parameters, by the same recipe
+windows      the published network, 4 rotations, with windows of 3 to 27 pixels, 16 epochs: table 1 of the paper
+wide         the same with windows of 7 and 11 pixels by the whole recipe, like `attention c4` with windows of 5
+upright      trained on upright MNIST for 4 epochs without random poses, tested upright and at 24 angles
+reflections  CIFAR-10 with `cifar10-modern`, its translation-only baseline, and the baseline trained on mirrored images
+
+Each run stores its curves (`log.csv`), its recipe and its result in `FOLDER/NAME/SEED`. The recipe decides whether the
+last epoch is kept or the one with the best validation accuracy; the test images are used once, at the end of a run.
+Finished runs are not repeated, and a run that was interrupted by `--minutes` resumes: repeat the same command until all
+runs are finished. At the end a table of all finished runs is printed. `--report` trains nothing: it writes the results,
+all curves and one plot for each section to a folder, as accuracy.json, accuracy.csv and accuracy-SECTION.png.
 """
 
 import argparse
@@ -33,120 +35,121 @@ from typing import Any
 import numpy as np
 
 from unpose.data import load
-from unpose.files.atomic import write_image, write_text
+from unpose.files import write_image, write_text
 from unpose.nn import count_parameters
 from unpose.report import figures
 from unpose.train import (
-    Moment,
     Recipe,
-    Stopped,
+    StoppedError,
+    TrainingProgress,
     accuracy_by_angle,
+    baseline_description,
     build_network,
     named_recipe,
     train,
-    twin_description,
 )
 from unpose.train.loop import LOG_FILE, MODEL_FILE, RESULT_FILE
 from unpose.train.recipe import NetworkPart, PosePart
 from unpose.train.state import STATE_FILE
 
 SPAN = 5
-"""Per cent below the best that a picture of curves shows; what is lower is drawn there."""
+"""Range of a plot below the best accuracy, in per cent; lower values are clipped to it."""
 ANGLES = tuple(2 * math.pi * number / 24 for number in range(24))
 WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
 WIDE = (7, 11)
 
 
 def attention(group: str, **config: int) -> Recipe:
-    """The published network, by a recipe of ours."""
+    """The published network, by our recipe."""
     recipe = named_recipe("rotmnist-attention")
     options = {"config": {**recipe.network.options["config"], **config}}
     return dataclasses.replace(recipe, network=dataclasses.replace(recipe.network, group=group, options=options))
 
 
-def refined(group: str, start: str) -> Recipe:
-    """The published network with more rotations, from the weights that the run of this name ends with."""
+def enlarged(group: str, start: str) -> Recipe:
+    """The published network with more rotations, starting from the final weights of the run with this name."""
     return named_recipe("rotmnist-refined").changed(group=group, begin=start)
 
 
 def group_cnn_like(recipe: Recipe, data: str) -> Recipe:
-    """The same recipe with the group CNN that has about as many parameters."""
+    """The same recipe with a group CNN that has about as many parameters."""
     options = {"parameters": count_parameters(build_network(recipe, load(data)))}
     return dataclasses.replace(
         recipe, network=NetworkPart(kind="group_cnn", group=recipe.network.group, options=options)
     )
 
 
-def twin_of(recipe: Recipe, data: str) -> Recipe:
-    """The same recipe with the translation-only twin of its network."""
-    twin = twin_description(build_network(recipe, load(data)).description)
+def baseline_of(recipe: Recipe, data: str) -> Recipe:
+    """The same recipe with the translation-only baseline of its network."""
+    baseline = baseline_description(build_network(recipe, load(data)).description)
     names = recipe.network.options
-    options = {name: twin[name] for name in {*names, "widths"} if name in twin}
+    options = {name: baseline[name] for name in {*names, "widths"} if name in baseline}
     return dataclasses.replace(recipe, network=dataclasses.replace(recipe.network, group="c1", options=options))
 
 
 def sections() -> dict[str, Callable[[], dict[str, tuple[str, Recipe]]]]:
-    """What makes the runs of each section: data and recipe by name. Some need the data for it."""
-    turned, upright, photographs = "rotated-mnist", "mnist", "cifar-10"
+    """Section -> function that makes its runs: name -> data set and recipe. Some functions load the data."""
+    rotated, upright, photographs = "rotated-mnist", "mnist", "cifar-10"
     own, mirrored = named_recipe("rotmnist-modern"), named_recipe("cifar10-modern")
 
-    def still(recipe: Recipe, epochs: int) -> Recipe:
+    def without_poses(recipe: Recipe, epochs: int) -> Recipe:
         return dataclasses.replace(recipe.changed(epochs=epochs), poses=PosePart())
 
     def reflections() -> dict[str, tuple[str, Recipe]]:
-        twin = twin_of(mirrored, photographs)
-        taught = dataclasses.replace(twin, poses=dataclasses.replace(twin.poses, mirror=True))
-        runs = {"reflections d1": mirrored, "reflections c1": twin, "reflections c1 mirrored": taught}
+        baseline = baseline_of(mirrored, photographs)
+        augmented = dataclasses.replace(baseline, poses=dataclasses.replace(baseline.poses, mirror=True))
+        runs = {"reflections d1": mirrored, "reflections c1": baseline, "reflections c1 mirrored": augmented}
         return {name: (photographs, recipe) for name, recipe in runs.items()}
 
     def windowed(size: int) -> Recipe:
-        # Bends are for long schedules; this one is short, since the largest windows take many times as long as 5 x 5.
+        # A short schedule without elastic deformation, which helps long ones: an epoch with the largest window takes
+        # many times as long as one with 5 x 5.
         recipe = attention("c4", window=size)
         return dataclasses.replace(recipe, epochs=16, poses=dataclasses.replace(recipe.poses, bend=0.0))
 
     # The first word of a run's name is its section.
     return {
         "attention": lambda: {
-            "attention c4": (turned, attention("c4")),
-            "attention c8": (turned, refined("c8", "attention c4")),
-            "attention c12": (turned, refined("c12", "attention c4")),
-            "attention c1": (turned, attention("c1")),
+            "attention c4": (rotated, attention("c4")),
+            "attention c8": (rotated, enlarged("c8", "attention c4")),
+            "attention c12": (rotated, enlarged("c12", "attention c4")),
+            "attention c1": (rotated, attention("c1")),
         },
-        "own": lambda: {"own c8": (turned, own), "own CNN c8": (turned, group_cnn_like(own, turned))},
-        "windows": lambda: {f"windows {size}": (turned, windowed(size)) for size in WINDOWS},
-        "wide": lambda: {f"wide {size}": (turned, attention("c4", window=size)) for size in WIDE},
+        "own": lambda: {"own c8": (rotated, own), "own CNN c8": (rotated, group_cnn_like(own, rotated))},
+        "windows": lambda: {f"windows {size}": (rotated, windowed(size)) for size in WINDOWS},
+        "wide": lambda: {f"wide {size}": (rotated, attention("c4", window=size)) for size in WIDE},
         "upright": lambda: {
-            "upright c4": (upright, still(attention("c4"), 4)),
-            "upright c8": (upright, still(refined("c8", "upright c4"), 1)),
-            "upright c1": (upright, still(attention("c1"), 4)),
+            "upright c4": (upright, without_poses(attention("c4"), 4)),
+            "upright c8": (upright, without_poses(enlarged("c8", "upright c4"), 1)),
+            "upright c1": (upright, without_poses(attention("c1"), 4)),
         },
         "reflections": reflections,
     }
 
 
 def run(name: str, data: str, recipe: Recipe, folder: Path, device: str, deadline: float) -> None:
-    """Train to the end, or to the deadline; what turned images are worth is measured where none were learnt from."""
-    images, said = load(data), 0.0
+    """Train to the end or to the deadline; networks trained on upright digits are also tested at all angles."""
+    images, printed_at = load(data), 0.0
 
-    def watch(moment: Moment) -> None:
-        nonlocal said
+    def on_progress(progress: TrainingProgress) -> None:
+        nonlocal printed_at
         if time.monotonic() > deadline:
-            raise Stopped
-        if time.monotonic() - said > 20:
-            said = time.monotonic()
-            print(f"  {name}: epoch {moment.epoch} of {moment.epochs}, loss {moment.loss:.4f}", flush=True)
+            raise StoppedError
+        if time.monotonic() - printed_at > 20:
+            printed_at = time.monotonic()
+            print(f"  {name}: epoch {progress.epoch} of {progress.epochs}, loss {progress.loss:.4f}", flush=True)
 
-    outcome = train(images, recipe, folder, device=device, resume=True, watch=watch)
+    result = train(images, recipe, folder, device=device, resume=True, progress=on_progress)
     if data == "mnist":
-        turned = accuracy_by_angle(outcome.network, images.test, ANGLES)
-        (folder / "angles.json").write_text(json.dumps(dict(zip(map(math.degrees, ANGLES), turned, strict=True))))
+        accuracies = accuracy_by_angle(result.network, images.test, ANGLES)
+        (folder / "angles.json").write_text(json.dumps(dict(zip(map(math.degrees, ANGLES), accuracies, strict=True))))
     (folder / STATE_FILE).unlink()
 
 
 def results_in(root: Path) -> dict[str, list[dict[str, Any]]]:
-    """What the finished runs below a folder found, by name, a dictionary for each seed; curves are arrays by column."""
+    """The results of the finished runs below a folder: name -> one dictionary per seed; curves are record arrays."""
     found: dict[str, list[dict[str, Any]]] = {}
-    # Of one section the shorter name first: windows of 5 before those of 11.
+    # Shorter names come first within a section: windows of 5 before those of 11.
     paths = {path: path.parent.parent.name for path in root.glob(f"*/*/{RESULT_FILE}")}
     for path in sorted(paths, key=lambda path: (paths[path].split()[0], len(paths[path]), path)):
         result, angles = json.loads(path.read_text()), path.parent / "angles.json"
@@ -161,7 +164,7 @@ def results_in(root: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
-    """Mean and spread over the seeds of every run that is there."""
+    """Print the mean over seeds and the accuracy of each seed, for every finished run."""
     for name, seeds in found.items():
         tests, chosen, seconds = (
             np.array([one[key] for one in seeds]) for key in ("test_accuracy", "validation_accuracy", "seconds")
@@ -169,14 +172,14 @@ def print_table(found: dict[str, list[dict[str, Any]]]) -> None:
         line = f"{name:16} {seeds[0]['parameters']:9,} parameters, {len(seeds)} seeds: test {100 * tests.mean():.2f} "
         line += f"({', '.join(f'{100 * test:.2f}' for test in tests)}), validation {100 * chosen.mean():.2f}, "
         line += f"{seconds.mean() / 60:.1f} minutes"
-        turned = [list(one["angles"].values()) for one in seeds if "angles" in one]
-        if turned:
-            line += f"; over all angles {100 * np.mean(turned):.2f}"
+        by_angle = [list(one["angles"].values()) for one in seeds if "angles" in one]
+        if by_angle:
+            line += f"; over all angles {100 * np.mean(by_angle):.2f}"
         print(line, flush=True)
 
 
 def report(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
-    """The results, every curve and a picture of each section's, for the documentation."""
+    """Write the results, every curve and one plot for each section, for the documentation."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = {name: [{k: v for k, v in one.items() if k != "curves"} for one in seeds] for name, seeds in found.items()}
     write_text(folder / "accuracy.json", json.dumps(plain, indent=1) + "\n")
@@ -197,7 +200,7 @@ def report(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
             {name: line.clip(lowest) for name, line in lines.items()},
             title=f"{section}: {'mean over seeds' if any(len(found[name]) > 1 for name in lines) else 'one seed'}",
             x_label="epoch, from 0",
-            y_label=f"right on validation, per cent; below {lowest} drawn there",
+            y_label=f"validation accuracy, per cent; clipped at {lowest}",
             size=(620, 320),
         )
         write_image(folder / f"accuracy-{section}.png", picture)
@@ -206,13 +209,13 @@ def report(found: dict[str, list[dict[str, Any]]], folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="attention,own,windows,wide,upright,reflections")
-    parser.add_argument("--runs", help="names of single runs of these sections, separated by commas")
+    parser.add_argument("--runs", help="only these runs of the sections, separated by commas")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, help="other than the recipes' own, for a trial")
+    parser.add_argument("--epochs", type=int, help="number of epochs instead of the recipes' own")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--folder", type=Path, default=Path("runs"))
-    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write what is there for the documentation")
+    parser.add_argument("--report", type=Path, metavar="FOLDER", help="write the finished runs for the documentation")
     options = parser.parse_args()
     if options.report:
         found = results_in(options.folder)
@@ -224,12 +227,12 @@ def main() -> None:
         parser.error("UNPOSE_DATA must name a folder with the arrays of MNIST (and CIFAR-10)")
     deadline = time.monotonic() + 60 * options.minutes
     options.folder.mkdir(parents=True, exist_ok=True)
-    made, chosen = sections(), {}
+    makers, chosen = sections(), {}
     for section in options.only.split(","):
-        chosen |= made[section]()
+        chosen |= makers[section]()
     if options.runs:
         chosen = {name: chosen[name] for name in options.runs.split(",")}
-    for seed in options.seeds:  # all of one seed first: a table early on
+    for seed in options.seeds:  # all runs of one seed first, for an early table
         for name, (data, recipe) in chosen.items():
             folder, start = options.folder / name / str(seed), recipe.network.begin
             begin = None if start is None else str(options.folder / start / str(seed) / MODEL_FILE)
@@ -237,8 +240,8 @@ def main() -> None:
                 try:
                     changed = recipe.changed(seed=seed, epochs=options.epochs, begin=begin)
                     run(name, data, changed, folder, options.device, deadline)
-                except Stopped:
-                    print(f"  {name}: stopped, goes on next time", flush=True)
+                except StoppedError:
+                    print(f"  {name}: stopped; resumes next time", flush=True)
     print_table(results_in(options.folder))
 
 

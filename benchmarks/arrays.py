@@ -1,4 +1,4 @@
-"""The arrays that benchmarks run on, from the folder that the environment variable UNPOSE_DATA names."""
+"""Load the arrays of the benchmarks from the folder named by the environment variable UNPOSE_DATA."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def load(name, *keys):
-    """Some arrays of an npz file."""
+    """Load arrays from an npz file: a list, in the order of the keys."""
     folder = os.environ.get("UNPOSE_DATA")
     if not folder or not (Path(folder) / name).exists():
         raise FileNotFoundError(f"{name} is not in the folder that the environment variable UNPOSE_DATA names")

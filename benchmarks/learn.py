@@ -1,11 +1,12 @@
-"""Does a group network learn more from a thousand posed digits than its translation-only twin?
+"""Does a group network learn more from a thousand posed digits than its translation-only baseline?
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/learn.py [--augment] [--out learn.json]
 
-A thousand MNIST digits, each at one random pose (any angle, shifts up to 2 pixels), teach a group convolution network
-and its twin for translations only, which is made wider until it has at least as many parameters. 500 more choose the
-epoch, 5,000 others, posed too, test once. Three seeds draw other digits, poses and weights. With ``--augment`` both
-also see every digit at a new random angle in each epoch: the twin's best chance.
+A group convolution network and its translation-only baseline are trained on a thousand MNIST digits, each at one random
+pose (any angle, shifts up to 2 pixels). The baseline is widened until it has at least as many parameters. 500 more
+digits choose the epoch, and 5,000 others, at random poses too, are used once for testing. Each of three seeds draws its
+own digits, poses and weights. With ``--augment`` every training image is also rotated by a new random angle in each
+epoch, for both networks, which favours the baseline.
 """
 
 import argparse
@@ -21,14 +22,14 @@ import torch
 
 from unpose.data import Dataset, Split, load, posed
 from unpose.nn import count_parameters
-from unpose.train import Recipe, build_network, recipe_from, train, twin_description
+from unpose.train import Recipe, baseline_description, build_network, recipe_from, train
 
 GROUPS = ("c4", "c8", "d4")
 COUNTS = (1000, 500, 5000)
 
 
 def posed_digits(mnist: Dataset, seed: int) -> Dataset:
-    """Training, validation and test digits of their own, each at one pose."""
+    """Training, validation and test digits, all different, each at one random pose."""
     rng = np.random.default_rng(seed)
     parts = []
     for number, (part, count) in enumerate(zip((mnist.train, mnist.validation, mnist.test), COUNTS, strict=True)):
@@ -65,36 +66,36 @@ def main():
         data = posed_digits(mnist, seed)
         for group in options.groups:
             own = recipe_of(group, options.epochs, seed, options.augment)
-            twin = twin_description(build_network(own, data).description)
-            widened = {name: twin[name] for name in ("width", "stages", "kernel_size")}
+            description = baseline_description(build_network(own, data).description)
+            widened = {name: description[name] for name in ("width", "stages", "kernel_size")}
             row = {"seed": seed, "group": group}
             for name, recipe in (
-                ("own", own),
-                ("twin", replace(own, network=replace(own.network, group="c1", options=widened))),
+                ("network", own),
+                ("baseline", replace(own, network=replace(own.network, group="c1", options=widened))),
             ):
                 start = time.perf_counter()
-                outcome = train(data, recipe)
+                result = train(data, recipe)
                 row[name] = {
-                    "parameters": count_parameters(outcome.network),
-                    "accuracy": outcome.test_accuracy,
-                    "epoch": outcome.best_epoch,
+                    "parameters": count_parameters(result.network),
+                    "accuracy": result.test_accuracy,
+                    "epoch": result.best_epoch,
                     "seconds": round(time.perf_counter() - start, 1),
                 }
             results.append(row)
             print(
-                f"seed {seed}  {group}  {row['own']['parameters']:>6,} parameters  {row['own']['accuracy']:.2%}   twin "
-                f"{row['twin']['parameters']:>6,}  {row['twin']['accuracy']:.2%}   "
-                f"({row['own']['seconds']:.0f} s, {row['twin']['seconds']:.0f} s)",
+                f"seed {seed}  {group}  {row['network']['parameters']:>6,} parameters  {row['network']['accuracy']:.2%}"
+                f"   baseline {row['baseline']['parameters']:>6,}  {row['baseline']['accuracy']:.2%}   "
+                f"({row['network']['seconds']:.0f} s, {row['baseline']['seconds']:.0f} s)",
                 flush=True,
             )
     print()
     for group in options.groups:
         rows = [row for row in results if row["group"] == group]
-        own, twin = (np.array([row[name]["accuracy"] for row in rows]) for name in ("own", "twin"))
-        wins = int((own > twin).sum())
+        own, baseline = (np.array([row[name]["accuracy"] for row in rows]) for name in ("network", "baseline"))
+        wins = int((own > baseline).sum())
         print(
-            f"{group}: {own.mean():.2%} (+- {own.std():.2%}), twin {twin.mean():.2%} (+- {twin.std():.2%}), better in "
-            f"{wins} of {len(rows)}"
+            f"{group}: {own.mean():.2%} (+- {own.std():.2%}), baseline {baseline.mean():.2%} (+- {baseline.std():.2%})"
+            f", better in {wins} of {len(rows)}"
         )
     about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "cores": os.cpu_count()}
     settings = {"epochs": options.epochs, "augment": options.augment, "counts": COUNTS, "torch": torch.__version__}

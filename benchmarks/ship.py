@@ -1,14 +1,14 @@
-"""Make a network that comes with the package from a finished run: its weights and its card, one file.
+"""Make a pretrained network of the package from a finished run: one file with its weights and its model card.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/ship.py RUN NAME --limit "one digit to an image" [--limit ...]
-                                                                   [--turned 10000] [--device cuda]
+                                                                   [--rotated 10000] [--device cuda]
 
-RUN is a folder that `unpose train --recipe ...` ended in. Weights and classes are taken from its model.safetensors,
-the rest of the card from its result.json, config.toml and log.csv and from what is measured here on the same test
-images: right answers as they are, right answers turned (as `unpose evaluate` counts them, of 10,000 images unless
-`--turned` says how many) and the audit. No number is typed. A run is refused that is not finished, whose recipe does
-not come with the package, whose network fails the audit or does not give the result's accuracy again. At the end
-docs/models.md is made anew from all files; `--pages` makes only that.
+RUN is a folder that `unpose train --recipe ...` wrote. Weights and classes are taken from its model.safetensors, the
+rest of the card from its result.json, config.toml and log.csv and from measurements on the same test images: accuracy
+upright, accuracy rotated (as in `unpose evaluate`, on 10,000 images or as many as `--rotated` gives), and the audit. No
+number is typed by hand. A run is refused if it is not finished, if its recipe is not in the package, if its network
+fails the audit, or if its network does not reproduce the accuracy in result.json. Finally docs/models.md is generated
+from all files; `--pages` does only that.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from unpose.cli.shared.angle_sweep import sweep_angles
 
 import unpose
 from unpose.audit import EquivarianceReport, equivariance_error
+from unpose.cli.shared.angle_sweep import sweep_angles
 from unpose.data import Split, credit, load
 from unpose.files import write_text
 from unpose.images import as_batch, measure_light
@@ -43,20 +43,20 @@ from unpose.train.pretrained import WEIGHTS
 from unpose.train.recipe import recipe_table
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
-AUDITED, TURNED = 32, 10_000
-"""Test images that the audit looks at, and that a sweep turns unless it is told otherwise."""
+AUDITED, ROTATED = 32, 10_000
+"""Default numbers of test images for the audit and for the accuracy on rotated images."""
 LARGEST = 5_000_000
-"""Bytes of all files together."""
+"""Largest number of bytes of all files together."""
 ROUNDING = 1e-3
-"""Share of test images whose answer may change from one machine to another."""
+"""Largest difference of the test accuracy between machines, due to rounding."""
 
 
-class Unfit(Exception):
-    """Why a run cannot be shipped."""
+class UnfitError(Exception):
+    """A run cannot be shipped; the message says why."""
 
 
 def command_of(recipe):
-    """The command that trains a recipe of the package again."""
+    """The command that repeats the training, if the recipe is one of the package."""
     for name in recipe_names():
         own = named_recipe(name)
         if own.changed(group=recipe.network.group, epochs=recipe.epochs, seed=recipe.seed) == recipe:
@@ -64,28 +64,30 @@ def command_of(recipe):
                        "seed": (own.seed, recipe.seed)}  # fmt: skip
             changed = "".join(f" --{option} {now}" for option, (before, now) in options.items() if now != before)
             return f"unpose train --recipe {name}{changed}"
-    raise Unfit("its recipe is none of the package's; add it to src/unpose/train/recipes, so that others can repeat it")
+    raise UnfitError(
+        "its recipe is not in the package; add it to src/unpose/train/recipes, so that others can repeat it"
+    )
 
 
 def sample(test: Split, most: int) -> Split:
-    """Images at even steps through the set."""
+    """At most this many images, evenly spaced."""
     return test.take(np.unique(np.linspace(0, len(test) - 1, most).astype(int)))
 
 
 def audited(network, part: Split) -> EquivarianceReport:
-    """The audit, which the network must hold."""
+    """Audit the network; it must pass."""
     measured = equivariance_error(network, as_batch(part.images, dtype=torch.float32), network.group)
     if not measured.holds():
-        raise Unfit(f"it fails the audit:\n{measured}")
+        raise UnfitError(f"it fails the audit:\n{measured}")
     return measured
 
 
 def swept(network, test: Split, audit: EquivarianceReport) -> np.ndarray:
-    """Right answers at the angles of `unpose evaluate`: (angles,)."""
+    """Accuracy at the angles of `unpose evaluate`: (angles,)."""
     angles = sweep_angles()
     if "turn 90" not in audit.elements:
         return accuracy_by_angle(network, test, angles)
-    # The audit has shown that quarter turns change nothing: a quarter of the circle stands for the whole.
+    # Quarter turns do not change the output, as the audit has shown: a quarter of the circle is enough.
     return np.tile(accuracy_by_angle(network, test, angles[: len(angles) // 4]), 4)
 
 
@@ -96,17 +98,17 @@ def ship(
     weights: Path = WEIGHTS,
     root: Path | None = None,
     device: str = "cpu",
-    most_turned: int = TURNED,
+    most_rotated: int = ROTATED,
 ) -> Path:
     """Write NAME.safetensors into the folder of weights, from a finished run."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise Unfit(f"a name is small letters and digits, joined by hyphens, got {name!r}")
+        raise UnfitError(f"a name consists of lower-case letters and digits, joined by hyphens; got {name!r}")
     for file in ("result.json", "config.toml", "log.csv", "model.safetensors"):
         if not (run / file).is_file():
-            raise Unfit(f"{file} is not there: only a finished run has a result to put on a card")
+            raise UnfitError(f"{file} does not exist: only a finished run has the results for a card")
     others = sum(path.stat().st_size for path in weights.glob("*.safetensors") if path.stem != name)
     if (together := others + (run / "model.safetensors").stat().st_size) > LARGEST:
-        raise Unfit(f"with it the files take {together:,} bytes, and the package has room for {LARGEST:,}")
+        raise UnfitError(f"with it all files together have {together:,} bytes, and at most {LARGEST:,} are allowed")
     result = json.loads((run / "result.json").read_text())
     recipe = read_recipe(run / "config.toml")
     command = command_of(recipe)
@@ -115,15 +117,17 @@ def ship(
     data = load(recipe.data.name, root, size=recipe.data.size)
     owner = credit(recipe.data.name)
     network = load_network(run / "model.safetensors")
-    looked_at, turned = sample(data.test, AUDITED), sample(data.test, most_turned)
-    audit = audited(network, looked_at)
+    audit_images, rotated_images = sample(data.test, AUDITED), sample(data.test, most_rotated)
+    audit = audited(network, audit_images)
     upright = accuracy(network.to(device), data.test)
     if abs(upright - result["test_accuracy"]) > ROUNDING:
-        raise Unfit(f"result.json says {result['test_accuracy']:.4f} of the test images, the network has {upright:.4f}")
-    sweep = swept(network, turned, audit)
+        raise UnfitError(
+            f"result.json gives a test accuracy of {result['test_accuracy']:.4f}, the network has {upright:.4f}"
+        )
+    sweep = swept(network, rotated_images, audit)
     resampled = np.where(audit.exact, -1.0, audit.errors)
     worst = int(resampled.argmax())
-    has_turns = not audit.exact.all()
+    has_inexact = not audit.exact.all()
     card = Card(
         title=recipe.title,
         data=data.name,
@@ -139,14 +143,14 @@ def ship(
         epochs=result["epochs"],
         validation=result["validation_accuracy"],
         upright=upright,
-        turned_images=len(turned),
+        turned_images=len(rotated_images),
         turned=float(sweep.mean()),
         worst=float(sweep.min()),
         angles=len(sweep),
-        audited=len(looked_at),
+        audited=len(audit_images),
         exact_error=audit.worst_exact,
-        turn_error=float(audit.errors[worst]) if has_turns else 0.0,
-        turn_floor=float(audit.floors[worst]) if has_turns else 0.0,
+        turn_error=float(audit.errors[worst]) if has_inexact else 0.0,
+        turn_floor=float(audit.floors[worst]) if has_inexact else 0.0,
         control=audit.control,
         control_error=float(audit.control_error),
         limits=tuple(limits),
@@ -158,7 +162,7 @@ def ship(
 
 
 def page() -> str:
-    """All cards on one page."""
+    """The page with the cards of all networks."""
     cards = [card_markdown(describe(pretrained_file(name))) for name in pretrained_names()]
     return (
         "# Trained networks in this package\n\nGenerated by `python benchmarks/ship.py --pages` from the files in "
@@ -170,19 +174,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="?", type=Path)
     parser.add_argument("name", nargs="?")
-    parser.add_argument("--limit", action="append", default=[], help="a sentence about what it cannot do; at least one")
-    parser.add_argument("--root", type=Path, help="where the data set lies")
-    parser.add_argument("--device", default="cpu", help="where the test images are read; the audit is on the CPU")
-    parser.add_argument("--turned", type=int, default=TURNED, help="test images for the sweep; the card says how many")
+    parser.add_argument(
+        "--limit", action="append", default=[], help="a sentence about what the network cannot do; at least one"
+    )
+    parser.add_argument("--root", type=Path, help="folder of the data set")
+    parser.add_argument("--device", default="cpu", help="device for the accuracy; the audit runs on the CPU")
+    parser.add_argument(
+        "--rotated", type=int, default=ROTATED, help="number of test images for the accuracy on rotated images"
+    )
     parser.add_argument("--pages", action="store_true")
     options = parser.parse_args()
     if not options.pages:
         if options.run is None or options.name is None or not options.limit:
             parser.error("give the folder of a run, a name and at least one --limit")
         try:
-            more = {"root": options.root, "device": options.device, "most_turned": options.turned}
+            more = {"root": options.root, "device": options.device, "most_rotated": options.rotated}
             path = ship(options.run, options.name, options.limit, **more)
-        except (Unfit, ValueError, OSError) as error:
+        except (UnfitError, ValueError, OSError) as error:
             sys.exit(f"{options.run} cannot be shipped: {error}")
         print(card_markdown(describe(path)))
     print(f"The page is {write_text(PAGE, page())}.")

@@ -1,9 +1,9 @@
-"""How fast images are warped: one pose shared by many, a pose for each, and torch's own bicubic sampler.
+"""Speed of warping: one pose shared by all images, one pose per image, and torch's own bicubic sampler.
 
     python benchmarks/warp.py [--device cpu] [--out warp.json]
 
-A thousand images of 40 pixels, one thread on the CPU, the median of nine. `grid_sample` uses another kernel
-(a = -0.75) and is here for its speed only.
+A thousand images of 40 pixels, one thread on the CPU, median of nine rounds. `grid_sample` uses another kernel
+(a = -0.75) and is included for its speed only.
 """
 
 import argparse
@@ -30,20 +30,20 @@ def main():
     each = pose.expand(1000, 3, 3)
     unit = source_points(each, (40, 40)) / 20
 
-    def peer():
+    def torch_sampler():
         torch.nn.functional.grid_sample(images, unit, mode="bicubic", align_corners=False)
 
-    def plain():
-        # what differentiable sampling costs: the same sums as gathers
+    def differentiable():
+        # The same sums with PyTorch's gather, which is what differentiable sampling costs.
         with torch.enable_grad():
             warp(images.requires_grad_(), each)
         images.requires_grad_(False)
 
     methods = {
         "one pose shared by all": lambda: warp(images, pose),
-        "a pose for each": lambda: warp(images, each),
-        "grid_sample, points given": peer,
-        "differentiable": plain,
+        "one pose per image": lambda: warp(images, each),
+        "grid_sample, points given": torch_sampler,
+        "differentiable": differentiable,
     }
     times = {name: [] for name in methods}
     for method in methods.values():

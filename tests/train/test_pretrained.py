@@ -193,18 +193,18 @@ def test_runs_that_are_not_shipped(ship, short_run, tmp_path, monkeypatch):
     copy.mkdir()
     for file in folder.iterdir():
         (copy / file.name).write_bytes(file.read_bytes())
-    with pytest.raises(ship.Unfit, match="small letters"):
+    with pytest.raises(ship.UnfitError, match="lower-case letters"):
         ship.ship(copy, "../Digits", [], weights=tmp_path)
     result = json.loads((copy / "result.json").read_text())
     (copy / "result.json").write_text(json.dumps(result | {"test_accuracy": 0.999}))
-    with pytest.raises(ship.Unfit, match=r"result.json says 0.9990"):
+    with pytest.raises(ship.UnfitError, match=r"test accuracy of 0.9990"):
         ship.ship(copy, "digits", [], weights=tmp_path)
     config = (copy / "config.toml").read_text()
     (copy / "config.toml").write_text(config.replace("learning_rate = 0.01", "learning_rate = 0.02"))
-    with pytest.raises(ship.Unfit, match="none of the package's"):
+    with pytest.raises(ship.UnfitError, match="not in the package"):
         ship.ship(copy, "digits", [], weights=tmp_path)
     (copy / "result.json").unlink()
-    with pytest.raises(ship.Unfit, match="only a finished run"):
+    with pytest.raises(ship.UnfitError, match="only a finished run"):
         ship.ship(copy, "digits", [], weights=tmp_path)
     assert not list(tmp_path.glob("*.safetensors"))
 
