@@ -28,15 +28,9 @@ import torch
 from torch import Tensor
 
 from unpose.nn.functional.checks import check_dropout, check_window
-from unpose.nn.ops.attention import (
-    attend_fused,
-    attend_mapped,
-    attend_projected,
-    obstacle,
-    takes_maps,
-    takes_parts,
-)
-from unpose.nn.ops.dispatch import chosen
+from unpose.nn.ops.attention import attend_fused, attend_projected
+from unpose.nn.ops.dispatch import use_kernels
+from unpose.nn.ops.mapped_attention import attend_mapped, use_mapped
 from unpose.nn.ops.pointwise import pointwise
 from unpose.nn.ops.reference.attention import attend, attend_double, unprojected
 
@@ -105,7 +99,7 @@ def group_attention(
     if position.ndim == 7:
         return _double_sum(query, key, value, position, bias, dropout)
     _check_shapes(query, key, value, position, bias)
-    attend_once = attend_fused if _is_fused(query, key, value, position, bias) else attend
+    attend_once = attend_fused if use_kernels("group_attention", query, key, value, position, bias) else attend
     return attend_once(query, key, value, position, bias, dropout)
 
 
@@ -120,7 +114,7 @@ def _double_sum(
         (position[:, h], None if bias is None else bias[:, h, None].expand(-1, queries, -1, -1, -1))
         for h in range(outputs)
     ]  # one table and bias of six and five axes for each output
-    if not _is_fused(query, key, value, *tables[0]):
+    if not use_kernels("group_attention", query, key, value, *tables[0]):
         _check_shapes(query, key, value, *tables[0])
         return attend_double(query, key, value, position, bias, dropout)
     sums = [
@@ -167,10 +161,10 @@ def projected_attention(
     if element is not None:
         _, _, heads, channels, keys, height, width = projected.shape
         _check_table((keys, keys), heads, channels, (height, width), position, element)
-        if bias is None and takes_parts(projected, channels) and _is_fused(*query_key_value, position, element):
+        if bias is None and use_kernels("split_table_attention", projected, position, element, channels=channels):
             return attend_projected(projected, position, element, None, dropout)
         position = joint_table(position, element)
-    if position.ndim == 6 and _is_fused(*query_key_value, position, bias):
+    if position.ndim == 6 and use_kernels("group_attention", *query_key_value, position, bias):
         _check_shapes(*query_key_value, position, bias)
         return attend_projected(projected, position, None, bias, dropout)
     return group_attention(*query_key_value, position, bias=bias, dropout=dropout)
@@ -214,8 +208,8 @@ def mapped_attention(
     """
     check_dropout(dropout)
     channels, (keys, height, width) = len(weight) // (3 * heads), maps.shape[2:]
-    is_supported = position.ndim == 6 and bias is None and takes_maps(maps, weight, offset)
-    if is_supported and (element is None or takes_parts(maps, channels)):
+    is_supported = position.ndim == 6 and bias is None and use_mapped(maps, weight, offset)
+    if is_supported and (element is None or use_kernels("split_table_attention", maps, channels=channels)):
         _check_table((keys, keys), heads, channels, (height, width), position, element)
         return attend_mapped(maps, weight, offset, heads, position, element, dropout)
     projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))  # (b, 3, heads, d, keys, h, w)
@@ -261,18 +255,6 @@ def estimate_memory(query: Tensor, key: Tensor, value: Tensor, position: Tensor,
 
     _check_shapes(query, key, value, position, None)
     return peak_bytes(query, key, value, position, threads or torch.get_num_threads())
-
-
-def _is_fused(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> bool:
-    """Return whether the fused kernels are to be used; raise a ``ValueError`` if they are demanded but cannot run."""
-    if chosen() == "plain":
-        return False
-    reason = obstacle(query, key, value, position, bias)
-    if chosen() == "auto":
-        return reason is None and query.dtype != torch.float64
-    if reason is not None:
-        raise ValueError(f"fused group attention cannot run here: {reason}; use implementation('auto') or 'plain'")
-    return True
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None) -> None:

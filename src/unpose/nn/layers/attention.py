@@ -32,7 +32,7 @@ from unpose.nn.functional.positions import (
 )
 from unpose.nn.layers.encodings import SeparableEncoding, make_encoding
 from unpose.nn.ops.autocast import product_type
-from unpose.nn.ops.encoding import has_table, separable_table
+from unpose.nn.ops.encoding import separable_table, use_separable_table
 from unpose.nn.ops.pointwise import pointwise
 
 
@@ -113,11 +113,14 @@ class _SelfAttention(nn.Module):
 
         A separable encoding gives two parts, see :func:`unpose.nn.functional.group_attention.projected_attention`.
         """
-        if isinstance(self.encoding, SeparableEncoding) and has_table(self.encoding, self.inverses, self.relations):
-            return separable_table(self.encoding, self.inverses, self.relations, window, dtype)
+        encoding = self.encoding
+        if isinstance(encoding, SeparableEncoding):
+            weights = list(encoding.parameters())
+            if use_separable_table(weights, self.inverses, self.relations):
+                numbers = {"reach": encoding.reach, "eps": encoding.along_x[1].eps, "dtype": dtype}
+                return separable_table(weights, self.inverses, self.relations, window, **numbers)
         # In the precision of the weights, whatever casts the module went through: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
-        encoding = self.encoding
         if not isinstance(encoding, SeparableEncoding) or encoding.element is None or self.relations.ndim > 2:
             return position_table(encoding, inverses, self.relations, window).to(dtype), None
         position = position_table(encoding.encode_positions, inverses, torch.zeros_like(self.relations[:, :1]), window)

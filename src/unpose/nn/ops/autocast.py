@@ -1,22 +1,22 @@
-"""What ``torch.autocast`` means for tensors whose products are computed here."""
+"""Which types ``torch.autocast`` gives to tensors whose products the operators here compute."""
 
 import torch
 from torch import Tensor
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+_CAST_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def is_autocast(tensor: Tensor) -> bool:
-    """Whether autocast is on for this tensor: for its device, and its type is one that is cast."""
-    is_cast = tensor.dtype in _TYPES and not tensor.is_meta  # of tensors without memory autocast may not be asked
+    """Return whether autocast applies to this tensor: it is enabled for the device, and casts this type."""
+    is_cast = tensor.dtype in _CAST_DTYPES and not tensor.is_meta  # autocast cannot be queried for the meta device
     return is_cast and torch.is_autocast_enabled(tensor.device.type)
 
 
 def product_type(tensor: Tensor) -> torch.dtype:
-    """The type in which a matrix product takes this tensor: its own, or what autocast gives it."""
+    """Return the type in which a matrix product takes this tensor: its own, or the one autocast gives it."""
     return torch.get_autocast_dtype(tensor.device.type) if is_autocast(tensor) else tensor.dtype
 
 
 def full_precision(maps: Tensor) -> Tensor:
-    """Maps in float32 under autocast, as they are without: what adds up over many blocks keeps its digits."""
+    """Return maps in float32 under autocast, unchanged without it: sums over many blocks keep their digits."""
     return maps.float() if is_autocast(maps) else maps

@@ -1,52 +1,66 @@
-"""The parts of a separable encoding's table as one operator of torch on CUDA, with Triton kernels behind it.
+"""The position table of a separable encoding: one operator with kernels on CUDA.
 
-``torch.compile`` and ``torch.export`` see the operator ``unpose::separable_table`` and do not look inside. Elsewhere
-:func:`unpose.nn.position_table` makes the whole table of torch's operations.
+``torch.compile`` and ``torch.export`` see the operator ``unpose::separable_table`` and do not trace into it. Elsewhere
+:func:`unpose.nn.position_table` computes the whole table with PyTorch operations.
 """
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unpose.nn.layers.encodings import SeparableEncoding
-from unpose.nn.ops.norm import takes
-
-_WIDEST = 32
-"""Channels of each of the three parts that a program holds, at most."""
-
-_VECTORS = 1024
-"""Relative elements times channels, at most: a program holds as many numbers, each factor rounded to a power of two."""
+from unpose.nn.ops.dispatch import first_derivatives_only, kernels, use_kernels
 
 
-def has_table(encoding: SeparableEncoding, inverses: Tensor, relations: Tensor) -> bool:
-    """Whether :func:`separable_table` takes this encoding; not under ``implementation("plain")``."""
-    weights = list(encoding.parameters())
-    kinds, channels = (1, 0) if encoding.element is None else encoding.element.weight.shape
+def use_separable_table(weights: Sequence[Tensor], inverses: Tensor, relations: Tensor) -> bool:
+    """Return whether :func:`separable_table` takes these weights; never under ``implementation("plain")``."""
+    relative_elements, channels = weights[12].shape if len(weights) > 12 else (1, 0)
     widest = max(len(weights[4]), len(weights[10]), channels)
-    fits = relations.ndim == 2 and widest <= _WIDEST and kinds * widest <= _VECTORS
-    return fits and inverses.device == weights[0].device and takes(*weights)
+    is_alike = relations.ndim == 2 and inverses.device == weights[0].device
+    sizes = {"channels": widest, "vector_entries": relative_elements * widest}
+    return is_alike and use_kernels("separable_table", *weights, **sizes)
 
 
 def separable_table(
-    encoding: SeparableEncoding, inverses: Tensor, relations: Tensor, window: tuple[int, int], kind: torch.dtype
+    weights: Sequence[Tensor],
+    inverses: Tensor,
+    relations: Tensor,
+    window: tuple[int, int],
+    *,
+    reach: float,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor | None]:
-    """The two parts of an encoding's table (:func:`unpose.nn.functional.group_attention.joint_table`) as ``kind``, computed in float32.
+    """Compute the two parts of the position table of a separable encoding, in float32, where kernels are used.
 
-    The channels of x and y, (1, order, 1, *window, c), the same for all keys; and those of the elements, (1, order,
-    keys, e), the same for the whole window, or None. For encodings that have it (:func:`has_table`); ``inverses`` may
-    be of any type.
+    Parameters
+    ----------
+    weights : sequence of 12 or 13 tensors
+        The parameters of :class:`unpose.nn.SeparableEncoding` in their order: weight and bias of the first linear
+        layer, of the norm and of the second linear layer, for x, then for y; then the (relative elements, e)
+        vectors, if there are any.
+    inverses : (order, 2, 2) tensor of any floating type
+        The linear parts of the inverse elements ``h^-1``.
+    relations : (order, keys) tensor of int64
+        The index of the relative element ``h^-1 k``.
+    window : (int, int)
+    reach : float
+        The distance in pixels that the encoding sees as 1.
+    eps : float
+        Added to the variance in the norms.
+    dtype : torch.dtype
+        Of the result.
+
+    Returns
+    -------
+    position : (1, order, 1, *window, c) tensor
+        The channels of x and y, the same for all keys.
+    element : (1, order, keys, e) tensor, or None
+        The channels of the relative elements, the same for the whole window.
     """
-    eps = encoding.along_x[1].eps
-    position, element = _table(list(encoding.parameters()), inverses, relations, *window, encoding.reach, eps, kind)
-    return position, None if encoding.element is None else element
-
-
-def _loops() -> Any:
-    """Imported on first use: Triton costs time, and is seldom there."""
-    return import_module("unpose.nn.ops.cuda.encoding")
+    position, element = _table(list(weights), inverses, relations, *window, reach, eps, dtype)
+    return position, element if len(weights) > 12 else None
 
 
 @torch.library.custom_op("unpose::separable_table", mutates_args=())
@@ -58,14 +72,15 @@ def _table(
     window_x: int,
     reach: float,
     eps: float,
-    kind: torch.dtype,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    return _loops().forward(weights, inverses, relations, (window_y, window_x), reach, eps, kind)
+    backend = kernels("separable_table", weights[0])
+    return backend.forward(weights, inverses, relations, (window_y, window_x), reach, eps, dtype)
 
 
 @torch.library.custom_op("unpose::separable_table_backward", mutates_args=())
 def _table_backward(
-    grad_table: Tensor,
+    grad_position: Tensor,
     grad_element: Tensor,
     weights: Sequence[Tensor],
     inverses: Tensor,
@@ -75,7 +90,8 @@ def _table_backward(
     reach: float,
     eps: float,
 ) -> Tensor:
-    return _loops().backward(grad_table, grad_element, weights, inverses, relations, (window_y, window_x), reach, eps)
+    backend, window = kernels("separable_table", weights[0]), (window_y, window_x)
+    return backend.backward(grad_position, grad_element, weights, inverses, relations, window, reach, eps)
 
 
 @_table.register_fake
@@ -87,16 +103,16 @@ def _table_shape(
     window_x: int,
     reach: float,
     eps: float,
-    kind: torch.dtype,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     order, keys = relations.shape
-    table = inverses.new_empty(1, order, 1, window_y, window_x, len(weights[4]) + len(weights[10]), dtype=kind)
+    table = inverses.new_empty(1, order, 1, window_y, window_x, len(weights[4]) + len(weights[10]), dtype=dtype)
     return table, table.new_empty(1, order, keys, weights[12].shape[1]) if len(weights) > 12 else table.new_empty(0)
 
 
 @_table_backward.register_fake
 def _table_backward_shape(
-    grad_table: Tensor,
+    grad_position: Tensor,
     grad_element: Tensor,
     weights: Sequence[Tensor],
     inverses: Tensor,
@@ -114,20 +130,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.save_for_backward(inverses, relations, *weights)
 
 
-def _backward(ctx: Any, to_table: Tensor, to_element: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, grad_position: Tensor, grad_element: Tensor) -> tuple[Any, ...]:
     inverses, relations, *weights = ctx.saved_tensors
-    found = _table_backward(to_table, to_element, weights, inverses, relations, *ctx.numbers)
-    parts = found.split([weight.numel() for weight in weights])
-    to_weights = [part.view(weight.shape).to(weight.dtype) for part, weight in zip(parts, weights, strict=True)]
-    return to_weights, None, None, None, None, None, None, None
-
-
-def _no_second(ctx: Any, *gradients: Tensor) -> None:
-    raise RuntimeError(
-        "the fused position table has no second derivatives; compute it under unpose.nn.implementation('plain'), "
-        "which has"
-    )
+    flat = _table_backward(grad_position, grad_element, weights, inverses, relations, *ctx.numbers)
+    parts = flat.split([weight.numel() for weight in weights])
+    grad_weights = [part.view(weight.shape).to(weight.dtype) for part, weight in zip(parts, weights, strict=True)]
+    return grad_weights, None, None, None, None, None, None, None
 
 
 _table.register_autograd(_backward, setup_context=_save)
-_table_backward.register_autograd(_no_second, setup_context=lambda ctx, inputs, output: None)
+first_derivatives_only(_table_backward, "the fused position table")

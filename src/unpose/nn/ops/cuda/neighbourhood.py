@@ -1,153 +1,156 @@
-"""What the kernels of :mod:`unpose.nn.ops.cuda.attention_kernels` share: how a lane looks around, reads, writes and draws.
+"""Addressing in the attention kernels: pixels of a program, offsets in the window, loads, stores, and the hash.
 
-Letters and columns are theirs. Everything here is compiled into the kernels that call it.
+The names of sizes are those of :mod:`unpose.nn.ops.cuda.attention_kernels`, into which everything here is inlined.
 """
 
-# Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
+# Triton does not parse starred tuples or annotations of them, and removes a branch that is not taken only in an else.
 # ruff: noqa: RUF005, RET505
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
 import triton
 import triton.language as tl
 
-from unpose.nn.ops.cuda.packed import alike, apart, read, store
+from unpose.nn.ops.cuda.packed import broadcast, load_packed, store_float, unpack
 
 _HELD = tl.constexpr(16)
-"""Channels up to which what belongs to a lane stays in registers; of wider heads it is read again for each entry."""
+"""Largest number of channels that a thread keeps in registers; those of wider heads are loaded again for each entry."""
 
 _SMALL = tl.constexpr(7)
-"""Rows up to which a window is walked over whole: few of them leave the image, and the loop's bounds stay constants."""
+"""Rows of the largest window that is visited whole: few rows leave the image, and constant loop bounds are faster."""
 
 
 @triton.jit
-def lines_seen(  # type: ignore[no-untyped-def]
-    y, begin, end, SIGN: tl.constexpr, EACH: tl.constexpr, H: tl.constexpr, WY: tl.constexpr,
+def visible_segments(  # type: ignore[no-untyped-def]
+    y, begin, end, SIGN: tl.constexpr, PER_ROW: tl.constexpr, H: tl.constexpr, WY: tl.constexpr,
 ):  # fmt: skip
-    """The first of the lines from ``begin`` to ``end`` in which any lane may find a pixel, and the one after the last.
+    """Return the range, within ``begin`` to ``end``, of window segments that lie inside the image for any thread.
 
-    A row of the window has EACH of them; ``SIGN`` is that of :func:`look`.
+    A row of the window has PER_ROW segments; ``SIGN`` is that of :func:`window_offset`.
     """
     if WY <= _SMALL:
         return begin, end
     else:
-        up, down = tl.max(y), H - 1 - tl.min(y)  # how far the lanes can look
+        up, down = tl.max(y), H - 1 - tl.min(y)  # how far windows reach inside the image
         before, after = (up, down) if SIGN > 0 else (down, up)
-        first = tl.minimum(tl.maximum(begin, (WY // 2 - before) * EACH), end)
-        return first, tl.maximum(tl.minimum(end, (WY // 2 + after + 1) * EACH), first)
+        first = tl.minimum(tl.maximum(begin, (WY // 2 - before) * PER_ROW), end)
+        return first, tl.maximum(tl.minimum(end, (WY // 2 + after + 1) * PER_ROW), first)
 
 
 @triton.jit
-def look(  # type: ignore[no-untyped-def]
+def window_offset(  # type: ignore[no-untyped-def]
     y, x, row, start, j: tl.constexpr, SIGN: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, GROUP: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr, WX: tl.constexpr, SEGMENT_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """What a lane finds at the j-th place from ``start`` in a row of the window.
+    """Locate the j-th entry after ``start`` in a row of the window.
 
-    Whether it is a pixel, how far off it lies in memory, and j itself, or of places beyond the row the last one's.
-    Where there is no pixel it finds its own, which it sees anyway: address and number are safe. ``SIGN`` = -1 looks the
-    other way, from a key to who sees it.
+    Returns whether it lies inside the image, its offset in memory from the thread's own pixel, and j, clamped to the
+    row. Outside the image the offset is 0: the thread then loads its own pixel, which is safe. ``SIGN`` = 1 looks from
+    a query to its keys, ``SIGN`` = -1 from a key to the queries that see it.
     """
     column = start + j
-    step_y, step_x = SIGN * (row - WY // 2), SIGN * (column - WX // 2)
-    inside = _within(y + step_y, H) & _within(x + step_x, W)
+    offset_y, offset_x = SIGN * (row - WY // 2), SIGN * (column - WX // 2)
+    inside = _in_range(y + offset_y, H) & _in_range(x + offset_x, W)
     shift = j
-    if WX % GROUP != 0:
+    if WX % SEGMENT_SIZE != 0:
         inside = inside & (column < WX)
         shift = tl.minimum(column, WX - 1) - start
-    return inside, tl.where(inside, step_y * W + step_x, 0), shift
+    return inside, tl.where(inside, offset_y * W + offset_x, 0), shift
 
 
 @triton.jit
-def rows_of(  # type: ignore[no-untyped-def]
-    at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+def load_elements(  # type: ignore[no-untyped-def]
+    pointers, CHANNELS: tl.constexpr, CHANNEL_STRIDE: tl.constexpr, ELEMENT_STRIDE: tl.constexpr,
+    ELEMENTS: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """All SIZE channels of SHARED elements behind pointers, those of one element side by side."""
-    rows = ()
-    if SIZE <= _HELD:
-        for i in tl.static_range(SHARED):
-            for c in tl.static_range(SIZE):
-                rows = rows + (read(at + (i * ELEMENT + c * CHANNEL), PAIR),)
-    return rows
+    """Load all channels of ELEMENTS elements, element by element; nothing if they do not fit in registers."""
+    loaded = ()
+    if CHANNELS <= _HELD:
+        for i in tl.static_range(ELEMENTS):
+            for c in tl.static_range(CHANNELS):
+                loaded = loaded + (load_packed(pointers + (i * ELEMENT_STRIDE + c * CHANNEL_STRIDE), PACK),)
+    return loaded
 
 
 @triton.jit
-def channel(  # type: ignore[no-untyped-def]
-    held, at, i: tl.constexpr, c: tl.constexpr, SIZE: tl.constexpr, CHANNEL: tl.constexpr, ELEMENT: tl.constexpr,
-    PAIR: tl.constexpr,
+def element_channel(  # type: ignore[no-untyped-def]
+    loaded, pointers, i: tl.constexpr, c: tl.constexpr, CHANNELS: tl.constexpr, CHANNEL_STRIDE: tl.constexpr,
+    ELEMENT_STRIDE: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """Channel c of the i-th element: out of ``held``, or out of memory where heads are wide."""
-    if SIZE <= _HELD:
-        return held[i * SIZE + c]
+    """Return channel c of the i-th element, from :func:`load_elements` or, for wide heads, from memory."""
+    if CHANNELS <= _HELD:
+        return loaded[i * CHANNELS + c]
     else:
-        return read(at + (i * ELEMENT + c * CHANNEL), PAIR)
+        return load_packed(pointers + (i * ELEMENT_STRIDE + c * CHANNEL_STRIDE), PACK)
 
 
 @triton.jit
-def neighbour(at, SIZE: tl.constexpr, CHANNEL: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """All channels of one element behind pointers."""
-    columns = ()
-    for c in tl.static_range(SIZE):
-        columns = columns + (read(at + c * CHANNEL, PAIR),)
-    return columns
+def load_channels(  # type: ignore[no-untyped-def]
+    pointers, CHANNELS: tl.constexpr, CHANNEL_STRIDE: tl.constexpr, PACK: tl.constexpr
+):
+    """Load all channels of one element."""
+    channels = ()
+    for c in tl.static_range(CHANNELS):
+        channels = channels + (load_packed(pointers + c * CHANNEL_STRIDE, PACK),)
+    return channels
 
 
 @triton.jit
-def outset_of(inside, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What a score is added to: nothing, or minus infinity where there is no pixel, which no finite number changes."""
-    if PAIR == 1:
+def masked_zero(inside, PACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the start of a score: 0, or minus infinity outside the image, which no finite term changes."""
+    if PACK == 1:
         return tl.where(inside, 0.0, float("-inf"))
     else:
         return tl.where(inside, 0, -0x03FF0400)  # 0xFC00 in both halves
 
 
 @triton.jit
-def full(column, COUNT: tl.constexpr, number: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """COUNT columns as long as the given one, each with a number for all images."""
-    columns = ()
+def full(block, COUNT: tl.constexpr, number: tl.constexpr, PACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return COUNT packed blocks of the same shape as ``block``, filled with a number."""
+    blocks = ()
     for _ in tl.static_range(COUNT):
-        columns = columns + (alike(tl.full(column.shape, number, tl.float32), PAIR),)
-    return columns
+        blocks = blocks + (broadcast(tl.full(block.shape, number, tl.float32), PACK),)
+    return blocks
 
 
 @triton.jit
-def write(  # type: ignore[no-untyped-def]
-    at, columns, first: tl.constexpr, sizes, live, COUNT: tl.constexpr, IMAGE: tl.constexpr, CHANNEL: tl.constexpr,
-    PAIR: tl.constexpr,
+def store_channels(  # type: ignore[no-untyped-def]
+    pointers, channels, first: tl.constexpr, scales, exists, COUNT: tl.constexpr, IMAGE_STRIDE: tl.constexpr,
+    CHANNEL_STRIDE: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """COUNT channels from column ``first`` on behind pointers; each image has a size they are multiplied with."""
+    """Unpack COUNT channels from ``first`` on, multiply those of each image by its scale, and store them."""
     for c in tl.static_range(COUNT):
-        found = apart(columns[first + c], PAIR)
-        for p in tl.static_range(PAIR):
-            store(at + (p * IMAGE + c * CHANNEL), found[p] * sizes[p], live[p])
+        numbers = unpack(channels[first + c], PACK)
+        for p in tl.static_range(PACK):
+            store_float(pointers + (p * IMAGE_STRIDE + c * CHANNEL_STRIDE), numbers[p] * scales[p], exists[p])
 
 
 @triton.jit
-def pixels(  # type: ignore[no-untyped-def]
-    tile, begun, images, batch, LANES: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAIR: tl.constexpr,
+def pixel_block(  # type: ignore[no-untyped-def]
+    block, first_image, images, batch, BLOCK_PIXELS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """Which pixel each lane of a tile has, of some ``images``, that is columns of PAIR of them, from ``begun`` on.
+    """Return which pixel each thread of a program has, of ``images`` packed images from ``first_image`` on.
 
-    Number of the column, pixel, row and column of it, and which of the ``batch`` images there are: with an odd number
-    of them the last column has one.
+    These are the index of the packed image, the pixel, its row and column, and for each of the PACK images whether it
+    exists: the last pair of an odd ``batch`` has one image.
     """
-    place = tile * LANES + tl.arange(0, LANES)
-    exists = place < images * (H * W)
-    place = tl.minimum(place, images * (H * W) - 1)
-    number, pixel, live = (begun + place // (H * W)).to(tl.int64), place % (H * W), ()
-    for p in tl.static_range(PAIR):
-        live = live + (exists & (number * PAIR + p < batch),)
-    return number, pixel, pixel // W, pixel % W, live
+    index = block * BLOCK_PIXELS + tl.arange(0, BLOCK_PIXELS)
+    in_block = index < images * (H * W)
+    index = tl.minimum(index, images * (H * W) - 1)
+    image, pixel, live = (first_image + index // (H * W)).to(tl.int64), index % (H * W), ()
+    for p in tl.static_range(PACK):
+        live = live + (in_block & (image * PACK + p < batch),)
+    return image, pixel, pixel // W, pixel % W, live
 
 
 @triton.jit
-def _within(number, END: tl.constexpr):  # type: ignore[no-untyped-def]
-    # Seen without its sign a negative number is large: one comparison for both ends.
+def _in_range(number, END: tl.constexpr):  # type: ignore[no-untyped-def]
+    # As an unsigned number a negative one is large: one comparison tests both ends.
     return number.to(tl.uint32, bitcast=True) < END
 
 
 @triton.jit
-def hashed(number):  # type: ignore[no-untyped-def]
-    """A hash of 32 bits."""
+def hash32(number):  # type: ignore[no-untyped-def]
+    """Return a 32-bit hash of a number, by multiplications and shifts."""
     x = number.to(tl.uint32) * 0x9E3779B9
     x ^= x >> 16
     x *= 0x7FEB352D

@@ -1,15 +1,17 @@
-"""Layer norm over channels on a GPU, where the places of a channel lie side by side: no map is copied to be normed.
+"""Layer norm over channels on CUDA for maps whose positions are adjacent in memory: the channels are not moved.
 
-A program takes a tile of all channels at some places of one image, reads it once and keeps it in registers. What has
-more channels than a tile holds is read again from the cache, block by block. Statistics are float32. The backward
-pass computes them again from the tile it needs anyway, which costs no memory traffic; nothing but the maps is kept.
+A tile is all channels at a block of positions of one image. A program of the forward pass loads one tile, keeps it in
+registers and writes it normalised; if there are more channels than fit in registers, they are loaded again, block by
+block, from the cache. Statistics are float32. The backward pass computes them again from the tile, which it loads
+anyway, so that only the maps are saved.
 
-The gradients of weight and bias are summed over a program's tiles, then over programs in a second, fixed sum: the same
-input gives the same bytes on the same machine. No block size depends on the machine, and no number passes through the
-host: a CUDA graph can hold the kernels.
+A program of the backward pass sums the gradients of weight and bias over its tiles, and
+:mod:`unpose.nn.ops.cuda.reduce` over programs in a fixed order: the same input gives the same bytes on the same
+machine. No block size depends on the GPU, and nothing is read back to the host, so that a CUDA graph can record the
+kernels.
 """
 
-# Triton reads no stars in tuples and no annotations of them.
+# Triton does not parse starred tuples or annotations of them.
 # ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
@@ -20,33 +22,33 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unpose.nn.ops.cuda.reduce import over_rows
+from unpose.nn.ops.cuda.reduce import sum_rows
 
-_TILE = 1024
-"""Numbers that a warp holds of a tile, 32 for each thread; the backward pass holds four tiles: maps, gradient and two
-sums. Tiles of one warp need no barrier."""
+_WARP_ELEMENTS = 1024
+"""Numbers of a tile per warp, 32 for each thread; the backward pass holds four tiles: maps, gradient and
+two sums. Tiles of one warp need no barrier."""
 
-_BLOCK, _LEAST = 256, 16
-"""Channels of a tile, at most, and places, at least: these fill the sectors that memory is read in."""
+_MAX_CHANNELS, _MIN_POSITIONS = 256, 16
+"""Most channels of a block, and least positions: these fill a 32-byte sector of memory."""
 
-_PLACES = 256
-"""Places of a tile, at most: maps of few channels are small, and more programs share them."""
+_MAX_POSITIONS = 256
+"""Most positions of a tile: maps of few channels are small, and more programs share them."""
 
 _PROGRAMS = 4096
-"""Programs of the backward pass, at most: enough for any GPU, and few block sums to add up."""
+"""Most programs of the backward pass: enough for any GPU, and few partial sums."""
 
 
-def forward(maps: Tensor, weight: Tensor, bias: Tensor, swish: bool, eps: float, kind: torch.dtype) -> Tensor:
-    """Layer norm over axis 1 of (b, channels, ...) maps, ``swish`` with x sigmoid(x) after it, in the type ``kind``.
+def forward(maps: Tensor, weight: Tensor, bias: Tensor, swish: bool, eps: float, dtype: torch.dtype) -> Tensor:
+    """Normalise axis 1 of (b, channels, ...) maps and apply x sigmoid(x) if ``swish``; the result has this dtype.
 
     All tensors may be float32, bfloat16 or float16.
     """
     maps = maps.contiguous()
-    out = torch.empty_like(maps, dtype=kind)
-    shape, tiles = _shape(maps)
+    out = torch.empty_like(maps, dtype=dtype)
+    shape, n_tiles = _launch_options(maps)
     with torch.cuda.device_of(maps):
-        forward_kernel[(tiles,)](
-            maps, weight.contiguous(), bias.contiguous(), out, shape.pop("places"), eps, **shape, SWISH=swish
+        forward_kernel[(n_tiles,)](
+            maps, weight.contiguous(), bias.contiguous(), out, shape.pop("positions"), eps, **shape, SWISH=swish
         )
     return out
 
@@ -54,164 +56,174 @@ def forward(maps: Tensor, weight: Tensor, bias: Tensor, swish: bool, eps: float,
 def backward(
     grad_out: Tensor, maps: Tensor, weight: Tensor, bias: Tensor, swish: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The gradient of the maps, in their type, and those of weight and bias, (2, channels) in float32.
-
-    ``grad_out`` is that of what :func:`forward` returned.
-    """
+    """Return the gradient of the maps, in their type, and those of weight and bias, (2, channels) in float32."""
     maps, grad_out = maps.contiguous(), grad_out.contiguous()
-    shape, tiles = _shape(maps)
-    steps = triton.cdiv(tiles, _PROGRAMS)
-    programs = triton.cdiv(tiles, steps)
+    shape, n_tiles = _launch_options(maps)
+    tiles_each = triton.cdiv(n_tiles, _PROGRAMS)
+    programs = triton.cdiv(n_tiles, tiles_each)
     grad_maps = torch.empty_like(maps)
-    sums = torch.empty(programs, 2, maps.shape[1], dtype=torch.float32, device=maps.device)
+    partial_sums = torch.empty(programs, 2, maps.shape[1], dtype=torch.float32, device=maps.device)
     with torch.cuda.device_of(maps):
         backward_kernel[(programs,)](
-            grad_out, maps, weight.contiguous(), bias.contiguous(), grad_maps, sums,
-            shape.pop("places"), tiles, steps, eps, **shape, SWISH=swish,
+            grad_out, maps, weight.contiguous(), bias.contiguous(), grad_maps, partial_sums,
+            shape.pop("positions"), n_tiles, tiles_each, eps, **shape, SWISH=swish,
         )  # fmt: skip
-    return grad_maps, over_rows(sums)
+    return grad_maps, sum_rows(partial_sums)
 
 
-def _shape(maps: Tensor) -> tuple[dict[str, Any], int]:
-    """What a launch is told of (b, channels, ...) maps, and how many tiles they have."""
+def _launch_options(maps: Tensor) -> tuple[dict[str, Any], int]:
+    """Return the sizes and options of a launch for (b, channels, ...) maps, and the number of tiles."""
     batch, channels = maps.shape[:2]
-    places = maps[:1, :1].numel()
-    block = min(triton.next_power_of_2(channels), _BLOCK)
-    lanes = min(max(_LEAST, _TILE // block), _PLACES)
+    positions = maps[:1, :1].numel()
+    block_channels = min(triton.next_power_of_2(channels), _MAX_CHANNELS)
+    block_positions = min(max(_MIN_POSITIONS, _WARP_ELEMENTS // block_channels), _MAX_POSITIONS)
     shape = {
-        "places": places,
+        "positions": positions,
         "CHANNELS": channels,
-        "BLOCK": block,
-        "LANES": lanes,
-        "num_warps": max(1, block * lanes // _TILE),
+        "BLOCK_CHANNELS": block_channels,
+        "BLOCK_POSITIONS": block_positions,
+        "num_warps": max(1, block_channels * block_positions // _WARP_ELEMENTS),
     }
-    return shape, batch * triton.cdiv(places, lanes)
+    return shape, batch * triton.cdiv(positions, block_positions)
 
 
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
-    maps, weight, bias, out, places, eps,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, SWISH: tl.constexpr,
+    maps, weight, bias, out, positions, eps,
+    CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_POSITIONS: tl.constexpr, SWISH: tl.constexpr,
 ):  # fmt: skip
-    """One program for each tile."""
-    start, place, is_place = _where(tl.program_id(0), places, CHANNELS, LANES)
-    mean, scale = _statistics(maps + start, place, is_place, places, eps, CHANNELS, BLOCK, LANES)
-    for first in range(0, CHANNELS, BLOCK):
-        channel = first + tl.arange(0, BLOCK)
-        at, is_inside = _tile(channel, place, is_place, places, CHANNELS)
-        normed = (_read(maps + start, at, is_inside) - mean) * scale
+    """Normalise one tile."""
+    start, position, is_position = _tile_position(tl.program_id(0), positions, CHANNELS, BLOCK_POSITIONS)
+    mean, inverse_deviation = _statistics(
+        maps + start, position, is_position, positions, eps, CHANNELS, BLOCK_CHANNELS, BLOCK_POSITIONS
+    )
+    for first in range(0, CHANNELS, BLOCK_CHANNELS):
+        channel = first + tl.arange(0, BLOCK_CHANNELS)
+        offset, is_inside = _tile_offsets(channel, position, is_position, positions, CHANNELS)
+        normed = (_load(maps + start, offset, is_inside) - mean) * inverse_deviation
         result = _affine(normed, weight, bias, channel, CHANNELS)
         if SWISH:
             result = result * tl.sigmoid(result)
-        tl.store(out + start + at, result.to(out.dtype.element_ty), mask=is_inside)
+        tl.store(out + start + offset, result.to(out.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit
 def backward_kernel(  # type: ignore[no-untyped-def]
-    grad_out, maps, weight, bias, grad_maps, sums, places, tiles, steps, eps,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, SWISH: tl.constexpr,
+    grad_out, maps, weight, bias, grad_maps, partial_sums, positions, n_tiles, tiles_each, eps,
+    CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_POSITIONS: tl.constexpr, SWISH: tl.constexpr,
 ):  # fmt: skip
-    """One program for ``steps`` tiles; its sums for weight and bias go to ``sums``, (programs, 2, channels).
+    """Compute the gradient of ``tiles_each`` tiles; those of weight and bias go to ``partial_sums``.
 
-    With y = weight n + bias for the normed n, and h the gradient of n, that of the maps is
-    ``(h - mean(h) - n mean(h n)) / deviation``, means over channels.
+    With y = weight n + bias for the normalised n, and h the gradient of n, the gradient of the maps is
+    ``(h - mean(h) - n mean(h n)) / deviation``, with means over channels. The partial sums are (programs, 2, channels).
     """
-    to_weight, to_bias = (), ()
-    for _ in tl.static_range(0, CHANNELS, BLOCK):
-        # Places are summed up last: in every tile that would cost as much as all the rest.
-        nothing = tl.zeros((BLOCK, LANES), tl.float32)
-        to_weight, to_bias = to_weight + (nothing,), to_bias + (nothing,)
-    begin = tl.program_id(0) * steps
-    for tile in range(begin, tl.minimum(begin + steps, tiles)):
-        start, place, is_place = _where(tile, places, CHANNELS, LANES)
-        mean, scale = _statistics(maps + start, place, is_place, places, eps, CHANNELS, BLOCK, LANES)
-        total, along = tl.zeros((1, LANES), tl.float32), tl.zeros((1, LANES), tl.float32)
-        for first in range(0, CHANNELS, BLOCK):
-            channel = first + tl.arange(0, BLOCK)
-            at, is_inside = _tile(channel, place, is_place, places, CHANNELS)
-            normed = (_read(maps + start, at, is_inside) - mean) * scale
-            slope = _slope(_read(grad_out + start, at, is_inside), normed, weight, bias, channel, CHANNELS, SWISH)
-            slope = slope * _column(weight, channel, CHANNELS)
-            total += tl.sum(slope, 0)[None]
-            along += tl.sum(slope * normed, 0)[None]
-        more_weight, more_bias = (), ()
-        for first in tl.static_range(0, CHANNELS, BLOCK):
-            channel = first + tl.arange(0, BLOCK)
-            at, is_inside = _tile(channel, place, is_place, places, CHANNELS)
-            normed = (_read(maps + start, at, is_inside) - mean) * scale
-            slope = _slope(_read(grad_out + start, at, is_inside), normed, weight, bias, channel, CHANNELS, SWISH)
-            more_weight = more_weight + (to_weight[first // BLOCK] + slope * normed,)
-            more_bias = more_bias + (to_bias[first // BLOCK] + slope,)
-            slope = slope * _column(weight, channel, CHANNELS)
-            found = (slope - total / CHANNELS - normed * (along / CHANNELS)) * scale
-            tl.store(grad_maps + start + at, found.to(grad_maps.dtype.element_ty), mask=is_inside)
-        to_weight, to_bias = more_weight, more_bias
-    row = sums + tl.program_id(0) * (2 * CHANNELS)
-    for first in tl.static_range(0, CHANNELS, BLOCK):
-        channel = first + tl.arange(0, BLOCK)
-        tl.store(row + channel, tl.sum(to_weight[first // BLOCK], 1), mask=channel < CHANNELS)
-        tl.store(row + CHANNELS + channel, tl.sum(to_bias[first // BLOCK], 1), mask=channel < CHANNELS)
+    grad_weight, grad_bias = (), ()
+    for _ in tl.static_range(0, CHANNELS, BLOCK_CHANNELS):
+        # Summed over positions at the end: in every tile that would cost as much as all the rest.
+        zero = tl.zeros((BLOCK_CHANNELS, BLOCK_POSITIONS), tl.float32)
+        grad_weight, grad_bias = grad_weight + (zero,), grad_bias + (zero,)
+    begin = tl.program_id(0) * tiles_each
+    for tile in range(begin, tl.minimum(begin + tiles_each, n_tiles)):
+        start, position, is_position = _tile_position(tile, positions, CHANNELS, BLOCK_POSITIONS)
+        mean, inverse_deviation = _statistics(
+            maps + start, position, is_position, positions, eps, CHANNELS, BLOCK_CHANNELS, BLOCK_POSITIONS
+        )
+        gradient_sum = tl.zeros((1, BLOCK_POSITIONS), tl.float32)
+        projection = tl.zeros((1, BLOCK_POSITIONS), tl.float32)
+        for first in range(0, CHANNELS, BLOCK_CHANNELS):
+            channel = first + tl.arange(0, BLOCK_CHANNELS)
+            offset, is_inside = _tile_offsets(channel, position, is_position, positions, CHANNELS)
+            normed = (_load(maps + start, offset, is_inside) - mean) * inverse_deviation
+            gradient = _load(grad_out + start, offset, is_inside)
+            gradient = _before_swish(gradient, normed, weight, bias, channel, CHANNELS, SWISH)
+            gradient = gradient * _load_channels(weight, channel, CHANNELS)
+            gradient_sum += tl.sum(gradient, 0)[None]
+            projection += tl.sum(gradient * normed, 0)[None]
+        new_grad_weight, new_grad_bias = (), ()
+        for first in tl.static_range(0, CHANNELS, BLOCK_CHANNELS):
+            channel = first + tl.arange(0, BLOCK_CHANNELS)
+            offset, is_inside = _tile_offsets(channel, position, is_position, positions, CHANNELS)
+            normed = (_load(maps + start, offset, is_inside) - mean) * inverse_deviation
+            gradient = _load(grad_out + start, offset, is_inside)
+            gradient = _before_swish(gradient, normed, weight, bias, channel, CHANNELS, SWISH)
+            new_grad_weight = new_grad_weight + (grad_weight[first // BLOCK_CHANNELS] + gradient * normed,)
+            new_grad_bias = new_grad_bias + (grad_bias[first // BLOCK_CHANNELS] + gradient,)
+            gradient = gradient * _load_channels(weight, channel, CHANNELS)
+            grad_tile = (gradient - gradient_sum / CHANNELS - normed * (projection / CHANNELS)) * inverse_deviation
+            tl.store(grad_maps + start + offset, grad_tile.to(grad_maps.dtype.element_ty), mask=is_inside)
+        grad_weight, grad_bias = new_grad_weight, new_grad_bias
+    row = partial_sums + tl.program_id(0) * (2 * CHANNELS)
+    for first in tl.static_range(0, CHANNELS, BLOCK_CHANNELS):
+        channel = first + tl.arange(0, BLOCK_CHANNELS)
+        tl.store(row + channel, tl.sum(grad_weight[first // BLOCK_CHANNELS], 1), mask=channel < CHANNELS)
+        tl.store(row + CHANNELS + channel, tl.sum(grad_bias[first // BLOCK_CHANNELS], 1), mask=channel < CHANNELS)
 
 
 @triton.jit
-def _where(tile, places, CHANNELS: tl.constexpr, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where a tile's image begins in memory, the tile's places in the image, (1, LANES), and which of them there are.
+def _tile_position(  # type: ignore[no-untyped-def]
+    tile, positions, CHANNELS: tl.constexpr, BLOCK_POSITIONS: tl.constexpr
+):
+    """Return the offset of a tile's image, the tile's positions, (1, BLOCK_POSITIONS), and which of them exist.
 
-    In 64 bits: maps may be longer than 2^31.
+    Offsets are 64-bit numbers: maps may have more than 2^31 numbers.
     """
-    per_image = tl.cdiv(places, LANES)
+    per_image = tl.cdiv(positions, BLOCK_POSITIONS)
     image = tile // per_image
-    place = (tile - image * per_image) * LANES + tl.arange(0, LANES)[None]
-    return image.to(tl.int64) * CHANNELS * places, place, place < places
+    position = (tile - image * per_image) * BLOCK_POSITIONS + tl.arange(0, BLOCK_POSITIONS)[None]
+    return image.to(tl.int64) * CHANNELS * positions, position, position < positions
 
 
 @triton.jit
-def _tile(channel, place, is_place, places, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where (BLOCK,) channels at (1, LANES) places lie in an image, and which of them there are."""
-    return channel[:, None].to(tl.int64) * places + place, (channel < CHANNELS)[:, None] & is_place
+def _tile_offsets(channel, position, is_position, positions, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the offsets of (BLOCK_CHANNELS,) channels at (1, BLOCK_POSITIONS) positions, and which of them exist."""
+    return channel[:, None].to(tl.int64) * positions + position, (channel < CHANNELS)[:, None] & is_position
 
 
 @triton.jit
-def _read(pointer, at, is_inside):  # type: ignore[no-untyped-def]
-    return tl.load(pointer + at, mask=is_inside, other=0.0).to(tl.float32)
+def _load(pointer, offset, is_inside):  # type: ignore[no-untyped-def]
+    return tl.load(pointer + offset, mask=is_inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _column(vector, channel, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One number for each channel, as (BLOCK, 1); zero where there is no channel."""
+def _load_channels(vector, channel, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load one number for each channel as (BLOCK_CHANNELS, 1), padded with zeros."""
     return tl.load(vector + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[:, None]
 
 
 @triton.jit
 def _statistics(  # type: ignore[no-untyped-def]
-    image, place, is_place, places, eps, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr,
+    image, position, is_position, positions, eps, CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
+    BLOCK_POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    """Mean over the channels and one over their deviation, (1, LANES) each: about the mean, so nothing cancels.
+    """Return the mean of the channels and their inverse deviation, (1, BLOCK_POSITIONS) each.
 
-    With one block there is no loop, and the compiler reads the maps once: nothing is written in between.
+    The variance is summed about the mean, so nothing cancels. If all channels are in one block there is no loop, and
+    the compiler loads the maps once.
     """
-    total, squares = tl.zeros((1, LANES), tl.float32), tl.zeros((1, LANES), tl.float32)
-    for first in range(0, CHANNELS, BLOCK):
-        at, is_inside = _tile(first + tl.arange(0, BLOCK), place, is_place, places, CHANNELS)
-        total += tl.sum(_read(image, at, is_inside), 0)[None]
+    total, squares = tl.zeros((1, BLOCK_POSITIONS), tl.float32), tl.zeros((1, BLOCK_POSITIONS), tl.float32)
+    for first in range(0, CHANNELS, BLOCK_CHANNELS):
+        channel = first + tl.arange(0, BLOCK_CHANNELS)
+        offset, is_inside = _tile_offsets(channel, position, is_position, positions, CHANNELS)
+        total += tl.sum(_load(image, offset, is_inside), 0)[None]
     mean = total / CHANNELS
-    for first in range(0, CHANNELS, BLOCK):
-        at, is_inside = _tile(first + tl.arange(0, BLOCK), place, is_place, places, CHANNELS)
-        centred = tl.where(is_inside, _read(image, at, is_inside) - mean, 0.0)
+    for first in range(0, CHANNELS, BLOCK_CHANNELS):
+        channel = first + tl.arange(0, BLOCK_CHANNELS)
+        offset, is_inside = _tile_offsets(channel, position, is_position, positions, CHANNELS)
+        centred = tl.where(is_inside, _load(image, offset, is_inside) - mean, 0.0)
         squares += tl.sum(centred * centred, 0)[None]
     return mean, tl.rsqrt(squares / CHANNELS + eps)
 
 
 @triton.jit
 def _affine(normed, weight, bias, channel, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
-    return normed * _column(weight, channel, CHANNELS) + _column(bias, channel, CHANNELS)
+    return normed * _load_channels(weight, channel, CHANNELS) + _load_channels(bias, channel, CHANNELS)
 
 
 @triton.jit
-def _slope(  # type: ignore[no-untyped-def]
+def _before_swish(  # type: ignore[no-untyped-def]
     grad_out, normed, weight, bias, channel, CHANNELS: tl.constexpr, SWISH: tl.constexpr
 ):
-    """The gradient of weight n + bias, given that of the result."""
+    """Return the gradient of weight n + bias, from that of the result."""
     if SWISH:
         result = _affine(normed, weight, bias, channel, CHANNELS)
         gate = tl.sigmoid(result)

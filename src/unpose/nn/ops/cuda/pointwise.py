@@ -1,15 +1,15 @@
-"""A linear map of the channels on a GPU in half precision, where the places of a channel lie side by side.
+"""A linear map of the channels on CUDA in half precision, for maps whose positions are adjacent in memory.
 
-The products are small, 20 channels wide in the published networks, so what takes the time is memory. A program reads
-all channels at some places of one image once, or of the two that share words, and writes the result once: the bias is
-added and types are changed on the way, not in passes of their own. The gradient of weight and bias is one product too,
-with a channel of ones beside the maps; it is summed over a program's places, then over programs in a second, fixed sum.
-Sums are float32.
+The products are small (20 channels in the published networks), so memory bandwidth takes the time. A program of the
+forward pass loads all channels at a block of positions of one image, or of the two that are packed together, multiplies
+them by the weight on tensor cores and writes the result once; the bias is added and types are converted on the way.
 
-As with the norm (:mod:`unpose.nn.ops.cuda.norm`) nothing depends on the machine or passes through the host.
+The gradient of weight and bias is one product too, with a channel of ones beside the maps. A program sums it over its
+positions, and :mod:`unpose.nn.ops.cuda.reduce` over programs in a fixed order. Sums are float32. No block size depends
+on the GPU, and nothing is read back to the host.
 """
 
-# Triton reads no stars in tuples and no annotations of them.
+# Triton does not parse starred tuples or annotations of them.
 # ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
@@ -18,165 +18,165 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unpose.nn.ops.cuda.packed import word
-from unpose.nn.ops.cuda.reduce import over_rows
+from unpose.nn.ops.cuda.packed import pack_pair
+from unpose.nn.ops.cuda.reduce import sum_rows
 
-_LANES = 128
-"""Places of a tile, of all its images together."""
+_BLOCK_POSITIONS = 128
+"""Positions of a tile, of all its images together."""
 
-_INSIDE = 64
-"""Channels that go into one product, at most; of more channels, those after the first block are read again for each
-block of the result, from the cache."""
+_MAX_IN = 64
+"""Most input channels of one product. If there are more, those after the first block are loaded again, from the cache,
+for each block of output channels."""
 
-_OUTSIDE = 64
-"""Channels of the result that a program holds, at most."""
+_MAX_OUT = 64
+"""Most output channels that a program keeps in registers."""
 
 _PROGRAMS = 512
-"""Programs for the gradient of the weight: enough for any GPU, and few block sums to add up."""
+"""Programs for the gradient of the weight: enough for any GPU, and few partial sums."""
 
 
-def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype, kind: torch.dtype) -> Tensor:
-    """(b, in, ...) maps, an (out, in) weight of any strides and an (out,) bias -> (b, out, ...) in the type ``kind``.
+def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """Map (b, in, ...) by an (out, in) weight of any strides and an (out,) bias to (b, out, ...) of this dtype.
 
     Factors are rounded to the type ``product``, bfloat16 or float16.
     """
-    out = torch.empty(len(maps), len(weight), *maps.shape[2:], dtype=kind, device=maps.device)
-    return _map(maps, weight, bias, product, out)
+    out = torch.empty(len(maps), len(weight), *maps.shape[2:], dtype=dtype, device=maps.device)
+    return _launch(maps, weight, bias, product, out)
 
 
-def forward_words(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype) -> Tensor:
-    """:func:`forward` as attention reads it: two images in words of 32 bits, (ceil(b / 2), out, ...), in float16."""
-    columns = triton.cdiv(len(maps), 2)
-    out = torch.empty(columns, len(weight), *maps.shape[2:], dtype=torch.int32, device=maps.device)
-    return _map(maps, weight, bias, product, out)
+def forward_packed(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype) -> Tensor:
+    """Compute :func:`forward` as attention reads it: pairs of images packed in float16, (ceil(b / 2), out, ...)."""
+    packed_images = triton.cdiv(len(maps), 2)
+    out = torch.empty(packed_images, len(weight), *maps.shape[2:], dtype=torch.int32, device=maps.device)
+    return _launch(maps, weight, bias, product, out)
 
 
-def _map(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype, out: Tensor) -> Tensor:
-    """Writes one product for each image to ``out``, or where that has int32, words of two."""
+def _launch(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype, out: Tensor) -> Tensor:
+    """Write the products to ``out``, packed in pairs of images if it is int32."""
     maps = maps.contiguous()
-    batch, inside = maps.shape[:2]
-    outside, places, pair = len(weight), maps[:1, :1].numel(), 2 if out.dtype == torch.int32 else 1
-    lanes = _LANES // pair
+    batch, in_channels = maps.shape[:2]
+    out_channels, positions, pack = len(weight), maps[:1, :1].numel(), 2 if out.dtype == torch.int32 else 1
+    block_positions = _BLOCK_POSITIONS // pack
     with torch.cuda.device_of(maps):
-        forward_kernel[(len(out) * triton.cdiv(places, lanes),)](
-            maps, weight, weight if bias is None else bias, out, batch, places, *weight.stride(),
-            INSIDE=inside, OUTSIDE=outside, PAIR=pair,
-            BLOCK_INSIDE=_block(inside, _INSIDE), BLOCK_OUTSIDE=_block(outside, _OUTSIDE), LANES=lanes,
-            HAS_BIAS=bias is not None, PRODUCT=_TRITON[product], num_warps=4, num_stages=2,
+        forward_kernel[(len(out) * triton.cdiv(positions, block_positions),)](
+            maps, weight, weight if bias is None else bias, out, batch, positions, *weight.stride(),
+            IN=in_channels, OUT=out_channels, PACK=pack, BLOCK_IN=_block_size(in_channels, _MAX_IN),
+            BLOCK_OUT=_block_size(out_channels, _MAX_OUT), BLOCK_POSITIONS=block_positions,
+            HAS_BIAS=bias is not None, PRODUCT=_TRITON_DTYPES[product], num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
 
 
 def weight_gradient(grad_out: Tensor, maps: Tensor, product: torch.dtype) -> Tensor:
-    """Gradients of weight and bias one after the other, (out * in + out,) in float32, given that of the result."""
+    """Return the gradients of weight and bias, concatenated, (out * in + out,) in float32, from that of the result."""
     maps, grad_out = maps.contiguous(), grad_out.contiguous()
-    inside, outside, places = maps.shape[1], grad_out.shape[1], maps[:1, :1].numel()
-    blocks = _block(outside, _OUTSIDE), _block(inside + 1, _INSIDE)
-    parts = triton.cdiv(outside, blocks[0]), triton.cdiv(inside + 1, blocks[1])
-    tiles = len(maps) * triton.cdiv(places, _LANES)
-    steps = triton.cdiv(tiles, max(1, _PROGRAMS // (parts[0] * parts[1])))
-    programs = triton.cdiv(tiles, steps)
-    sums = torch.empty(programs, outside * (inside + 1), dtype=torch.float32, device=maps.device)
+    in_channels, out_channels, positions = maps.shape[1], grad_out.shape[1], maps[:1, :1].numel()
+    block_sizes = _block_size(out_channels, _MAX_OUT), _block_size(in_channels + 1, _MAX_IN)
+    blocks_of_weight = triton.cdiv(out_channels, block_sizes[0]), triton.cdiv(in_channels + 1, block_sizes[1])
+    n_tiles = len(maps) * triton.cdiv(positions, _BLOCK_POSITIONS)
+    tiles_each = triton.cdiv(n_tiles, max(1, _PROGRAMS // (blocks_of_weight[0] * blocks_of_weight[1])))
+    programs = triton.cdiv(n_tiles, tiles_each)
+    partial_sums = torch.empty(programs, out_channels * (in_channels + 1), dtype=torch.float32, device=maps.device)
     with torch.cuda.device_of(maps):
-        weight_kernel[(programs, *parts)](
-            grad_out, maps, sums, places, tiles, steps,
-            INSIDE=inside, OUTSIDE=outside, BLOCK_INSIDE=blocks[1], BLOCK_OUTSIDE=blocks[0],
-            LANES=_LANES, PRODUCT=_TRITON[product], num_warps=4, num_stages=2,
+        weight_kernel[(programs, *blocks_of_weight)](
+            grad_out, maps, partial_sums, positions, n_tiles, tiles_each,
+            IN=in_channels, OUT=out_channels, BLOCK_IN=block_sizes[1], BLOCK_OUT=block_sizes[0],
+            BLOCK_POSITIONS=_BLOCK_POSITIONS, PRODUCT=_TRITON_DTYPES[product], num_warps=4, num_stages=2,
         )  # fmt: skip
-    return over_rows(sums)
+    return sum_rows(partial_sums)
 
 
-_TRITON = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-def _block(channels: int, most: int) -> int:
-    """Channels of a block: a power of two, and at least the 16 that tensor cores multiply."""
-    return min(max(16, triton.next_power_of_2(channels)), most)
+def _block_size(channels: int, limit: int) -> int:
+    """Return the channels of a block: a power of two, and at least the 16 that tensor cores multiply."""
+    return min(max(16, triton.next_power_of_2(channels)), limit)
 
 
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
-    maps, weight, bias, out, batch, places, row, column,
-    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr, PAIR: tl.constexpr, BLOCK_INSIDE: tl.constexpr,
-    BLOCK_OUTSIDE: tl.constexpr, LANES: tl.constexpr, HAS_BIAS: tl.constexpr, PRODUCT: tl.constexpr,
+    maps, weight, bias, out, batch, positions, row_stride, column_stride,
+    IN: tl.constexpr, OUT: tl.constexpr, PACK: tl.constexpr, BLOCK_IN: tl.constexpr,
+    BLOCK_OUT: tl.constexpr, BLOCK_POSITIONS: tl.constexpr, HAS_BIAS: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """One program for each tile of places, with all channels, of PAIR images; ``row`` and ``column`` are the weight's
-    strides."""
-    number, place = _where(tl.program_id(0), places, LANES)
-    out += number * OUTSIDE * places
-    images, held = (), ()
-    for p in tl.static_range(PAIR):
-        image = maps + tl.minimum(number * PAIR + p, batch - 1) * INSIDE * places  # one that is not there is not read
+    """Map all channels of one tile of positions, of PACK images; the two strides are those of the weight."""
+    packed_image, position = _tile_position(tl.program_id(0), positions, BLOCK_POSITIONS)
+    out += packed_image * OUT * positions
+    images, loaded = (), ()
+    for p in tl.static_range(PACK):
+        # The last pair of an odd batch reads its image twice.
+        image = maps + tl.minimum(packed_image * PACK + p, batch - 1) * IN * positions
         images = images + (image,)
-        tile = _read(image, tl.arange(0, BLOCK_INSIDE), place, places, INSIDE)
-        held = held + (tile.to(PRODUCT),)  # (BLOCK_INSIDE, LANES)
-    for first in range(0, OUTSIDE, BLOCK_OUTSIDE):
-        channel = first + tl.arange(0, BLOCK_OUTSIDE)
-        added = tl.zeros((BLOCK_OUTSIDE,), tl.float32)
+        tile = _load(image, tl.arange(0, BLOCK_IN), position, positions, IN)
+        loaded = loaded + (tile.to(PRODUCT),)  # (BLOCK_IN, BLOCK_POSITIONS)
+    for first_out in range(0, OUT, BLOCK_OUT):
+        out_channel = first_out + tl.arange(0, BLOCK_OUT)
+        bias_block = tl.zeros((BLOCK_OUT,), tl.float32)
         if HAS_BIAS:
-            added = tl.load(bias + channel, mask=channel < OUTSIDE, other=0.0).to(tl.float32)
-        found = ()
-        for p in tl.static_range(PAIR):
-            factor = _factor(weight, channel, tl.arange(0, BLOCK_INSIDE), row, column, OUTSIDE, INSIDE)
-            total = tl.dot(factor.to(PRODUCT), held[p])  # (BLOCK_OUTSIDE, LANES)
-            for further in range(BLOCK_INSIDE, INSIDE, BLOCK_INSIDE):
-                within = further + tl.arange(0, BLOCK_INSIDE)
-                factor = _factor(weight, channel, within, row, column, OUTSIDE, INSIDE)
-                seen = _read(images[p], within, place, places, INSIDE)
-                total = tl.dot(factor.to(PRODUCT), seen.to(PRODUCT), total)
-            found = found + (total + added[:, None],)
-        at = channel[:, None].to(tl.int64) * places + place[None]
-        is_inside = (channel < OUTSIDE)[:, None] & (place < places)[None]
-        if PAIR == 2:
-            tl.store(out + at, word(found[0], found[1]), mask=is_inside)
+            bias_block = tl.load(bias + out_channel, mask=out_channel < OUT, other=0.0).to(tl.float32)
+        result = ()
+        for p in tl.static_range(PACK):
+            weight_block = _load_weight(weight, out_channel, tl.arange(0, BLOCK_IN), row_stride, column_stride, OUT, IN)
+            accumulator = tl.dot(weight_block.to(PRODUCT), loaded[p])  # (BLOCK_OUT, BLOCK_POSITIONS)
+            for first_in in range(BLOCK_IN, IN, BLOCK_IN):
+                in_channel = first_in + tl.arange(0, BLOCK_IN)
+                weight_block = _load_weight(weight, out_channel, in_channel, row_stride, column_stride, OUT, IN)
+                map_block = _load(images[p], in_channel, position, positions, IN)
+                accumulator = tl.dot(weight_block.to(PRODUCT), map_block.to(PRODUCT), accumulator)
+            result = result + (accumulator + bias_block[:, None],)
+        offset = out_channel[:, None].to(tl.int64) * positions + position[None]
+        exists = (out_channel < OUT)[:, None] & (position < positions)[None]
+        if PACK == 2:
+            tl.store(out + offset, pack_pair(result[0], result[1]), mask=exists)
         else:
-            tl.store(out + at, found[0].to(out.dtype.element_ty), mask=is_inside)
+            tl.store(out + offset, result[0].to(out.dtype.element_ty), mask=exists)
 
 
 @triton.jit
 def weight_kernel(  # type: ignore[no-untyped-def]
-    grad_out, maps, sums, places, tiles, steps,
-    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr, BLOCK_INSIDE: tl.constexpr, BLOCK_OUTSIDE: tl.constexpr,
-    LANES: tl.constexpr, PRODUCT: tl.constexpr,
+    grad_out, maps, partial_sums, positions, n_tiles, tiles_each,
+    IN: tl.constexpr, OUT: tl.constexpr, BLOCK_IN: tl.constexpr, BLOCK_OUT: tl.constexpr,
+    BLOCK_POSITIONS: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """One program for ``steps`` tiles and a block of the weight; its sums go to a row of ``sums``."""
-    channel = tl.program_id(1) * BLOCK_OUTSIDE + tl.arange(0, BLOCK_OUTSIDE)
-    within = tl.program_id(2) * BLOCK_INSIDE + tl.arange(0, BLOCK_INSIDE)
-    found = tl.zeros((BLOCK_OUTSIDE, BLOCK_INSIDE), tl.float32)
-    begin = tl.program_id(0) * steps
-    for tile in range(begin, tl.minimum(begin + steps, tiles)):
-        image, place = _where(tile, places, LANES)
-        slope = _read(grad_out + image * OUTSIDE * places, channel, place, places, OUTSIDE)
-        seen = _read(maps + image * INSIDE * places, within, place, places, INSIDE)
-        seen = tl.where((within == INSIDE)[:, None], 1.0, seen)  # beside the maps: the bias's share
-        found = tl.dot(slope.to(PRODUCT), tl.trans(seen.to(PRODUCT)), found)
-    row = sums + tl.program_id(0) * (OUTSIDE * (INSIDE + 1))
-    is_inside = (channel < OUTSIDE)[:, None] & (within <= INSIDE)[None]
-    of_weight, of_bias = channel[:, None] * INSIDE + within[None], OUTSIDE * INSIDE + channel[:, None]
-    tl.store(row + tl.where((within < INSIDE)[None], of_weight, of_bias), found, mask=is_inside)
+    """Sum the gradient of a block of the weight over ``tiles_each`` tiles, to a row of ``partial_sums``."""
+    out_channel = tl.program_id(1) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    in_channel = tl.program_id(2) * BLOCK_IN + tl.arange(0, BLOCK_IN)
+    accumulator = tl.zeros((BLOCK_OUT, BLOCK_IN), tl.float32)
+    begin = tl.program_id(0) * tiles_each
+    for tile in range(begin, tl.minimum(begin + tiles_each, n_tiles)):
+        image, position = _tile_position(tile, positions, BLOCK_POSITIONS)
+        gradient = _load(grad_out + image * OUT * positions, out_channel, position, positions, OUT)
+        map_block = _load(maps + image * IN * positions, in_channel, position, positions, IN)
+        map_block = tl.where((in_channel == IN)[:, None], 1.0, map_block)  # the channel of ones, for the bias
+        accumulator = tl.dot(gradient.to(PRODUCT), tl.trans(map_block.to(PRODUCT)), accumulator)
+    row = partial_sums + tl.program_id(0) * (OUT * (IN + 1))
+    exists = (out_channel < OUT)[:, None] & (in_channel <= IN)[None]
+    weight_offset, bias_offset = out_channel[:, None] * IN + in_channel[None], OUT * IN + out_channel[:, None]
+    tl.store(row + tl.where((in_channel < IN)[None], weight_offset, bias_offset), accumulator, mask=exists)
 
 
 @triton.jit
-def _where(tile, places, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The image of a tile, in 64 bits since maps may be longer than 2^31, and the tile's places in it, (LANES,)."""
-    per_image = tl.cdiv(places, LANES)
+def _tile_position(tile, positions, BLOCK_POSITIONS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the image of a tile, as a 64-bit number for maps of more than 2^31 numbers, and the tile's positions."""
+    per_image = tl.cdiv(positions, BLOCK_POSITIONS)
     image = tile // per_image
-    return image.to(tl.int64), (tile - image * per_image) * LANES + tl.arange(0, LANES)
+    return image.to(tl.int64), (tile - image * per_image) * BLOCK_POSITIONS + tl.arange(0, BLOCK_POSITIONS)
 
 
 @triton.jit
-def _read(image, channel, place, places, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Channels of an image at some places, (BLOCK, LANES) in float32; zero where there are none."""
-    is_inside = (channel < CHANNELS)[:, None] & (place < places)[None]
-    return tl.load(image + channel[:, None].to(tl.int64) * places + place[None], mask=is_inside, other=0.0).to(
-        tl.float32
-    )
+def _load(image, channel, position, positions, CHANNELS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Load channels of an image as float32, (channels, BLOCK_POSITIONS), padded with zeros."""
+    exists = (channel < CHANNELS)[:, None] & (position < positions)[None]
+    pointers = image + channel[:, None].to(tl.int64) * positions + position[None]
+    return tl.load(pointers, mask=exists, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _factor(  # type: ignore[no-untyped-def]
-    weight, channel, within, row, column, OUTSIDE: tl.constexpr, INSIDE: tl.constexpr
+def _load_weight(  # type: ignore[no-untyped-def]
+    weight, out_channel, in_channel, row_stride, column_stride, OUT: tl.constexpr, IN: tl.constexpr
 ):
-    """A block of the weight, (BLOCK_OUTSIDE, BLOCK_INSIDE) in float32; zero where there is none."""
-    is_inside = (channel < OUTSIDE)[:, None] & (within < INSIDE)[None]
-    return tl.load(weight + channel[:, None] * row + within[None] * column, mask=is_inside, other=0.0).to(tl.float32)
+    """Load a block of the weight as float32, (BLOCK_OUT, BLOCK_IN), padded with zeros."""
+    exists = (out_channel < OUT)[:, None] & (in_channel < IN)[None]
+    pointers = weight + out_channel[:, None] * row_stride + in_channel[None] * column_stride
+    return tl.load(pointers, mask=exists, other=0.0).to(tl.float32)

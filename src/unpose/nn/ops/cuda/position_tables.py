@@ -1,9 +1,10 @@
-"""Position tables on a GPU, for :mod:`unpose.nn.ops.cuda.attention`: as kernels read them, and their gradients.
+"""Position tables for :mod:`unpose.nn.ops.cuda.attention`: the form that the kernels read, and their gradients.
 
-The kernel of the queries (:mod:`unpose.nn.ops.cuda.attention_kernels`) writes gradients of scores into slots: for each line, GROUP
-entries of one row of the window, one for each entry, and where there are vectors, one for each key element. Times the
-queries and summed over pixels they are the gradients of the table: a matrix product for blocks of pixels, and a second,
-fixed sum over these.
+The kernel of the queries stores gradients of scores in slots: for each segment of the window, one slot for each entry
+and, if the table comes in two parts, one for each key element. Multiplied by the queries and summed over pixels they
+are the gradients of the table. A first kernel computes this matrix product on tensor cores, one program for a block of
+pixels of one image, head and output and for a block of slots; its accumulator is float32. A second kernel adds the
+block sums in an order that depends on the shape alone, and a third writes them to their places in the table.
 """
 
 # mypy: disable-error-code="assignment, misc"
@@ -17,182 +18,207 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unpose.nn.ops.cuda.reduce import over_rows
+from unpose.nn.ops.cuda.reduce import sum_rows
 
-_ENTRIES = 128
-"""Numbers of a table's gradient that a program writes."""
+_WRITE_BLOCK = 128
+"""Numbers that a program of the third kernel writes."""
 
-_BLOCK, _STEP, _ROWS = 1024, 64, 32
-"""Pixels of an image that one program sums up for the table's gradient, at most, those of one product, and slots in its
-rows."""
+_BLOCK_PIXELS, _STEP_PIXELS, _BLOCK_SLOTS = 1024, 64, 32
+"""Most pixels of a program of the matrix product, pixels of one step of it, and slots of a program."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """What scores have beside queries and keys."""
+    """The tables that enter the scores besides queries and keys."""
 
     position: Tensor
     element: Tensor | None
     bias: Tensor | None
 
-    def tables(self, heads: int, pair: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Position, element and bias as kernels read them; nothing reads those that there are not."""
-        position = _table(self.position.flatten(2, 4), heads, pair)
-        element = position if self.element is None else _table(self.element, heads, pair)
+    def tables(self, heads: int, pack: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return position, element and bias as the kernels read them; those that are missing are never read."""
+        position = _kernel_table(self.position.flatten(2, 4), heads, pack)
+        element = position if self.element is None else _kernel_table(self.element, heads, pack)
         if self.bias is None:
             return position, element, position
-        # Times sqrt(d), by which scores are divided.
+        # The kernels divide scores by sqrt(d), after the bias is added.
         bias = math.sqrt(self.position.shape[-1]) * self.bias.float()
         return position, element, bias.flatten(2).expand(heads, -1, -1).contiguous()
 
 
-def _table(table: Tensor, heads: int, pair: int) -> Tensor:
-    """(n or 1, outputs, entries, channels) as kernels read it: (heads, outputs, entries, columns), padded to fours.
+def _kernel_table(table: Tensor, heads: int, pack: int) -> Tensor:
+    """(n or 1, outputs, entries, channels) -> (heads, outputs, entries, a multiple of four), as the kernels read it.
 
-    A column is a channel in float32, or two of float16 in 32 bits.
+    The int32 numbers of the result hold one channel in float32 or two in float16.
     """
     channels = table.shape[-1]
-    make = torch.zeros if channels % pair else torch.empty  # padding is not read, but for half of a last word
-    columns = make(
-        heads, *table.shape[1:3], channels + -channels % (4 * pair),
-        dtype=torch.float32 if pair == 1 else torch.float16, device=table.device,
+    make = torch.zeros if channels % pack else torch.empty  # only half of the last number is read
+    padded = make(
+        heads, *table.shape[1:3], channels + -channels % (4 * pack),
+        dtype=torch.float32 if pack == 1 else torch.float16, device=table.device,
     )  # fmt: skip
-    columns[..., :channels] = table
-    return columns.view(torch.int32)
+    padded[..., :channels] = table
+    return padded.view(torch.int32)
 
 
-def empty_sums(columns: int, slots: int, shape: dict[str, Any], device: torch.device) -> Tensor:
-    """Room for block sums of so many columns of images: (blocks, heads, outputs, slots, d and one for the bias)."""
-    blocks = columns * triton.cdiv(shape["H"] * shape["W"], _BLOCK)
+def empty_block_sums(packed_images: int, slots: int, shape: dict[str, Any], device: torch.device) -> Tensor:
+    """Allocate the block sums of packed images: (blocks, heads, outputs, slots, d + 1 if there is a bias)."""
+    blocks = packed_images * triton.cdiv(shape["H"] * shape["W"], _BLOCK_PIXELS)
     return torch.empty(blocks, shape["HEADS"], shape["OUTPUTS"], slots, shape["D"] + shape["HAS_BIAS"], device=device)
 
 
-def add_up(
+def add_block_sums(
     query: Tensor,
-    slopes: Tensor,
-    sums: Tensor,
+    score_gradients: Tensor,
+    block_sums: Tensor,
     images: tuple[int, int],
     slots: tuple[int, int],
     shape: dict[str, Any],
-    pair: int,
+    pack: int,
 ) -> None:
-    """Block sums of slopes times queries, (images, heads, slots, outputs, pixels) and as kernels read them.
+    """Write the block sums of gradients of scores, (images, heads, slots, outputs, pixels), times queries.
 
-    ``images`` are the first and how many, ``slots`` the first and the one after the last of those in ``sums``.
+    ``images`` are the first image and how many there are, ``slots`` the range of slots in ``block_sums``.
     """
-    blocks, rows = triton.cdiv(shape["H"] * shape["W"], _BLOCK), slots[1] - slots[0]
-    halves = [tensor if pair == 1 else tensor.view(torch.float16) for tensor in (query, slopes)]
+    blocks, n_slots = triton.cdiv(shape["H"] * shape["W"], _BLOCK_PIXELS), slots[1] - slots[0]
+    unpacked = [tensor if pack == 1 else tensor.view(torch.float16) for tensor in (query, score_gradients)]
     names = ("HEADS", "OUTPUTS", "H", "W", "D", "HAS_BIAS")
-    table_kernel[(shape["OUTPUTS"] * triton.cdiv(rows, _ROWS) * blocks * images[1] * shape["HEADS"],)](
-        *halves, sums, *images, slots[0], rows, Q=query.stride()[:4], SLOTS=slopes.shape[2], ALL=sums.shape[3],
-        **{name: shape[name] for name in names}, PAIR=pair, BLOCK=_BLOCK, ROWS=_ROWS, STEP=_STEP,
-        COLUMNS=max(16, triton.next_power_of_2(sums.shape[4])), num_warps=4,
+    programs = shape["OUTPUTS"] * triton.cdiv(n_slots, _BLOCK_SLOTS) * blocks * images[1] * shape["HEADS"]
+    table_gradient_kernel[(programs,)](
+        *unpacked, block_sums, *images, slots[0], n_slots, Q=query.stride()[:4], SLOTS=score_gradients.shape[2],
+        ALL_SLOTS=block_sums.shape[3], **{name: shape[name] for name in names}, PACK=pack, BLOCK=_BLOCK_PIXELS,
+        BLOCK_SLOTS=_BLOCK_SLOTS, STEP_PIXELS=_STEP_PIXELS,
+        BLOCK_CHANNELS=max(16, triton.next_power_of_2(block_sums.shape[4])), num_warps=4,
     )  # fmt: skip
 
 
-def gradients(
-    sums: Tensor, encoding: Encoding, unit: Tensor, shape: dict[str, Any], group: int, lines: int, sums_each: int
+def table_gradients(
+    block_sums: Tensor,
+    encoding: Encoding,
+    gradient_scale: Tensor,
+    shape: dict[str, Any],
+    segment_size: int,
+    n_segments: int,
+    slots_per_segment: int,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients of position, element and bias from block sums: the second sum, over blocks, and heads if they share."""
+    """Sum the block sums, over heads too if these share a table, to the gradients of position, element and bias."""
     position, element, bias = encoding.position, encoding.element, encoding.bias
-    d, space = shape["D"], shape["SPACE"]
-    own = _over_blocks(sums, position)
-    common = {"WIDTH": sums.shape[-1], "SUMS": sums_each, "GROUP": group, "BLOCK": _ENTRIES}
-    window = {"PARTS": position.shape[2], "WY": shape["WY"], "WX": shape["WX"]}
+    d, position_channels = shape["D"], shape["POSITION_CHANNELS"]
+    summed = _sum_blocks(block_sums, position)
+    common = {
+        "ROW_LENGTH": block_sums.shape[-1],
+        "SLOTS_PER_SEGMENT": slots_per_segment,
+        "SEGMENT_SIZE": segment_size,
+        "BLOCK": _WRITE_BLOCK,
+    }
+    window = {"TABLE_KEYS": position.shape[2], "WY": shape["WY"], "WX": shape["WX"]}
 
     def empty(table: Tensor) -> tuple[Tensor, tuple[int]]:
-        return torch.empty_like(table, memory_format=torch.contiguous_format), (triton.cdiv(table.numel(), _ENTRIES),)
+        gradient = torch.empty_like(table, memory_format=torch.contiguous_format)
+        return gradient, (triton.cdiv(table.numel(), _WRITE_BLOCK),)
 
-    to_position, grid = empty(position)
+    grad_position, grid = empty(position)
     scale = 1 / math.sqrt(d)
-    entries_kernel[grid](own, to_position, unit, scale, position.numel(), FIRST=0, COUNT=space, **window, **common)
-    to_element = to_bias = None
+    position_gradient_kernel[grid](
+        summed, grad_position, gradient_scale, scale, position.numel(), FIRST_CHANNEL=0, CHANNELS=position_channels,
+        **window, **common,
+    )  # fmt: skip
+    grad_element = grad_bias = None
     if element is not None:
-        to_element, grid = empty(element)
-        vectors_kernel[grid](
-            own, to_element, unit, scale, element.numel(), FIRST=space, COUNT=d - space, LINES=lines,
-            KEYS=shape["KEYS"], **common,
+        grad_element, grid = empty(element)
+        element_gradient_kernel[grid](
+            summed, grad_element, gradient_scale, scale, element.numel(), FIRST_CHANNEL=position_channels,
+            CHANNELS=d - position_channels, ALL_SEGMENTS=n_segments, KEYS=shape["KEYS"], **common,
         )  # fmt: skip
     if bias is not None:
-        to_bias, grid = empty(bias)
-        of_bias = _over_blocks(sums, bias)
-        entries_kernel[grid](of_bias, to_bias, unit, 1.0, bias.numel(), FIRST=d, COUNT=1, **window, **common)
-    return to_position, to_element, to_bias
+        grad_bias, grid = empty(bias)
+        summed = _sum_blocks(block_sums, bias)
+        position_gradient_kernel[grid](
+            summed, grad_bias, gradient_scale, 1.0, bias.numel(), FIRST_CHANNEL=d, CHANNELS=1, **window, **common
+        )
+    return grad_position, grad_element, grad_bias
 
 
-def _over_blocks(sums: Tensor, table: Tensor) -> Tensor:
-    """(blocks, heads, ...) -> (heads, ...), or (1, ...) where all heads share a table."""
-    return over_rows(sums if len(table) == sums.shape[1] else sums.flatten(0, 1)[:, None])
+def _sum_blocks(block_sums: Tensor, table: Tensor) -> Tensor:
+    """(blocks, heads, ...) -> (heads, ...), or (1, ...) if all heads share the table."""
+    return sum_rows(block_sums if len(table) == block_sums.shape[1] else block_sums.flatten(0, 1)[:, None])
 
 
-@triton.jit(do_not_specialize=["begun", "images", "first_row", "rows"])
-def table_kernel(  # type: ignore[no-untyped-def]
-    query, slopes, sums, begun, images, first_row, rows,
-    Q: tl.constexpr, SLOTS: tl.constexpr, ALL: tl.constexpr, HEADS: tl.constexpr, OUTPUTS: tl.constexpr,
-    H: tl.constexpr, W: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr, PAIR: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, COLUMNS: tl.constexpr,
+@triton.jit(do_not_specialize=["first_image", "images", "first_slot", "n_slots"])
+def table_gradient_kernel(  # type: ignore[no-untyped-def]
+    query, score_gradients, block_sums, first_image, images, first_slot, n_slots,
+    Q: tl.constexpr, SLOTS: tl.constexpr, ALL_SLOTS: tl.constexpr, HEADS: tl.constexpr, OUTPUTS: tl.constexpr,
+    H: tl.constexpr, W: tl.constexpr, D: tl.constexpr, HAS_BIAS: tl.constexpr, PACK: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_SLOTS: tl.constexpr, STEP_PIXELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a BLOCK of pixels for the table's gradient: slopes times queries, a matrix product.
+    """Sum gradients of scores times queries over a BLOCK of pixels: one block of the table's gradient.
 
-    The slopes of ROWS slots, (ROWS, STEP * PAIR), by queries, (STEP * PAIR, COLUMNS), COLUMNS a power of two not below
-    the channels and the one that is 1, for the bias. What the two images of a word have is summed up too. ``rows``
-    slots are there, the first of them is number ``first_row`` of ALL.
+    In steps of STEP_PIXELS it multiplies the gradients of BLOCK_SLOTS slots, (BLOCK_SLOTS, STEP_PIXELS * PACK), by the
+    queries, (STEP_PIXELS * PACK, BLOCK_CHANNELS), of which one channel is 1, for the bias. The two images of packed
+    pairs are summed. There are ``n_slots`` slots, the first of which is number ``first_slot`` of ALL_SLOTS.
     """
     BLOCKS: tl.constexpr = (H * W + BLOCK - 1) // BLOCK
     program = tl.program_id(0)
     output, program = program % OUTPUTS, program // OUTPUTS
-    parts = (rows + ROWS - 1) // ROWS
-    part, program = program % parts, program // parts
-    first, program = program % BLOCKS * BLOCK, program // BLOCKS
+    slot_blocks = (n_slots + BLOCK_SLOTS - 1) // BLOCK_SLOTS
+    slot_block, program = program % slot_blocks, program // slot_blocks
+    first_pixel, program = program % BLOCKS * BLOCK, program // BLOCKS
     image, head = (program % images).to(tl.int64), (program // images).to(tl.int64)
-    slot, column = part * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    number = tl.arange(0, STEP * PAIR)
-    end = tl.minimum(first + BLOCK, H * W) * PAIR
-    query += ((begun + image) * Q[0] + head * Q[1] + output * Q[3]) * PAIR
-    slopes += (((image * HEADS + head) * SLOTS + slot) * OUTPUTS + output)[:, None] * (H * W * PAIR)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in range(first, tl.minimum(first + BLOCK, H * W), STEP):
-        place = start * PAIR + number
-        is_query = (place < end)[:, None] & (column < D)
-        asked = tl.load(query + place[:, None] + column * (Q[2] * PAIR), is_query, 0.0)
+    slot, channel = slot_block * BLOCK_SLOTS + tl.arange(0, BLOCK_SLOTS), tl.arange(0, BLOCK_CHANNELS)
+    index = tl.arange(0, STEP_PIXELS * PACK)
+    end = tl.minimum(first_pixel + BLOCK, H * W) * PACK
+    query += ((first_image + image) * Q[0] + head * Q[1] + output * Q[3]) * PACK
+    score_gradients += (((image * HEADS + head) * SLOTS + slot) * OUTPUTS + output)[:, None] * (H * W * PACK)
+    accumulator = tl.zeros((BLOCK_SLOTS, BLOCK_CHANNELS), tl.float32)
+    for start in range(first_pixel, tl.minimum(first_pixel + BLOCK, H * W), STEP_PIXELS):
+        index_in_image = start * PACK + index
+        is_query = (index_in_image < end)[:, None] & (channel < D)
+        queries = tl.load(query + index_in_image[:, None] + channel * (Q[2] * PACK), is_query, 0.0)
         if HAS_BIAS:
-            asked = tl.where(column == D, 1.0, asked)
-        found = tl.load(slopes + place, (slot < rows)[:, None] & (place < end), 0.0)
-        total = tl.dot(found, asked.to(found.dtype), total, input_precision="ieee")
-    block = (begun + image) * BLOCKS + first // BLOCK
-    sums += (((block * HEADS + head) * OUTPUTS + output) * ALL + first_row) * (D + HAS_BIAS)
-    exists = (slot < rows)[:, None] & (column < D + HAS_BIAS)
-    tl.store(sums + (slot[:, None] * (D + HAS_BIAS) + column), total, exists)
+            queries = tl.where(channel == D, 1.0, queries)
+        gradients = tl.load(score_gradients + index_in_image, (slot < n_slots)[:, None] & (index_in_image < end), 0.0)
+        accumulator = tl.dot(gradients, queries.to(gradients.dtype), accumulator, input_precision="ieee")
+    block = (first_image + image) * BLOCKS + first_pixel // BLOCK
+    block_sums += (((block * HEADS + head) * OUTPUTS + output) * ALL_SLOTS + first_slot) * (D + HAS_BIAS)
+    exists = (slot < n_slots)[:, None] & (channel < D + HAS_BIAS)
+    tl.store(block_sums + (slot[:, None] * (D + HAS_BIAS) + channel), accumulator, exists)
 
 
 @triton.jit
-def entries_kernel(  # type: ignore[no-untyped-def]
-    sums, found, unit, factor, count,
-    FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, WY: tl.constexpr,
-    WX: tl.constexpr, SUMS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+def position_gradient_kernel(  # type: ignore[no-untyped-def]
+    block_sums, gradient, gradient_scale, factor, count,
+    FIRST_CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, ROW_LENGTH: tl.constexpr, TABLE_KEYS: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, SLOTS_PER_SEGMENT: tl.constexpr, SEGMENT_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """COUNT columns of sums, (heads and outputs, lines, SUMS, WIDTH), where they belong in a table's gradient."""
-    CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column, entry = number % COUNT, number // COUNT
-    x, y, part = entry % WX, entry // WX % WY, entry // (WX * WY) % PARTS
-    line = (entry // (WX * WY * PARTS) * (WY * CHUNKS) + y * CHUNKS + x // GROUP) * PARTS + part
-    at = (line * SUMS + x % GROUP) * WIDTH + FIRST + column
-    result = tl.load(sums + at, number < count, 0.0) * (tl.load(unit) * factor)
-    tl.store(found + number, result.to(found.dtype.element_ty), number < count)
+    """Copy CHANNELS channels of (heads * outputs, segments, SLOTS_PER_SEGMENT, ROW_LENGTH) sums to the gradient."""
+    SEGMENTS: tl.constexpr = (WX + SEGMENT_SIZE - 1) // SEGMENT_SIZE
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    channel, entry = index % CHANNELS, index // CHANNELS
+    x, y, table_key = entry % WX, entry // WX % WY, entry // (WX * WY) % TABLE_KEYS
+    segment = entry // (WX * WY * TABLE_KEYS) * (WY * SEGMENTS) + y * SEGMENTS + x // SEGMENT_SIZE
+    segment = segment * TABLE_KEYS + table_key
+    offset = (segment * SLOTS_PER_SEGMENT + x % SEGMENT_SIZE) * ROW_LENGTH + FIRST_CHANNEL + channel
+    result = tl.load(block_sums + offset, index < count, 0.0) * (tl.load(gradient_scale) * factor)
+    tl.store(gradient + index, result.to(gradient.dtype.element_ty), index < count)
 
 
 @triton.jit
-def vectors_kernel(  # type: ignore[no-untyped-def]
-    sums, found, unit, factor, count,
-    FIRST: tl.constexpr, COUNT: tl.constexpr, WIDTH: tl.constexpr, LINES: tl.constexpr, KEYS: tl.constexpr,
-    SUMS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+def element_gradient_kernel(  # type: ignore[no-untyped-def]
+    block_sums, gradient, gradient_scale, factor, count,
+    FIRST_CHANNEL: tl.constexpr, CHANNELS: tl.constexpr, ROW_LENGTH: tl.constexpr, ALL_SEGMENTS: tl.constexpr,
+    KEYS: tl.constexpr, SLOTS_PER_SEGMENT: tl.constexpr, SEGMENT_SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """COUNT columns of sums, (heads and outputs, LINES, SUMS, WIDTH), summed over lines: the gradient of vectors."""
-    number = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column, element, own = number % COUNT, number // COUNT % KEYS, number // (COUNT * KEYS)
-    at = sums + ((own * (LINES * SUMS) + GROUP + element) * WIDTH + FIRST + column)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for line in range(LINES):
-        total += tl.load(at + line * (SUMS * WIDTH), number < count, 0.0)
-    tl.store(found + number, (total * (tl.load(unit) * factor)).to(found.dtype.element_ty), number < count)
+    """Sum CHANNELS channels of sums, (heads * outputs, ALL_SEGMENTS, SLOTS_PER_SEGMENT, ROW_LENGTH), over segments.
+
+    The result is the gradient of the vectors of the pairs of elements.
+    """
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    channel, element, table_row = index % CHANNELS, index // CHANNELS % KEYS, index // (CHANNELS * KEYS)
+    slot = table_row * (ALL_SEGMENTS * SLOTS_PER_SEGMENT) + SEGMENT_SIZE + element
+    pointers = block_sums + (slot * ROW_LENGTH + FIRST_CHANNEL + channel)
+    accumulator = tl.zeros((BLOCK,), tl.float32)
+    for segment in range(ALL_SEGMENTS):
+        accumulator += tl.load(pointers + segment * (SLOTS_PER_SEGMENT * ROW_LENGTH), index < count, 0.0)
+    target, scale = gradient + index, tl.load(gradient_scale) * factor
+    tl.store(target, (accumulator * scale).to(gradient.dtype.element_ty), index < count)

@@ -1,110 +1,124 @@
-"""Scores in the kernels of :mod:`unpose.nn.ops.cuda.attention_kernels`, and their gradients.
+"""Scores in the attention kernels, and their gradients.
 
-Letters and columns are theirs. Everything here is compiled into the kernels that call it.
+A score is the sum of three products of the query: with the position table (:func:`segment_scores`), with the vector of
+the pair of elements (:func:`element_scores`) and with the key (:func:`add_content_score`). The names of sizes are those
+of :mod:`unpose.nn.ops.cuda.attention_kernels`, into which everything here is inlined.
 """
 
-# Triton reads no stars in tuples, no annotations of them, and drops the way not taken only below an else.
+# Triton does not parse starred tuples or annotations of them, and removes a branch that is not taken only in an else.
 # ruff: noqa: RUF005, RET505
 # mypy: disable-error-code="assignment, var-annotated, misc"
 
 import triton
 import triton.language as tl
 
-from unpose.nn.ops.cuda.neighbourhood import channel, look, outset_of
-from unpose.nn.ops.cuda.packed import alike, code_of, codes_of, keep_of, plus, power, times, times_plus
+from unpose.nn.ops.cuda.neighbourhood import element_channel, masked_zero, window_offset
+from unpose.nn.ops.cuda.packed import add, broadcast, dropout_mask, entry_channel, exp2, fma, load_entry, multiply
 
 
 @triton.jit
-def _along(  # type: ignore[no-untyped-def]
-    score, queries, asking, codes, i: tl.constexpr, first: tl.constexpr, COUNT: tl.constexpr,
-    Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
+def _add_products(  # type: ignore[no-untyped-def]
+    score, queries, query_pointers, entry, i: tl.constexpr, first: tl.constexpr, COUNT: tl.constexpr,
+    Q: tl.constexpr, D: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """A score, and what COUNT channels from ``first`` on of the i-th output's query add to it with an encoding's."""
+    """Add to a score the product of a table entry and COUNT channels, from ``first`` on, of the i-th output's query."""
     for c in tl.static_range(COUNT):
-        asked_for = channel(queries, asking, i, first + c, D, Q[2], Q[3], PAIR)
-        score = times_plus(asked_for, code_of(codes, c, PAIR), score, PAIR)
+        query_channel = element_channel(queries, query_pointers, i, first + c, D, Q[2], Q[3], PACK)
+        score = fma(query_channel, entry_channel(entry, c, PACK), score, PACK)
     return score
 
 
 @triton.jit
-def line_of(  # type: ignore[no-untyped-def]
-    line, queries, asking, table, bias, y, x, Q: tl.constexpr, H: tl.constexpr, W: tl.constexpr, WY: tl.constexpr,
-    WX: tl.constexpr, D: tl.constexpr, SPACE: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    SHARED: tl.constexpr, PAIR: tl.constexpr, GROUP: tl.constexpr,
+def segment_scores(  # type: ignore[no-untyped-def]
+    segment, queries, query_pointers, table, bias, y, x, Q: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    WY: tl.constexpr, WX: tl.constexpr, D: tl.constexpr, POSITION_CHANNELS: tl.constexpr, TABLE_KEYS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ELEMENTS: tl.constexpr, PACK: tl.constexpr, SEGMENT_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """What the scores of a line begin with, whichever of the key elements that share its entries they are for.
+    """Compute the partial scores of one window segment: query . position (+ bias), -inf outside the image.
 
-    That is what queries have with the table, minus infinity where there is no pixel. And which part of the table the
-    line is in, and of each entry how far off the key lies in memory, and its place in the window.
+    They are the same for all key elements that share the table entries. Also returns the index of these key elements
+    in the table and, for each entry of the segment, the offset of the key in memory and the index in the window.
     """
-    SIZE: tl.constexpr = (SPACE + PAIR - 1) // PAIR
-    WORDS: tl.constexpr = (SIZE + 3) // 4 * 4
-    CHUNKS: tl.constexpr = (WX + GROUP - 1) // GROUP
-    ENTRIES: tl.constexpr = PARTS * WY * WX
-    part, row, start = line % PARTS, line // (PARTS * CHUNKS), line // PARTS % CHUNKS * GROUP
-    begun, steps, places = (), (), ()
-    entry = (part * WY + row) * WX + start
-    # Added to a pointer here, so that what follows are constant steps from it.
-    line_table, line_bias = table + entry * WORDS, bias + entry
-    for j in tl.static_range(GROUP):
-        inside, step, shift = look(y, x, row, start, j, 1, H, W, WY, WX, GROUP)
-        steps, places = steps + (step,), places + (row * WX + start + shift,)
-        outset = outset_of(inside, PAIR)
-        for i in tl.static_range(SHARED):
-            codes = codes_of(line_table + (i * ENTRIES + shift) * WORDS, SIZE)
-            score = _along(outset, queries, asking, codes, i, 0, SPACE, Q, D, PAIR)
+    ENTRY_SIZE: tl.constexpr = (POSITION_CHANNELS + PACK - 1) // PACK
+    ENTRY_STRIDE: tl.constexpr = (ENTRY_SIZE + 3) // 4 * 4
+    SEGMENTS: tl.constexpr = (WX + SEGMENT_SIZE - 1) // SEGMENT_SIZE
+    ENTRIES: tl.constexpr = TABLE_KEYS * WY * WX
+    table_key, row = segment % TABLE_KEYS, segment // (TABLE_KEYS * SEGMENTS)
+    first_column = segment // TABLE_KEYS % SEGMENTS * SEGMENT_SIZE
+    partial_scores, key_offsets, window_entries = (), (), ()
+    first_entry = (table_key * WY + row) * WX + first_column
+    # Added to the pointers here, so that all further offsets are constants.
+    segment_table, segment_bias = table + first_entry * ENTRY_STRIDE, bias + first_entry
+    for j in tl.static_range(SEGMENT_SIZE):
+        inside, pixel_offset, entry_shift = window_offset(y, x, row, first_column, j, 1, H, W, WY, WX, SEGMENT_SIZE)
+        key_offsets = key_offsets + (pixel_offset,)
+        window_entries = window_entries + (row * WX + first_column + entry_shift,)
+        start_score = masked_zero(inside, PACK)
+        for i in tl.static_range(ELEMENTS):
+            entry = load_entry(segment_table + (i * ENTRIES + entry_shift) * ENTRY_STRIDE, ENTRY_SIZE)
+            score = _add_products(start_score, queries, query_pointers, entry, i, 0, POSITION_CHANNELS, Q, D, PACK)
             if HAS_BIAS:
-                score = plus(score, alike(tl.load(line_bias + (i * ENTRIES + shift)), PAIR), PAIR)
-            begun = begun + (score,)
-    return part, begun, steps, places
+                score = add(score, broadcast(tl.load(segment_bias + (i * ENTRIES + entry_shift)), PACK), PACK)
+            partial_scores = partial_scores + (score,)
+    return table_key, partial_scores, key_offsets, window_entries
 
 
 @triton.jit
-def vector_of(vectors, number, CHANNELS: tl.constexpr, PAIR: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of one of the vectors."""
-    SIZE: tl.constexpr = (CHANNELS + PAIR - 1) // PAIR
-    return codes_of(vectors + number * ((SIZE + 3) // 4 * 4), SIZE)
+def load_element_vector(  # type: ignore[no-untyped-def]
+    element_table, row, CHANNELS: tl.constexpr, PACK: tl.constexpr
+):
+    """Load the vector of one pair of elements, as :func:`load_entry` does."""
+    ENTRY_SIZE: tl.constexpr = (CHANNELS + PACK - 1) // PACK
+    return load_entry(element_table + row * ((ENTRY_SIZE + 3) // 4 * 4), ENTRY_SIZE)
 
 
 @triton.jit
-def extras_of(  # type: ignore[no-untyped-def]
-    scores, queries, asking, vectors, number, Q: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
-    SPACE: tl.constexpr, SHARED: tl.constexpr, PAIR: tl.constexpr,
+def element_scores(  # type: ignore[no-untyped-def]
+    scores, queries, query_pointers, element_table, first_row, Q: tl.constexpr, D: tl.constexpr, KEYS: tl.constexpr,
+    POSITION_CHANNELS: tl.constexpr, ELEMENTS: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """What the vectors of SHARED outputs and one key element add to scores; the first has this number."""
-    found = ()
-    for i in tl.static_range(SHARED):
-        codes = vector_of(vectors, number + i * KEYS, D - SPACE, PAIR)
-        found = found + (_along(scores[i], queries, asking, codes, i, SPACE, D - SPACE, Q, D, PAIR),)
-    return found
+    """Add to scores the products of ELEMENTS outputs' queries and their vectors for one key element.
+
+    ``first_row`` is the row of the first output's vector in the table.
+    """
+    result = ()
+    for i in tl.static_range(ELEMENTS):
+        entry = load_element_vector(element_table, first_row + i * KEYS, D - POSITION_CHANNELS, PACK)
+        score = _add_products(
+            scores[i], queries, query_pointers, entry, i, POSITION_CHANNELS, D - POSITION_CHANNELS, Q, D, PACK
+        )
+        result = result + (score,)
+    return result
 
 
 @triton.jit
-def score_of(  # type: ignore[no-untyped-def]
-    score, queries, asking, near, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, PAIR: tl.constexpr,
+def add_content_score(  # type: ignore[no-untyped-def]
+    score, queries, query_pointers, key_channels, i: tl.constexpr, Q: tl.constexpr, D: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """A score, and what the i-th output's query and a key add to it."""
+    """Add to a score the product of the i-th output's query and a key."""
     for c in tl.static_range(D):
-        score = times_plus(channel(queries, asking, i, c, D, Q[2], Q[3], PAIR), near[c], score, PAIR)
+        score = fma(element_channel(queries, query_pointers, i, c, D, Q[2], Q[3], PACK), key_channels[c], score, PACK)
     return score
 
 
 @triton.jit
-def slope_of(  # type: ignore[no-untyped-def]
-    score, product, factor, levels, first: tl.constexpr, mark, entry, least, DROPS: tl.constexpr, PAIR: tl.constexpr,
+def weight_and_score_gradient(  # type: ignore[no-untyped-def]
+    score, grad_weight, score_scale, statistics, first: tl.constexpr, query_hash, entry, threshold,
+    HAS_DROPOUT: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
-    """The weight of a value, dropped or not, and the gradient of its score, before unit and 1 / sqrt(d).
+    """Return an attention weight after dropout and the gradient of its score, before the scales of both.
 
-    ``product`` is that of the value and the result's gradient. From ``first`` on, levels are the logarithm of the
-    denominator, negative and in bits, in words in two parts, what half precision has of it and the rest; and minus the
-    inner product of the result and its gradient.
+    ``grad_weight`` is the product of the value and the gradient of the result. ``statistics`` holds, from ``first`` on,
+    minus the logsumexp to base 2, with PACK = 2 in two parts (rounded to half precision, and the rest), and minus the
+    product of the result and its gradient.
     """
-    score = times_plus(score, factor, levels[first], PAIR)
-    if PAIR == 2:
-        score = plus(score, levels[first + 1], PAIR)
-    weight = power(score, PAIR)
-    if DROPS:
-        keep = keep_of(mark, entry, least, PAIR)
-        return times(weight, keep, PAIR), times(weight, times_plus(product, keep, levels[first + PAIR], PAIR), PAIR)
+    score = fma(score, score_scale, statistics[first], PACK)
+    if PACK == 2:
+        score = add(score, statistics[first + 1], PACK)
+    weight = exp2(score, PACK)
+    if HAS_DROPOUT:
+        mask = dropout_mask(query_hash, entry, threshold, PACK)
+        kept_weight = multiply(weight, mask, PACK)
+        return kept_weight, multiply(weight, fma(grad_weight, mask, statistics[first + PACK], PACK), PACK)
     else:
-        return weight, times(weight, plus(product, levels[first + PAIR], PAIR), PAIR)
+        return weight, multiply(weight, add(grad_weight, statistics[first + PACK], PACK), PACK)
