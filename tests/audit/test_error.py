@@ -8,7 +8,7 @@ from torch import nn
 
 from unpose.audit import audit_modules, equivariance_error, smooth_noise
 from unpose.audit.elements import exact_elements
-from unpose.data.drawings import CLASSES
+from unpose.data import drawings
 from unpose.groups import FiniteGroup, parse, rotation
 from unpose.images import quarter_turn, smooth, warp
 
@@ -129,7 +129,7 @@ def test_the_error_is_the_relative_norm_by_hand():
 
 def strokes(softness):
     """The drawn seven at 28 pixels, and a dimmer one; ``softness`` of the pen in pixels."""
-    drawn = torch.from_numpy(CLASSES["seven"](28)).movedim(-1, 0)[None]  # (1, 3, 28, 28)
+    drawn = torch.from_numpy(drawings(28)[1]).movedim(-1, 0)[None]  # (1, 3, 28, 28)
     return smooth(torch.cat([drawn, drawn / 2]), softness)
 
 

@@ -15,8 +15,8 @@ from unpose.data import Split
 from unpose.nn import group_cnn
 from unpose.train import StoppedError, build_network, train
 from unpose.train import batches as batches_module
-from unpose.train import loop as loop_module
 from unpose.train import cuda_graph as cuda_graph_module
+from unpose.train import loop as loop_module
 from unpose.train.batches import ImageStore, make_image_store, training_batch
 from unpose.train.cuda_graph import GraphedFunction, capture
 from unpose.train.evaluation import predict_logits, validate

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from unpose.images.light import Light
+from unpose.images import Light
 from unpose.nn import Network, count_parameters
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
 

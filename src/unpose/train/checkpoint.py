@@ -11,8 +11,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from unpose.files.atomic import _whole_file
-from unpose.files.frames import printable
+from unpose.files import atomic_file, printable_name
 from unpose.groups import parse
 from unpose.nn import Network, rebuild
 
@@ -63,16 +62,14 @@ def save_network(
             f"{type(network).__name__}"
         )
     if parse(network.group.name) != network.group:
-        raise ValueError(
-            f"the group {network.group.name!r} has no name that unpose.groups.parse can read"
-        )
+        raise ValueError(f"the group {network.group.name!r} has no name that unpose.groups.parse can read")
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     _check_plausible(network.description, len(weights))  # refuse to write what could not be read again
     _class_names(list(classes), network.description["n_classes"])
     about = {"format": FORMAT, "description": network.description, "classes": list(classes), "notes": notes or {}}
     content = safetensors.torch.save(weights, metadata={"unpose": json.dumps(about)})
     target = Path(path)
-    with _whole_file(target) as temporary:
+    with atomic_file(target) as temporary:
         temporary.write_bytes(content)
     return target
 
@@ -150,7 +147,7 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
         names = _class_names(about.get("classes"), count)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
-    return tuple(printable(name) for name in names)
+    return tuple(printable_name(name) for name in names)
 
 
 def _class_names(names: list[str] | None, count: int) -> list[str]:

@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from unpose.data import Split
 from unpose.groups import rotation
-from unpose.images import as_batch, warp
-from unpose.images.canvas import border_level
+from unpose.images import as_batch, border_level, warp
 from unpose.train.batches import to_device
 from unpose.train.processes import Processes
 

@@ -17,10 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
-from unpose.data.splits import marks, packed, unpacked
-from unpose.files.atomic import write_text
-from unpose.images.light import light_of
-from unpose.nn import NETWORKS, GroupSelfAttention, LiftingSelfAttention, Network, count_parameters, refined
+from unpose.data.splits import decode_fingerprints, encode_fingerprints, image_fingerprints
+from unpose.files import write_text
+from unpose.images import measure_light
+from unpose.nn import (
+    GroupSelfAttention,
+    LiftingSelfAttention,
+    Network,
+    count_parameters,
+    create_network,
+    with_larger_group,
+)
 from unpose.train.batches import ImageStore, make_image_store, order_of_epoch, seed_for, steps_in_epoch, training_batch
 from unpose.train.checkpoint import load_network, read_notes, save_network
 from unpose.train.cuda_graph import GraphedFunction
@@ -135,8 +142,13 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(recipe.seed, "weights"))
         try:
-            network = NETWORKS[part.kind](
-                part.group, dataset.channels, len(dataset.classes), dataset.image_size, **part.options
+            network = create_network(
+                part.kind,
+                group=part.group,
+                in_channels=dataset.channels,
+                n_classes=len(dataset.classes),
+                image_size=dataset.image_size,
+                **part.options,
             )
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
@@ -158,7 +170,7 @@ def _starting_network(begin: str, like: Network) -> Network:
     differing = [name for name in sorted(names) if found.description.get(name) != like.description.get(name)]
     if set(differing) - {"group"}:
         raise ValueError(f"network.begin: {begin} differs from the recipe's network in {', '.join(differing)}")
-    return refined(found, like.group) if differing else found
+    return with_larger_group(found, like.group) if differing else found
 
 
 def _starting_file(begin: str) -> Path:
@@ -364,7 +376,7 @@ class _Run:
             return
         if improved:
             # `predict` compares its images with this. About a thousand evenly spaced images suffice.
-            light = asdict(light_of(self.dataset.train.images[:: -(-len(self.dataset.train) // 1000)]))
+            light = asdict(measure_light(self.dataset.train.images[:: -(-len(self.dataset.train) // 1000)]))
             notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, "light": light} | state.history[-1]
             notes |= self.hashes
             save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)
@@ -431,13 +443,13 @@ def _training_hashes(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
     """Return a note with the hashes of all images the network is trained on; empty if too many or unknown."""
     if len(dataset.train) + len(dataset.validation) > _MOST_HASHES:
         return {}
-    known = {*marks(dataset.train.images), *marks(dataset.validation.images)}
+    known = {*image_fingerprints(dataset.train.images), *image_fingerprints(dataset.validation.images)}
     if (begin := recipe.network.begin) is not None:
         before = read_notes(_starting_file(begin)).get("learnt")
         if before is None:
             return {}  # an incomplete list would be taken for a complete one
-        known |= unpacked(before, f"network.begin: {begin}")
-    return {"learnt": packed(known)} if len(known) <= _MOST_HASHES else {}
+        known |= decode_fingerprints(before, f"network.begin: {begin}")
+    return {"learnt": encode_fingerprints(known)} if len(known) <= _MOST_HASHES else {}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from unpose.files.atomic import write_chunks
+from unpose.files import write_chunks
 from unpose.nn import Network
 from unpose.train.checkpoint import read_header, strict_json
 
