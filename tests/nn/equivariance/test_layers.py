@@ -21,7 +21,7 @@ pytestmark = pytest.mark.equivariance
 
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
 GROUPS += [(name, torch.float64) for name in ("d4", "c8")]
-SIZES = [(8, 8), (7, 11), (4, 5)]
+SIZES = [((8, 8), torch.float32), ((7, 11), torch.float32), ((4, 5), torch.float64)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 LARGER_SYMMETRY = {"pointwise", "norm", "max pooling", "mean pooling", "group max", "group mean"}
 """Layers that also commute with transformations outside every group here."""
@@ -71,8 +71,7 @@ def test_layers_commute_with_their_group_and_no_more(name, dtype, contrast, gene
         assert what in LARGER_SYMMETRY or report.control_error > 1e-2, f"{what}: {report}"
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("size", "dtype"), SIZES, ids=str)
 def test_layers_commute_at_every_size(size, dtype, contrast, generator):
     group = parse("d4")
     for what, (layer, takes, gives) in layers(group).items():
@@ -89,10 +88,9 @@ def test_attention_in_plain_pytorch_commutes_in_single_precision(contrast, gener
                 assert report.worst_exact < 1e-5, f"{what}: {report}"
 
 
-@pytest.mark.parametrize("name", ["c4", "d4"])
-def test_layers_commute_with_the_group_after_training(name, contrast, train, generator):
+def test_layers_commute_with_the_group_after_training(contrast, train, generator):
     # Trained at one size, audited at another, in both precisions.
-    group = parse(name)
+    group = parse("d4")
     torch.manual_seed(6)
     for what, (layer, takes, gives) in layers(group).items():
         if not list(layer.parameters()):
@@ -101,7 +99,7 @@ def test_layers_commute_with_the_group_after_training(name, contrast, train, gen
         target = torch.randn(layer(inputs).shape, generator=generator)
         train(contrast(layer), lambda layer, x=inputs, y=target: (layer(x) - y).square().mean(), steps=5)
         for dtype, tolerance in TOLERANCE.items():
-            report = audit(layer, takes, gives, group, (7, 7), dtype, generator)
+            report = audit(layer, takes, gives, group, (5, 5), dtype, generator)
             assert report.worst_exact < tolerance, f"{what}: {report}"
 
 

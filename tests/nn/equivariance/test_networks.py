@@ -9,7 +9,7 @@ from unpose.nn import GSANetConfig, group_cnn, gsa_net, swivel_net
 
 pytestmark = pytest.mark.equivariance
 
-GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
+GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12")]
 GROUPS += [(name, torch.float64) for name in ("d4", "c8")]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -42,14 +42,13 @@ def test_networks_are_invariant_to_their_group_and_no_more(name, dtype, contrast
         check(contrast(network, gain=1.5), (7, 7), dtype, generator)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("size", [(8, 8), (7, 11)], ids=str)
+@pytest.mark.parametrize(("size", "dtype"), [((8, 8), torch.float32), ((7, 11), torch.float64)], ids=str)
 def test_networks_are_invariant_at_every_size(size, dtype, contrast, generator):
     for network in small_networks("d4", size):
         check(contrast(network, gain=1.5), size, dtype, generator, has_control=False)
 
 
-@pytest.mark.parametrize("name", ["d1", "c4", "d4"])
+@pytest.mark.parametrize("name", ["c4", "d4"])
 def test_networks_are_invariant_after_training(name, train, generator):
     # Trained at one size, audited at others, in both precisions.
     torch.manual_seed(5)
