@@ -16,6 +16,8 @@ The input of :class:`LiftingSelfAttention` is an image, so it has one key elemen
 :class:`GroupSelfAttention` is a map on the group (equation 16).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -117,8 +119,10 @@ class _SelfAttention(nn.Module):
         if isinstance(encoding, SeparableEncoding):
             weights = list(encoding.parameters())
             if use_separable_table(weights, self.inverses, self.relations):
-                numbers = {"reach": encoding.reach, "eps": encoding.along_x[1].eps, "dtype": dtype}
-                return separable_table(weights, self.inverses, self.relations, window, **numbers)
+                eps: Any = encoding.along_x[1].eps
+                return separable_table(
+                    weights, self.inverses, self.relations, window, reach=encoding.reach, eps=eps, dtype=dtype
+                )
         # In the precision of the weights, whatever casts the module went through: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
         if not isinstance(encoding, SeparableEncoding) or encoding.element is None or self.relations.ndim > 2:
