@@ -38,8 +38,8 @@ def write_folder(folder, *, copies, seed, hostile=()):
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory):
-    """36 images in three class folders, hostile names among them, and three files that cannot be read."""
-    folder = write_folder(tmp_path_factory.mktemp("input") / "shapes", copies=12, seed=3, hostile=HOSTILE)
+    """24 images in three class folders, hostile names among them, and three files that cannot be read."""
+    folder = write_folder(tmp_path_factory.mktemp("input") / "shapes", copies=8, seed=3, hostile=HOSTILE)
     (folder / "hook" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
     (folder / "hook" / "empty.png").write_bytes(b"")
     with open(os.fsencode(folder) + b"/frame/not \xff text.png", "wb") as file:

@@ -1,9 +1,6 @@
 """``unpose audit`` on saved networks: its table, exit status and plot, and the messages for wrong calls."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -39,13 +36,10 @@ def audit(*arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_the_real_command_prints_the_table_and_writes_the_picture(checkpoint, tmp_path):
+def test_the_audit_prints_a_table_and_writes_a_plot(checkpoint, tmp_path):
     picture = tmp_path / "new" / "audit.png"
-    done = subprocess.run(
-        [sys.executable, "-m", "unpose", "audit", str(checkpoint), "-o", str(picture)],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = audit(checkpoint, "-o", picture)
+    assert done.exit_code == 0, done.output
     assert done.stderr == ""
     assert done.stdout.startswith("under c4")
     assert "turn 90" in done.stdout

@@ -1,7 +1,6 @@
-"""The command in a subprocess: help, version, the figures of the paper, and the messages for wrong calls."""
+"""Help, version, the figures of the paper, and the messages for wrong calls."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,7 @@ from unpose.cli import _COMMANDS, commands, main
 
 
 def unpose(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "unpose", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    return CliRunner(env=environment).invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("name", ["", *_COMMANDS, "demo learn"])
@@ -50,7 +44,8 @@ def test_a_mistyped_command_gets_a_suggestion(typed, answer):
 def test_version():
     import unpose as package
 
-    assert unpose("--version").stdout.strip() == f"unpose {package.__version__}"
+    done = subprocess.run([sys.executable, "-m", "unpose", "--version"], capture_output=True, text=True)
+    assert done.stdout.strip() == f"unpose {package.__version__}"
 
 
 def test_the_command_installed_is_this_one():
@@ -61,8 +56,8 @@ def test_the_command_installed_is_this_one():
 
 
 def test_figure2_shows_blobs_drawn_together(tmp_path):
-    done = unpose("reproduce", "figure2", "--out", str(tmp_path / "new" / "folder"), "--seed", "1")
-    assert done.returncode == 0, done.stderr
+    done = unpose("reproduce", "figure2", "--out", tmp_path / "new" / "folder", "--seed", 1)
+    assert done.exit_code == 0, done.output
     assert "figure2.png" in done.stdout
     numbers = json.loads((tmp_path / "new" / "folder" / "numbers.json").read_text())
     spread = numbers["mean distance to the blob's mean, largest blob"]
@@ -75,8 +70,8 @@ def test_figure2_shows_blobs_drawn_together(tmp_path):
 def test_experiment2_finds_a_mean(tmp_path, with_data, real_data):
     if with_data:
         real_data("mnist.npz")
-    done = unpose("reproduce", "experiment2", "--out", str(tmp_path), **({} if with_data else {"UNPOSE_DATA": ""}))
-    assert done.returncode == 0, done.stderr
+    done = unpose("reproduce", "experiment2", "--out", tmp_path, **({} if with_data else {"UNPOSE_DATA": ""}))
+    assert done.exit_code == 0, done.output
     numbers = json.loads((tmp_path / "numbers.json").read_text())
     assert numbers["digits"] == ("MNIST" if with_data else "scikit-learn digits")
     assert numbers["objective"][-1] < 0.5 * numbers["objective"][0]
@@ -92,8 +87,9 @@ def test_experiment2_finds_a_mean(tmp_path, with_data, real_data):
         (["reproduce", "experiment1", "--out", "x", "--max-angle", "400"], "at most 180"),
     ],
 )
-def test_wrong_calls_say_what_is_wrong(arguments, message, tmp_path):
-    done = subprocess.run([sys.executable, "-m", "unpose", *arguments], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
+def test_wrong_calls_say_what_is_wrong(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = unpose(*arguments)
+    assert done.exit_code == 2
     assert message in done.stderr
     assert not list(tmp_path.iterdir())

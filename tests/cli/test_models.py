@@ -3,9 +3,6 @@
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -58,12 +55,9 @@ def right(table):
     return sum(row["class"] == row["name"][0] for row in rows) / 40
 
 
-def test_the_real_command_reads_digits_by_name(pens):
-    done = subprocess.run(
-        [sys.executable, "-m", "unpose", "predict", "--model", "mnist-c8", str(pens / "light")],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+def test_a_network_of_the_package_reads_digits(pens):
+    done = unpose("predict", "--model", "mnist-c8", pens / "light")
+    assert done.exit_code == 0, done.output
     assert right(done.stdout) > 0.7
     assert "scaled to fit the network's 28 x 28 pixels" in done.stderr
     assert "--match-light" not in done.stderr

@@ -168,6 +168,7 @@ def test_the_demonstration_never_replaces_other_files(tmp_path, monkeypatch):
     from unpose.cli.commands import demo
 
     monkeypatch.setattr(demo, "_IMAGES_PER_DIGIT", 2)
+    monkeypatch.setattr(demo, "run_cluster", lambda images, *_, **__: {"images": len(list(images.rglob("*.png")))})
     mine = tmp_path / "demo" / "digits" / "0"
     mine.mkdir(parents=True)
     for name in ("000.png", "holiday.png"):

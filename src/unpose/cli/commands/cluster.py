@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, **options: Any) -> None:
     """Group images by what they show, however each is rotated, shifted, scaled or mirrored.
 
-    IMAGES is a folder (with its subfolders), a TIFF stack (three channels are one colour image; split off a channel of
-    any other stack), or a .npy, .npz, MRC, STAR, HDF5 or Zarr file. Files that cannot be read are skipped and listed.
+    IMAGES is a folder (with its subfolders), a TIFF stack (three channels make one colour image; from any other
+    multi-channel stack save one channel first), or a .npy, .npz, MRC, STAR, HDF5 or Zarr file. Files that cannot be read are skipped and listed.
     Subfolders are taken as class names, which are used only to report the agreement with the groups.
 
     The command writes a run folder. A run that was stopped continues when the same command is given again.
@@ -48,8 +48,9 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     \b
     The run folder contains:
       report.html       the page to open in a browser
-      labels.csv        for each image: group, confidence, rotation angle, shift, scale, mirrored, and the distance
-                        from the group's mean (the RMS difference of their pixels)
+      labels.csv        for each image: group, confidence (how far its group is found again in random subsets of the
+                        images), rotation angle, shift, scale, mirrored, the distance from the group's mean (the RMS
+                        difference of their pixels), and the image that it is a copy of
       means/            the mean of each group, and a map of its standard error
       rejected.csv      the images that could not be read, and why
       clusters.json, model.json, model.safetensors, images.json, pictures.safetensors, config.toml, log.txt
@@ -58,10 +59,10 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
-    click.echo(
-        f"{counted(summary['images'], 'image')}, {counted(summary['clusters'], 'group')}, mean confidence "
-        f"{summary['confidence']:.0%}."
-    )
+    known = f", mean confidence {summary['confidence']:.0%}" if summary["confidence"] is not None else ""
+    click.echo(f"{counted(summary['images'], 'image')}, {counted(summary['clusters'], 'group')}{known}.")
+    for remark in summary["remarks"]:
+        click.echo(remark)
     if summary["no_cluster"]:
         click.echo(f"{counted(summary['no_cluster'], 'image')} in no group: constant, with nothing to compare.")
     print_input_notes(summary, out)

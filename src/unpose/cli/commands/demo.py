@@ -117,6 +117,7 @@ def rotated_digits(seed: int, per_digit: int) -> "tuple[NDArray, NDArray]":
 
 @command.command(
     "learn",
+    short_help="Train two networks on upright digits, test them on rotated ones.",
     epilog="""\b
     Examples:
       unpose demo learn
