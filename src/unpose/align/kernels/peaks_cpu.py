@@ -34,20 +34,20 @@ def peaks(
     order = np.array(padded[0] + padded[1], np.int64)
     pairs_angles = full_circle and len(angles) % 2 == 0
     phases = np.outer(order, angles[: len(angles) // 2] if pairs_angles else angles)
-    cos_sin = np.stack([np.cos(phases), np.sin(phases)], axis=1).astype(np.float32)  # (K, 2, A or A / 2)
+    waves = np.stack([np.cos(phases), np.sin(phases)], axis=1).astype(np.float32)  # (K, 2, A or A / 2)
     out = np.empty((*fixed.shape[:2], count), np.int64)
     parts = np.ascontiguousarray(np.stack([views.real, views.imag]).transpose(1, 0, 3, 2))  # (p, 2, C, V)
-    _find_peaks(parts, fixed.view(np.float32).reshape(*fixed.shape, 2), starts, order, len(padded[0]), cos_sin,
+    _find_peaks(parts, fixed.view(np.float32).reshape(*fixed.shape, 2), starts, order, len(padded[0]), waves,
                 n_shifts, full_circle, pairs_angles, out)  # fmt: skip
     return out
 
 
 @compiled
 def _find_peaks(  # type: ignore[no-untyped-def]
-    views, fixed, starts, order, n_even, cos_sin, n_shifts, full_circle, pairs_angles, out
+    views, fixed, starts, order, n_even, waves, n_shifts, full_circle, pairs_angles, out
 ):  # fmt: skip
     """views (p, 2, C, V), fixed (p, m, C, 2), order (K,) frequencies, even ones first -> out (p, m, count)."""
-    n_views, n_half = views.shape[3], cos_sin.shape[2]
+    n_views, n_half = views.shape[3], waves.shape[2]
     n_angles = 2 * n_half if pairs_angles else n_half
     spectra = np.zeros((len(order), 2, n_views), np.float32)
     even, odd = np.empty(n_half, np.float32), np.empty(n_half, np.float32)
@@ -65,9 +65,9 @@ def _find_peaks(  # type: ignore[no-untyped-def]
                 even[:] = 0
                 odd[:] = 0
                 for row in range(0, n_even, 4):
-                    _add_frequencies(spectra, cos_sin, row, v, even)
+                    _add_frequencies(spectra, waves, row, v, even)
                 for row in range(n_even, len(order), 4):
-                    _add_frequencies(spectra, cos_sin, row, v, odd)
+                    _add_frequencies(spectra, waves, row, v, odd)
                 curve = v // n_shifts
                 _raise_curve(even, odd, np.int32(v), pairs_angles, curves[curve], best_view[curve])
             _highest_maxima(curves, best_view, full_circle, out[p, m])
@@ -82,22 +82,14 @@ def _add_product(real, imaginary, x, y, spectrum):  # type: ignore[no-untyped-de
 
 
 @compiled_sum
-def _add_frequencies(spectra, cos_sin, row, v, scores):  # type: ignore[no-untyped-def]
+def _add_frequencies(spectra, waves, row, v, scores):  # type: ignore[no-untyped-def]
     """Add four frequencies of one view to its scores at all angles, (A,)."""
     a, b, c, d = spectra[row, 0, v], spectra[row + 1, 0, v], spectra[row + 2, 0, v], spectra[row + 3, 0, v]
     e, f, g, h = spectra[row, 1, v], spectra[row + 1, 1, v], spectra[row + 2, 1, v], spectra[row + 3, 1, v]
     for t in range(scores.size):
         scores[t] += (
-            a * cos_sin[row, 0, t]
-            + b * cos_sin[row + 1, 0, t]
-            + c * cos_sin[row + 2, 0, t]
-            + d * cos_sin[row + 3, 0, t]
-        ) + (
-            e * cos_sin[row, 1, t]
-            + f * cos_sin[row + 1, 1, t]
-            + g * cos_sin[row + 2, 1, t]
-            + h * cos_sin[row + 3, 1, t]
-        )
+            a * waves[row, 0, t] + b * waves[row + 1, 0, t] + c * waves[row + 2, 0, t] + d * waves[row + 3, 0, t]
+        ) + (e * waves[row, 1, t] + f * waves[row + 1, 1, t] + g * waves[row + 2, 1, t] + h * waves[row + 3, 1, t])
 
 
 @compiled_sum
