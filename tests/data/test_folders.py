@@ -67,6 +67,35 @@ def test_folders_of_one_image_each_or_a_single_folder_give_no_labels(tmp_path, p
     assert read_images(tmp_path / "each").labels is None
 
 
+@pytest.mark.parametrize(
+    "names",
+    [("2024-01-03", "2024-01-04"), ("20240103", "20240104_1530"), ("2023", "2024"), ("3.1.2024", "04.01.24"),
+     ("January", "Feb 2024"), ("3 March 2024", "2024-Apr-02"), ("240103", "240104"), ("run 1", "Run_02"),
+     ("2024-01", "2024-02"), ("2024-01-03T10-15-00", "2024_01_04 11.20")],
+)  # fmt: skip
+def test_folders_named_by_date_or_run_are_not_classes(tmp_path, picture, names):
+    for name in names:
+        for k in range(2):
+            picture(tmp_path / name / f"{k}.png")
+    found = read_images(tmp_path)
+    assert found.labels is None
+    assert found.notes == ["folders are named by date or by run, so they are not taken as classes"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("0", "7"), ("cat", "2024-01-03"), ("decagon", "marble"), ("class 1", "class 2"),
+     ("2024-01-03 control", "2024-01-03 dose"), ("120000", "980000"), ("marten", "sepia"), ("1e2", "20x")],
+)  # fmt: skip
+def test_other_folder_names_are_classes(tmp_path, picture, names):
+    for name in names:
+        for k in range(2):
+            picture(tmp_path / name / f"{k}.png")
+    found = read_images(tmp_path)
+    assert set(found.labels) == set(names)
+    assert found.notes == []
+
+
 def test_a_folder_with_images_and_other_files(tmp_path, picture, rng):
     for name in ("good1.png", "good2.png"):
         picture(tmp_path / name)
@@ -97,6 +126,21 @@ def test_links_are_not_followed_in_circles(tmp_path, picture):
     found = read_images(tmp_path / "in")
     assert found.names == ["1.png", "2.png", "link.png"]
     assert found.notes == ["2 linked folders not followed"]
+
+
+def test_a_loop_of_links_is_named_and_the_rest_is_read(tmp_path, picture):
+    for name in ("1.png", "2.png"):
+        picture(tmp_path / "in" / name)
+    (tmp_path / "in" / "a.png").symlink_to("b.png")
+    (tmp_path / "in" / "b.png").symlink_to("a.png")
+    found = read_images(tmp_path / "in")
+    assert found.names == ["1.png", "2.png"]
+    assert set(reasons(found)) == {"a.png", "b.png"}
+    assert all("symbolic links" in reason for reason in reasons(found).values())
+    given = [tmp_path / "in" / name for name in ("a.png", "1.png", "2.png")]
+    assert reasons(read_images(given)) == {"a.png": "is a link that leads nowhere"}
+    with pytest.raises(InputError, match=r"a\.png does not exist"):
+        read_images(given[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -194,9 +238,9 @@ def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, pict
     large[16:24] = struct.pack(">II", 14_000, 13_000)
     large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
     (tmp_path / "large.png").write_bytes(large)
-    assert reasons(read_images(tmp_path)) == {
-        "large.png": "at 13000 x 14000 pixels needs 3.4 GiB to be read, more than half of the memory budget of 4.0 GiB"
-        "; raise memory, or crop it or scale it down"
+    assert reasons(read_images(tmp_path, memory="300MB")) == {
+        "large.png": "at 13000 x 14000 pixels needs 185.6 MiB to be read, more than half of the memory budget of 286.1 "
+        "MiB; raise memory, or crop it or scale it down"
     }
 
 
@@ -259,6 +303,42 @@ def test_names_and_frame_numbers_of_a_stack(tmp_path, rng):
     np.testing.assert_array_equal(found.images, np.concatenate([stack[kept]] * 2))
     assert set(reasons(found)) == {"a.npy[2]", "b.tif[2]"}
     np.testing.assert_array_equal(read_images(tmp_path / "b.tif").images, stack[kept])
+
+
+def test_a_list_of_paths_is_read_in_its_order(tmp_path, picture, rng):
+    values = {name: picture(tmp_path / name) for name in ("x/a.png", "x/b.png", "y/c.png", "y/d.png")}
+    order = ["y/d.png", "x/b.png", "y/c.png", "x/a.png"]
+    for given in ([tmp_path / name for name in order], tuple(str(tmp_path / name) for name in order)):
+        found = read_images(given)
+        assert found.names == order
+        assert found.paths == [tmp_path / name for name in order]
+        assert found.labels == ["y", "x", "y", "x"]
+        np.testing.assert_allclose(found.images, np.stack([values[name] for name in order]) / 255, atol=1e-7)
+    assert read_images((tmp_path / "x").glob("*.png")).labels is None
+    np.savez(tmp_path / "s.npz", left=rng.random((3, 13, 7)), right=rng.random((2, 13, 7)))
+    mixed = read_images([tmp_path / "y", f"{tmp_path / 's.npz'}::right", tmp_path / "gone.png"])
+    assert mixed.names == ["y/c.png", "y/d.png", "s.npz[0]", "s.npz[1]"]
+    assert reasons(mixed) == {"gone.png": "does not exist"}
+    for bad in ([], [tmp_path / "gone.png"]):
+        with pytest.raises(InputError, match="the list"):
+            read_images(bad)
+
+
+def test_a_list_of_arrays_of_different_sizes_is_brought_onto_one_canvas(tmp_path, rng):
+    shapes = [(31, 17), (20, 40, 3), (25, 25)]
+    arrays = [rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
+    found = read_images(arrays)
+    for k, array in enumerate(arrays):
+        Image.fromarray(array).save(tmp_path / f"{k}.png")
+    as_files = read_images(tmp_path)
+    np.testing.assert_array_equal(found.images, as_files.images)
+    assert (found.names, found.canvas) == (["0", "1", "2"], as_files.canvas)
+    for bad, words in (
+        ([arrays[0], "a.png"], "mixes"), ([arrays[0], np.zeros(5)], "image 1 must be"), ([arrays[0]], "at least 2"),
+        ([arrays[0], np.full((9, 9), np.nan)], "image 1: .*NaN"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            read_images(bad)
 
 
 def test_an_array_is_selected_by_its_name(tmp_path, rng):

@@ -155,19 +155,56 @@ def test_exif_orientation(tmp_path, ending, turn):
     np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], upright / 255, atol=0.03)
 
 
-def test_an_animation_is_its_first_frame_and_a_tiff_is_all_its_pages(tmp_path):
-    pages = [Image.fromarray(GREY + 10 * k) for k in range(5)]
-    for ending in ("gif", "png", "webp", "tiff"):
-        more = {"lossless": True} if ending == "webp" else {}
-        pages[0].save(tmp_path / f"a.{ending}", save_all=True, append_images=pages[1:], **more)
-    for ending in ("gif", "png", "webp"):
-        frame = only(tmp_path / f"a.{ending}")
-        np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], GREY / 255, atol=1e-6)
-    found = dict(read_frames(tmp_path / "a.tiff", 64))
-    assert read_header(tmp_path / "a.tiff", 64).sizes == [(13, 7)] * 5
+@pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
+def test_every_frame_of_an_animation_is_an_image_as_every_page_of_a_tiff_is(tmp_path, ending):
+    values = [GREY + 10 * k for k in range(5)]
+    pages = [Image.fromarray(value) for value in values]
+    more = {"lossless": True} if ending == "webp" else {}
+    path = tmp_path / f"a.{ending}"
+    pages[0].save(path, save_all=True, append_images=pages[1:], **more)
+    told = read_header(path, 64)
+    assert told.sizes == [(13, 7)] * 5
+    assert ("every frame is an image" in told.note) == (ending != "tiff")
+    found = dict(read_frames(path, 64))
     for k in range(5):
-        np.testing.assert_allclose(found[k], (GREY + 10 * k) / 255, atol=1e-6)
-    assert set(dict(read_frames(tmp_path / "a.tiff", 64, wanted={1, 3}))) == {1, 3}
+        np.testing.assert_allclose(found[k] if found[k].ndim == 2 else found[k][..., 0], values[k] / 255, atol=1e-6)
+    assert set(dict(read_frames(path, 64, wanted={1, 3}))) == {1, 3}
+    np.testing.assert_array_equal(dict(read_frames(path, 64, wanted={3}))[3], found[3])
+
+
+def test_a_still_picture_in_an_animated_format_has_no_note(tmp_path):
+    for ending in ("gif", "png", "webp"):
+        assert read_header(write(tmp_path / f"a.{ending}", GREY), 64).note == ""
+
+
+def test_frames_after_a_damaged_one_are_rejected(tmp_path, rng):
+    frames = [Image.fromarray(rng.integers(0, 256, (31, 17)).astype(np.uint8)) for _ in range(4)]
+    frames[0].save(tmp_path / "a.png", save_all=True, append_images=frames[1:])
+    data = (tmp_path / "a.png").read_bytes()
+    third = [at for at in range(len(data)) if data.startswith(b"fdAT", at)][1]
+    (tmp_path / "a.png").write_bytes(data[: third + 30] + bytes(40) + data[third + 70 :])
+    with decoder_limits():
+        found = dict(read_frames(tmp_path / "a.png", 64))
+    assert [isinstance(found[k], UnreadableError) for k in range(4)] == [False, False, True, True]
+
+
+def test_animations_that_declare_too_many_frames_are_rejected(tmp_path):
+    pages = [Image.fromarray(GREY + k) for k in range(2)]
+    pages[0].save(tmp_path / "a.png", save_all=True, append_images=pages[1:])
+    whole = (tmp_path / "a.png").read_bytes()
+    at = whole.index(b"acTL")
+    for count, words in ((9_000_000, "more than a file of its size"), (2**31 - 1, "the limit")):
+        control = b"acTL" + struct.pack(">II", count, 0)
+        data = whole[:at] + control + struct.pack(">I", zlib.crc32(control)) + whole[at + 16 :]
+        (tmp_path / "b.png").write_bytes(data)
+        assert words in rejection(tmp_path / "b.png")
+    blank = Image.new("L", (8000, 8000))
+    frames = [Image.new("L", (8000, 8000), k) for k in range(3)]
+    blank.save(tmp_path / "large.gif", save_all=True, append_images=frames[:1])
+    data = (tmp_path / "large.gif").read_bytes()
+    small = b"\x21\xf9\x04\0\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0"
+    (tmp_path / "long.gif").write_bytes(data[:-1] + small * 100 + b";")
+    assert "pixels in all" in rejection(tmp_path / "long.gif")
 
 
 def test_the_format_is_recognised_by_content_not_by_name(tmp_path):
@@ -461,12 +498,115 @@ def test_zarr_never_unpickles(tmp_path):
 
 @pytest.mark.parametrize(
     ("module", "content", "extra"),
-    [("mrcfile", bytes(208) + b"MAP " + bytes(900), "em"), ("h5py", b"\x89HDF\r\n\x1a\n" + bytes(90), "formats")],
-)
+    [("mrcfile", bytes(208) + b"MAP " + bytes(900), "em"), ("h5py", b"\x89HDF\r\n\x1a\n" + bytes(90), "formats"),
+     ("astropy.io.fits", b"SIMPLE  =                    T", "fits"), ("pydicom", bytes(128) + b"DICM", "dicom"),
+     ("pillow_heif", bytes(4) + b"ftypheic" + bytes(90), "heic")],
+)  # fmt: skip
 def test_the_error_for_a_missing_library_names_the_extra(tmp_path, monkeypatch, module, content, extra):
     monkeypatch.setitem(__import__("sys").modules, module, None)  # as if it were not installed
     (tmp_path / "a.dat").write_bytes(content)
     assert f"pip install unpose[{extra}]" in rejection(tmp_path / "a.dat")
+
+
+# Astronomy, medicine, telephones and microscopes --------------------------------------------------------------------
+
+
+def stretched(values):
+    low, high = np.percentile(values, (0.25, 99.75))
+    return np.arcsinh(np.clip((values - low) / (high - low), 0, 1) * 10) / np.arcsinh(10)
+
+
+def test_fits_is_stretched_and_upright(tmp_path, rng):
+    fits = pytest.importorskip("astropy.io.fits", reason="astropy, of the extra fits, is not installed")
+    values = rng.lognormal(3, 2, (31, 17)).astype(np.float32)
+    fits.writeto(tmp_path / "a.fits", values)
+    np.testing.assert_allclose(only(tmp_path / "a.fits"), stretched(values)[::-1], atol=1e-5)
+    assert read_header(tmp_path / "a.fits", 64).note == "brightness stretched by asinh"
+    values[3, 4] = np.nan
+    units = [fits.PrimaryHDU(), fits.ImageHDU(values, name="SCI"), fits.ImageHDU(values[:13] * 0 + 2, name="ERR")]
+    fits.HDUList(units).writeto(tmp_path / "b.fits")
+    frame = only(tmp_path / "b.fits")
+    assert frame.shape == (31, 17)
+    assert frame[::-1][3, 4] == 0
+    assert only(tmp_path / "b.fits", key="ERR").shape == (13, 17)
+    assert "holds no image 'X'" in rejection(tmp_path / "b.fits", key="X")
+    stack = rng.integers(0, 60_000, (5, 13, 7)).astype(np.uint16)  # stored with an offset, BZERO
+    fits.writeto(tmp_path / "c.fits", stack)
+    found = dict(read_frames(tmp_path / "c.fits", 64))
+    for k in range(5):
+        np.testing.assert_allclose(found[k], stretched(stack[k].astype(float))[::-1], atol=1e-5)
+    fits.CompImageHDU(stack[0]).writeto(tmp_path / "d.fits")
+    np.testing.assert_array_equal(only(tmp_path / "d.fits"), found[0])
+    whole = (tmp_path / "c.fits").read_bytes()
+    for cut in (
+        whole[: len(whole) // 2],
+        whole.replace(b"NAXIS3  =                    5", b"NAXIS3  =            500000000"),
+    ):
+        (tmp_path / "cut.fits").write_bytes(cut)
+        assert rejection(tmp_path / "cut.fits")
+
+
+def dicom(path, pixels, **elements):
+    pydicom = pytest.importorskip("pydicom", reason="pydicom, of the extra dicom, is not installed")
+    file = pydicom.Dataset()
+    file.file_meta = pydicom.dataset.FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.file_meta.MediaStorageSOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+    file.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    file.Rows, file.Columns = pixels.shape[-2:] if pixels.shape[-1] != 3 else pixels.shape[-3:-1]
+    file.SamplesPerPixel, file.PhotometricInterpretation = (3, "RGB") if pixels.shape[-1] == 3 else (1, "MONOCHROME2")
+    file.PlanarConfiguration = 0
+    file.BitsAllocated = file.BitsStored = 8 * pixels.dtype.itemsize
+    file.HighBit, file.PixelRepresentation = file.BitsStored - 1, int(pixels.dtype.kind == "i")
+    file.PixelData = pixels.tobytes()
+    for name, value in elements.items():
+        setattr(file, name, value)
+    file.save_as(path, enforce_file_format=True)
+    return path
+
+
+def test_dicom(tmp_path):
+    # An even number of bytes, as the format wants.
+    deep, colour = DEEP[:12], COLOUR[:12]
+    path = dicom(tmp_path / "a", deep)
+    np.testing.assert_allclose(only(path), deep / 65535, atol=1e-6)
+    np.testing.assert_allclose(only(dicom(path, deep // 16, BitsStored=12, HighBit=11)), (deep // 16) / 4095, atol=1e-6)
+    white = only(dicom(path, deep, PhotometricInterpretation="MONOCHROME1"))
+    np.testing.assert_allclose(white, 1 - deep / 65535, atol=1e-6)
+    scan = dicom(
+        path,
+        deep.astype(np.int16) // 4,
+        RescaleSlope=2,
+        RescaleIntercept=-1000,
+        WindowCenter=[50, 1],
+        WindowWidth=[400, 1],
+    )
+    window = np.clip((deep.astype(np.int16) // 4 * 2.0 - 1000 + 150) / 400, 0, 1)
+    np.testing.assert_allclose(only(scan), window, atol=1e-6)
+    np.testing.assert_allclose(only(dicom(path, colour)), colour / 255, atol=1e-6)
+    stack = np.stack([deep, deep[::-1], deep[:, ::-1]])
+    found = dict(read_frames(dicom(path, stack, NumberOfFrames=3), 64))
+    np.testing.assert_allclose(np.stack([found[k] for k in range(3)]), stack / 65535, atol=1e-6)
+    assert "cut short" in rejection(dicom(path, deep, Rows=60_000, Columns=60_000))
+    assert "neither grey nor RGB" in rejection(dicom(path, GREY[:12], PhotometricInterpretation="PALETTE COLOR"))
+    path.write_bytes(dicom(path, deep).read_bytes().replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.5\0"))
+    assert "gdcmconv" in rejection(path)
+
+
+def test_heic(tmp_path):
+    heif = pytest.importorskip("pillow_heif", reason="pillow-heif, of the extra heic, is not installed")
+    large = np.kron(COLOUR, np.ones((16, 16, 1), np.uint8))
+    heif.from_pillow(Image.fromarray(large)).save(tmp_path / "a.jpg", format="HEIF", quality=95)
+    np.testing.assert_allclose(only(tmp_path / "a.jpg"), large / 255, atol=0.06)
+    whole = (tmp_path / "a.jpg").read_bytes()
+    (tmp_path / "cut.heic").write_bytes(whole[: len(whole) // 2])
+    assert rejection(tmp_path / "cut.heic")
+
+
+@pytest.mark.parametrize("start", [b"\xda\xce\xbe\x0a", b"ZISRAWFILE"])
+def test_microscope_formats_are_rejected_with_advice(tmp_path, start):
+    (tmp_path / "a.tif").write_bytes(start + bytes(2000))
+    assert "convert it to TIFF" in rejection(tmp_path / "a.tif")
 
 
 # Frames --------------------------------------------------------------------------------------------------------------

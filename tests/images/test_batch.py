@@ -51,6 +51,22 @@ def test_invalid_images_are_refused_with_a_reason(images, message):
         as_batch(images)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_on_the_wrong_axis_are_refused_unless_declared(rng, channels):
+    images = rng.random((5, channels, 7, 9))
+    for given in (images, torch.from_numpy(images)):
+        with pytest.raises(ValueError, match=r"transpose\(0, 2, 3, 1\)"):
+            as_batch(given)
+        np.testing.assert_array_equal(as_batch(given, channels_first=True), images)
+    np.testing.assert_array_equal(as_batch(images.transpose(0, 2, 3, 1)), images)
+
+
+def test_the_last_axis_wins_where_both_could_be_channels(rng):
+    for shape in ((5, 3, 7, 3), (5, 1, 7, 1), (5, 4, 9, 2)):
+        images = rng.random(shape)
+        np.testing.assert_array_equal(as_batch(images), np.moveaxis(images, -1, 1))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_names_the_image_that_is_not_finite(bad):
     images = np.zeros((5, 3, 3))

@@ -1,7 +1,7 @@
 """Data: images from folders and files, public data sets, and generators of posed images with known poses.
 
 =================== ============================================================================================
-:func:`read_images` read a folder, a stack or an array file into one array (``folders``)
+:func:`read_images` read a folder, a stack or a list of files into one array (``folders``)
 :func:`load`        load a labelled data set by name, from a folder or an ``.npz`` file (``datasets``, ``public``,
                     ``download``), as a :class:`Dataset` of three :class:`Split` parts (``splits``)
 :func:`posed`       make copies of images at random poses, with the true poses

@@ -1,16 +1,17 @@
-"""Reads a folder, a stack or an array file into one array of images; every unreadable file is listed with a reason."""
+"""Reads a folder, a stack or a list of files into one array of images; unreadable files are listed with a reason."""
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from unpose.files import (
     LUMINANCE,
@@ -22,12 +23,13 @@ from unpose.files import (
     decoder_limits,
     in_bytes,
     list_images,
+    list_paths,
     printable_name,
     read_frames,
     read_header,
     split_array_name,
 )
-from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_canvas
+from unpose.images import LARGEST_DEFAULT_CANVAS, as_batch, choose_canvas, from_batch, onto_canvas
 
 Colour = Literal["auto", "grey", "rgb"]
 Progress = Callable[[str, int, int], None]
@@ -36,6 +38,21 @@ Progress = Callable[[str, int, int], None]
 DEFAULT_MEMORY = 4 * 2**30
 _GREY_TOLERANCE = 0.02
 """An image whose channels differ by at most this share of full scale is grey: JPEG compression adds as much."""
+
+_MONTH = (
+    "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    "|nov(?:ember)?|dec(?:ember)?)"
+)
+_TIME = r"(?:[T _-]\d{2}(?:[-_.:h]?\d{2}){0,2})?"
+_DATE_OR_RUN = re.compile(
+    r"(?:19|20)\d{2}(?:([-_. ]?)(?:0?[1-9]|1[0-2])(?:\1(?:0?[1-9]|[12]\d|3[01]))?)?" + _TIME  # 2024-01-03, 20240103
+    + r"|\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])" + _TIME  # 240103
+    + r"|\d{1,2}[-_. ]\d{1,2}[-_. ](?:\d{2}|\d{4})" + _TIME  # 3.1.2024
+    + rf"|(?:\d{{1,4}}[-_. ]*)?{_MONTH}(?:[-_., ]*\d{{1,4}}){{0,2}}"  # 3 January 2024, Jan 2024, January 3, 2024
+    + r"|(?:run|session|batch|scan|series|acquisition)[-_. ]*\d+",
+    re.IGNORECASE,
+)  # fmt: skip
+"""Folder names that tell when images were taken, and not what they show."""
 
 _Source = tuple[ListedFile, Header]
 _Item = TypeVar("_Item")
@@ -57,11 +74,11 @@ class ImageSet:
     names : list of str
         Names relative to the input, safe to print; ``FILE[k]`` for frame k of a file with several.
     paths : list of Path
-        The file of each image.
+        The file of each image; empty for images that were given as arrays.
     frames : ndarray of int, shape (n,)
         The index of each image in its file.
     labels : list of str or None
-        The class folder of each image, if there is one folder per class.
+        The class folder of each image, if there is one folder per class. Folders named by date or run are no classes.
     rejected : list of (str, str)
         Name and reason of every file or frame that could not be read.
     canvas : str
@@ -95,7 +112,7 @@ class ImageSet:
 
 
 def read_images(
-    path: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Iterable[ArrayLike],
     *,
     size: int | None = None,
     memory: int | str | None = None,
@@ -104,14 +121,15 @@ def read_images(
     n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """Read all images of a folder, a stack or an array file, and bring them to one size.
+    """Read the images of a folder, a stack or a list of files, and bring them to one size.
 
     Parameters
     ----------
-    path : str or path
-        A folder (with all folders below it), an image, a TIFF stack, or an ``.npy``, ``.npz``, MRC, STAR, HDF5 or Zarr
-        file. ``FILE::NAME`` selects one array of a file that holds several. The format is recognised by the content of
-        the file, not by its name.
+    source : str, path, list of these, or list of arrays
+        A folder (with all folders below it), a picture (PNG, JPEG, WebP, GIF, BMP, PPM, HEIC, TIFF), or a stack
+        (multi-page TIFF, animation, ``.npy``, ``.npz``, MRC, STAR, HDF5, Zarr, FITS or DICOM). ``FILE::NAME`` selects
+        one array of a file that holds several. The format is recognised by the content of the file, not by its name.
+        A list gives the images in its order; it may also hold arrays (h, w) or (h, w, 3) of any sizes.
     size : int, optional
         Longer side of the images in pixels. By default the median of the longer sides, at most 128; see
         :mod:`unpose.images.canvas` for the rule.
@@ -131,9 +149,10 @@ def read_images(
     -------
     ImageSet
         ``uint8`` and ``uint16`` pixels are scaled to [0, 1], others are as stored. Transparent pixels are blended over
-        black, or over white if the visible part is nearly black. Only the first frame of an animation is read. Three
-        channels that a TIFF declares are one colour image; a TIFF with another number of channels is rejected. Labels
-        are the first folders below ``path`` if every image is in one of at least two.
+        black, or over white if the visible part is nearly black. Every page of a TIFF and every frame of an animation
+        is an image. Three channels that a TIFF declares are one colour image; a TIFF with another number of channels
+        is rejected. Labels are the first folders below ``source`` if every image is in one of at least two, unless
+        all their names are dates or numbered runs.
 
     Raises
     ------
@@ -152,21 +171,30 @@ def read_images(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a", "b"):
     ...         _ = write_image(f"{folder}/{name}.png", np.full((31, 17), 0.5))
-    ...     read_images(folder).images.shape
-    (2, 31, 17)
+    ...     read_images(folder).images.shape, len(read_images([f"{folder}/a.png", f"{folder}/b.png"]))
+    ((2, 31, 17), 2)
+
+    Pictures of different sizes are scaled and padded to one:
+
+    >>> read_images([np.zeros((31, 17)), np.zeros((40, 60))]).images.shape
+    (2, 45, 45)
     """
     budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
     _check_options(size, budget, colour, n_jobs)
     report = progress if progress is not None else _no_progress
-    shown = printable_name(str(path))
-    if (located := split_array_name(Path(path))) is None:
+    is_list = not isinstance(source, str | os.PathLike)
+    given: list[Any] = [source] if isinstance(source, str | os.PathLike) else list(source)
+    if not all(isinstance(item, str | os.PathLike) for item in given):
+        return _from_arrays(given, size, colour, min_images, budget)
+    paths_given = [Path(item) for item in given]
+    shown = "the list" if is_list else printable_name(str(source))
+    if not is_list and split_array_name(paths_given[0]) is None:
         raise InputError(f"{shown} does not exist; give a folder of images, a stack or an array file")
-    target, key = located
     workers = min(n_jobs or os.cpu_count() or 1, 16)
     with decoder_limits():
-        listing = list_images(target)
+        listing = list_paths(paths_given) if is_list else list_images(paths_given[0])
         rejected = list(listing.rejected)
-        try_header = partial(_try_header, side=size or LARGEST_DEFAULT_CANVAS, key=key)
+        try_header = partial(_try_header, side=size or LARGEST_DEFAULT_CANVAS)
         headers = _in_threads(workers, try_header, listing.files, "headers", report)
         readable = _readable(listing.files, headers, budget, rejected)
         readable = _fitting(readable, size, colour, budget, rejected)
@@ -176,7 +204,7 @@ def read_images(
         shape, rule = choose_canvas(sizes, size)
         _check_budget(shown, len(sizes), shape, _channels(readable, colour), budget)
         workers = max(1, min(workers, (budget // 2) // max(header.cost for _, header in readable)))
-        try_frames = partial(_try_frames, shape=shape, colour=colour, key=key)
+        try_frames = partial(_try_frames, shape=shape, colour=colour)
         results = _in_threads(workers, try_frames, [found for found, _ in readable], "images", report)
     kept: list[_Kept] = []
     for (found, header), (good, bad) in zip(readable, results, strict=True):
@@ -192,7 +220,42 @@ def read_images(
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
     images, stored = _stacked(kept, shape, colour), sizes[0] if len(set(sizes)) == 1 else None
-    return ImageSet(images, names, paths, numbers, labels, rejected, rule, stored, _notes(listing, readable))
+    notes = _notes(listing, readable)
+    if labels is not None and all(_DATE_OR_RUN.fullmatch(label) for label in labels):
+        notes.append("folders are named by date or by run, so they are not taken as classes")
+        labels = None
+    return ImageSet(images, names, paths, numbers, labels, rejected, rule, stored, notes)
+
+
+def _from_arrays(
+    pictures: Sequence[object], size: int | None, colour: Colour, min_images: int, budget: int
+) -> ImageSet:
+    """Images (h, w) or (h, w, 3) of any sizes on one canvas."""
+    frames = []
+    for k, picture in enumerate(pictures):
+        if isinstance(picture, str | os.PathLike):
+            raise InputError("the list mixes paths and arrays; give either")
+        array = np.asarray(picture)
+        if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] != 3):
+            raise InputError(f"image {k} must be (h, w) or (h, w, 3), got shape {array.shape}")
+        try:
+            batch = as_batch(array[None])  # (1, c, h, w)
+        except ValueError as error:
+            raise InputError(f"image {k}: {error}") from error
+        frames.append(from_batch(batch.float(), channels=array.ndim == 3)[0])
+    if len(frames) < min_images:
+        raise InputError(f"the list holds {_with_plural(len(frames), 'image')}, at least {min_images} are needed")
+    sizes = [frame.shape[:2] for frame in frames]
+    shape, rule = choose_canvas(sizes, size)
+    channels = 3 if colour == "rgb" or any(frame.ndim == 3 for frame in frames) else 1
+    _check_budget("the list", len(frames), shape, channels, budget)
+    names = [str(k) for k in range(len(frames))]
+    kept = [
+        _Kept(ListedFile(Path(), name), k, 0, _with_colour(onto_canvas(frame, shape), colour))
+        for k, (name, frame) in enumerate(zip(names, frames, strict=True))
+    ]
+    stored = sizes[0] if len(set(sizes)) == 1 else None
+    return ImageSet(_stacked(kept, shape, colour), names, [], np.arange(len(kept)), None, [], rule, stored, [])
 
 
 def _readable(
@@ -265,22 +328,22 @@ class _Kept:
     name: str = ""
 
 
-def _try_header(found: ListedFile, side: int, key: str | None) -> Header | UnreadableError:
+def _try_header(found: ListedFile, side: int) -> Header | UnreadableError:
     try:
-        return read_header(found.path, side, key)
+        return read_header(found.path, side, found.key)
     except UnreadableError as reason:
         return reason
 
 
 def _try_frames(
-    found: ListedFile, shape: tuple[int, int], colour: Colour, key: str | None
+    found: ListedFile, shape: tuple[int, int], colour: Colour
 ) -> tuple[list[_Kept], list[tuple[int | None, str]]]:
     """Frames of a file on the canvas, and errors of the others; a damaged file gives no frame at all."""
     good: list[_Kept] = []
     bad: list[tuple[int | None, str]] = []
     wanted = None if found.row_of_frame is None else set(found.row_of_frame)
     try:
-        for number, frame in read_frames(found.path, max(shape), wanted, key):
+        for number, frame in read_frames(found.path, max(shape), wanted, found.key):
             if isinstance(frame, UnreadableError):
                 bad.append((number, str(frame)))
             else:

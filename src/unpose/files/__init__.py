@@ -4,10 +4,11 @@ Where to look:
 
 =================== ============================================================================================
 ``formats``         which reader takes a file (by its content); header first, then frames
-``pictures``        PNG, JPEG, WebP, BMP, GIF and PPM, with Pillow
+``pictures``        PNG, JPEG, WebP, BMP, GIF, PPM and HEIC, with Pillow; animations
 ``tiff``            TIFF, with tifffile and Pillow; pages, channels, 16-bit and float colour
 ``stacks``          arrays of images: ``.npy``, ``.npz``, MRC, HDF5
 ``zarr``, ``star``  Zarr folders; STAR files that list stacks
+``fits``, ``dicom`` images of astronomy and medicine
 ``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
 ``listing``         which files of a folder could be images
 ``atomic``          writing files complete or not at all
@@ -22,7 +23,7 @@ from unpose.files.atomic import atomic_file, read_file, write_chunks, write_imag
 from unpose.files.byte_sizes import in_bytes
 from unpose.files.formats import decoder_limits, read_frames, read_header
 from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
-from unpose.files.listing import ListedFile, Listing, list_images, split_array_name
+from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
 
 __all__ = [
     "LUMINANCE",
@@ -35,6 +36,7 @@ __all__ = [
     "decoder_limits",
     "in_bytes",
     "list_images",
+    "list_paths",
     "printable_name",
     "read_file",
     "read_frames",

@@ -16,16 +16,24 @@ from threading import Lock
 
 from PIL import Image
 
-from unpose.files import pictures, stacks, tiff, zarr
+from unpose.files import dicom, fits, pictures, stacks, tiff, zarr
 from unpose.files.frames import PIXEL_LIMIT, Frame, Header, UnreadableError, as_unreadable_error
 
 _ARRAY_FORMATS = (
     (0, (b"\x93NUMPY",), stacks.open_npy),
     (0, (b"PK\x03\x04", b"PK\x05\x06"), stacks.open_npz),
     (0, (b"\x89HDF\r\n\x1a\n",), stacks.open_hdf5),
+    (0, (b"SIMPLE  =",), fits.open_fits),
+    (128, (b"DICM",), dicom.open_dicom),
     (208, (b"MAP ", b"MAP\0"), stacks.open_mrc),
 )
 """Offset of a signature in the file, the signatures of a format, and its opener."""
+
+_TO_CONVERT = {
+    b"\xda\xce\xbe\x0a": "an ND2 file (Nikon)",
+    b"ZISRAWFILE": "a CZI file (Zeiss)",
+}
+"""First bytes of microscope formats that are recognised and not read."""
 
 _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
 
@@ -111,8 +119,8 @@ def read_frames(path: Path, side: int, wanted: set[int] | None = None, key: str 
                 yield from stacks.read_frames(array, wanted)
         elif _is_tiff(path):
             yield from tiff.read_frames(path, side, wanted)
-        elif wanted is None or 0 in wanted:
-            yield from pictures.read_frames(path, side)
+        else:
+            yield from pictures.read_frames(path, side, wanted)
     except Exception as error:
         raise as_unreadable_error(error) from error
 
@@ -175,7 +183,7 @@ def open_array(path: Path, key: str | None) -> AbstractContextManager[stacks.Sto
     if path.is_dir():
         return zarr.open_zarr(path, key)
     if not path.exists():
-        raise UnreadableError("does not exist")
+        raise UnreadableError("is a link that leads nowhere" if path.is_symlink() else "does not exist")
     if not path.is_file():
         raise UnreadableError("is not a regular file")
     start = _first_bytes(path)
@@ -184,6 +192,11 @@ def open_array(path: Path, key: str | None) -> AbstractContextManager[stacks.Sto
     for offset, signatures, opener in _ARRAY_FORMATS:
         if start[offset:].startswith(signatures):
             return opener(path, key)
+    for signature, what in _TO_CONVERT.items():
+        if start.startswith(signature):
+            raise UnreadableError(
+                f"is {what}; convert it to TIFF, for example with Bio-Formats in Fiji (File > Save As)"
+            )
     if start.startswith(_ARCHIVES) or start[257:262] == b"ustar":
         raise UnreadableError("is an archive; archives are not unpacked")
     return None

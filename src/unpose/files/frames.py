@@ -6,13 +6,15 @@ scale; all other numbers keep their values (True becomes 1).
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-PIXEL_LIMIT = 2**28
-"""Most pixels of one frame (16384 x 16384). It protects against decompression bombs."""
+PIXEL_LIMIT = 400_000_000
+"""Most pixels of one frame (20,000 x 20,000). It protects against decompression bombs, as the memory budget does."""
 
 FRAME_LIMIT = 10_000_000
 """Most frames of one file. A header of a few bytes can declare more than fit into memory."""
@@ -73,12 +75,18 @@ def check_frame(frame: NDArray) -> NDArray:
     return frame
 
 
-def check_size(height: int, width: int) -> None:
+def check_size(height: int, width: int, limit: int = PIXEL_LIMIT) -> None:
     """Reject frames that are too small to have a pose or too large to decode safely."""
     if height < 2 or width < 2:
         raise UnreadableError(f"is {height} x {width} pixels; at least 2 x 2 are needed")
-    if height * width > PIXEL_LIMIT:
-        raise _too_large(f"{height} x {width}", PIXEL_LIMIT)
+    if height * width > limit:
+        raise _too_large(f"{height} x {width}", limit)
+
+
+def check_count(count: int) -> None:
+    """Reject files that declare more frames than the limit."""
+    if count > FRAME_LIMIT:
+        raise UnreadableError(f"declares {count:,} images, more than the limit of {FRAME_LIMIT:,}")
 
 
 def _too_large(pixels: str, limit: int) -> UnreadableError:
@@ -101,13 +109,17 @@ def blend_over_background(image: NDArray) -> NDArray:
     return blended if colour.shape[-1] == 3 else blended[..., 0]
 
 
-def shrink(pixels: NDArray, side: int, *, has_alpha: bool) -> NDArray:
-    """Convert pixels (h, w, c) to float32, averaged over boxes if they are much larger than ``side``.
+def shrink_factor(height: int, width: int, side: int) -> int:
+    """Side of the boxes over which a frame is averaged: the longer side of the result is at least ``2 * side``."""
+    return max(1, max(height, width) // (2 * side))
 
-    The longer side of the result is at least ``2 * side``, unless the image itself is smaller. Boxes are converted row
-    by row, so that a large image is never in memory as floats. With alpha, every pixel is weighted by its alpha.
+
+def shrink(pixels: NDArray, factor: int, *, has_alpha: bool) -> NDArray:
+    """Convert pixels (h, w, c) to float32, averaged over boxes of ``factor`` x ``factor`` pixels.
+
+    Boxes are converted row by row, so that a large image is never in memory as floats. With alpha, every pixel is
+    weighted by its alpha.
     """
-    factor = max(1, max(pixels.shape[:2]) // (2 * side))
     if factor == 1:
         return to_float32(pixels)
     height, width, _ = pixels.shape
@@ -124,6 +136,23 @@ def shrink(pixels: NDArray, side: int, *, has_alpha: bool) -> NDArray:
     if has_alpha:
         small[..., :-1] /= np.maximum(small[..., -1:], np.float32(1e-9))
     return small
+
+
+def upright(frame: NDArray, orientation: int) -> NDArray:
+    """Apply an EXIF or TIFF orientation (1 to 8) to a frame (h, w, ...)."""
+    if orientation > 4:
+        frame = frame.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        frame = frame[:, ::-1]
+    return frame[::-1] if orientation in (3, 4, 7, 8) else frame
+
+
+def import_optional(module: str, extra: str, what: str) -> ModuleType:
+    """Import an optional library, or raise an error that says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UnreadableError(f"is {what}; pip install unpose[{extra}] reads it") from error
 
 
 def as_unreadable_error(error: Exception) -> UnreadableError:

@@ -1,7 +1,8 @@
 """Lists the files of a folder that could be images, always in the same order and never outside the folder."""
 
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unpose.files.frames import UnreadableError, as_unreadable_error, printable_name
@@ -31,6 +32,8 @@ class ListedFile:
         The first folder on the way to the file.
     row_of_frame : dict of int to int, optional
         Frames to read, and the row of each in a STAR file; by default all frames are read.
+    key : str, optional
+        The array to read from a file that holds several.
 
     Examples
     --------
@@ -42,6 +45,7 @@ class ListedFile:
     name: str
     folder: str | None = None
     row_of_frame: dict[int, int] | None = None
+    key: str | None = None
 
 
 @dataclass
@@ -104,7 +108,7 @@ def list_images(path: Path) -> Listing:
     Parameters
     ----------
     path : Path
-        A folder, one file, a Zarr folder, or a STAR file that lists stacks.
+        A folder, one file, a Zarr folder, or a STAR file that lists stacks; ``FILE::NAME`` is one array of a file.
 
     Returns
     -------
@@ -116,10 +120,11 @@ def list_images(path: Path) -> Listing:
     >>> [file.name for file in list_images(Path("cells.png")).files]
     ['cells.png']
     """
+    path, key = split_array_name(path) or (path, None)
     if path.suffix.lower() == ".star" and path.is_file():
         return _listed_in_star(path)
     if not path.is_dir() or _is_zarr(path):
-        return Listing([ListedFile(path, printable_name(path.name or str(path)))])
+        return Listing([ListedFile(path, printable_name(path.name or str(path)), key=key)])
     listing = Listing()
     todo = [path]
     while todo:
@@ -134,18 +139,56 @@ def list_images(path: Path) -> Listing:
         for entry in inside:
             if entry.name.startswith(".") or entry.name.lower() in _SYSTEM_FILES:
                 listing.ignored += 1
-            elif entry.is_dir():
-                if entry.is_symlink():
-                    listing.linked += 1
-                elif _is_zarr(Path(entry.path)):
-                    listing.files.append(_listed_file(path, Path(entry.path)))
-                else:
-                    subfolders.append(Path(entry.path))
-            elif Path(entry.name).suffix.lower() in _NOT_IMAGES:
+                continue
+            inner = Path(entry.path)
+            try:
+                is_folder = entry.is_dir()
+            except OSError as error:  # links that lead in a circle
+                listing.rejected.append((_relative_name(path, inner), str(as_unreadable_error(error))))
+                continue
+            if is_folder and entry.is_symlink():
+                listing.linked += 1
+            elif is_folder and not _is_zarr(inner):
+                subfolders.append(inner)
+            elif not is_folder and inner.suffix.lower() in _NOT_IMAGES:
                 listing.ignored += 1
             else:
-                listing.files.append(_listed_file(path, Path(entry.path)))
+                listing.files.append(_listed_file(path, inner))
         todo += reversed(subfolders)
+    return listing
+
+
+def list_paths(paths: Sequence[Path]) -> Listing:
+    """List the files to read for several inputs, in the order given.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Each as for :func:`list_images`.
+
+    Returns
+    -------
+    Listing
+        Names and folders are relative to the folder that all inputs have in common.
+
+    Examples
+    --------
+    >>> [file.name for file in list_paths([Path("cells/b.png"), Path("cells/a.png")]).files]
+    ['b.png', 'a.png']
+    """
+    listing = Listing()
+    root = Path(os.path.commonpath([path.absolute().parent for path in paths])) if paths else Path()
+    for path in paths:
+        found = list_images(path)
+        for file in found.files:
+            absolute = file.path.absolute()
+            named = (
+                _listed_file(root, absolute) if absolute.is_relative_to(root) else file
+            )  # a STAR file leads anywhere
+            listing.files.append(replace(file, name=named.name, folder=named.folder))
+        listing.ignored += found.ignored
+        listing.linked += found.linked
+        listing.rejected += found.rejected
     return listing
 
 
@@ -159,7 +202,7 @@ def _relative_name(root: Path, path: Path) -> str:
 
 
 def _is_zarr(path: Path) -> bool:
-    return any((path / name).is_file() for name in METADATA_FILES)
+    return any(os.path.isfile(path / name) for name in METADATA_FILES)  # False, not an error, without permission
 
 
 def _listed_in_star(path: Path) -> Listing:

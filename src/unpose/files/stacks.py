@@ -9,27 +9,28 @@ Headers are not trusted: declared sizes are compared with the file and the limit
 object is unpickled, and no link out of the file is followed.
 """
 
+import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
+from io import BytesIO
 from math import prod
 from pathlib import Path
-from types import ModuleType
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unpose.files.frames import (
-    FRAME_LIMIT,
     Frame,
     Header,
     UnreadableError,
     blend_over_background,
+    check_count,
     check_frame,
     check_size,
+    import_optional,
     to_float32,
 )
 
@@ -38,6 +39,9 @@ _BLOCK_BYTES = 16 * 2**20
 
 _MAX_CHUNKS = 1_000_000
 """A file of a few bytes can declare more chunks than can be read in reasonable time."""
+
+_MAX_NPY_HEADER = 2**16
+"""Bytes in which the header of a NumPy file must end. It declares its own length, of up to 4 GiB in an archive."""
 
 _USUAL_NAMES = ("images", "image", "x", "data", "stack", "particles", "frames")
 """Usual names of an array of images, the most likely first."""
@@ -53,6 +57,7 @@ class StoredArray:
     chunk_length: int = 1  # indices of the first axis that are stored, and therefore read, together
     chunk_bytes: int = 0  # size of one decompressed chunk
     is_indivisible: bool = False  # the file can only be read all at once
+    note: str = ""  # what reading does to the values
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,12 @@ def header(array: StoredArray) -> Header:
     if array.dtype.kind not in "biuf":
         raise UnreadableError(f"holds values of type {array.dtype}, which are not pixels")
     check_size(layout.height, layout.width)
-    if layout.count > FRAME_LIMIT:
-        raise UnreadableError(f"declares {layout.count:,} images, more than the limit of {FRAME_LIMIT:,}")
+    check_count(layout.count)
     block_length = layout.count if array.is_indivisible else _block_length(array, layout)
     # One block as stored, and one frame as floats while it is blended.
     pixels = layout.height * layout.width * layout.channels
     cost = block_length * pixels * array.dtype.itemsize + 12 * pixels + array.chunk_bytes
-    return Header([(layout.height, layout.width)] * layout.count, layout.channels > 1, cost)
+    return Header([(layout.height, layout.width)] * layout.count, layout.channels > 1, cost, array.note)
 
 
 def read_frames(array: StoredArray, wanted: set[int] | None) -> Iterator[Frame]:
@@ -183,22 +187,24 @@ def open_npz(path: Path, key: str | None) -> Iterator[StoredArray]:
             yield _npy_array(stream, chosen.file_size)
 
 
-def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(stream)
+def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, whether it is in Fortran order, type, and the offset of the pixels."""
+    start = BytesIO(stream.read(_MAX_NPY_HEADER))
+    version = np.lib.format.read_magic(start)
     if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(stream)
+        return *np.lib.format.read_array_header_1_0(start), start.tell()
     if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(stream)
+        return *np.lib.format.read_array_header_2_0(start), start.tell()
     raise UnreadableError(f"is a NumPy file of version {version[0]}.{version[1]}, which does not hold images")
 
 
 def _npy_array(stream: IO[bytes], size: int) -> StoredArray:
-    shape, fortran, dtype = _npy_header(stream)
+    shape, fortran, dtype, offset = _npy_header(stream)
     if dtype.hasobject:
         raise UnreadableError("holds Python objects, which are not unpickled")
     if any(length < 0 for length in shape):
         raise UnreadableError(f"declares the shape {shape}")
-    offset, declared = stream.tell(), prod(shape) * dtype.itemsize
+    declared = prod(shape) * dtype.itemsize
     if offset + declared > size:
         raise UnreadableError(f"is cut short: declares {declared:,} bytes of pixels and has {size - offset:,}")
     item_bytes = prod(shape[1:]) * dtype.itemsize
@@ -232,6 +238,7 @@ def open_mrc(path: Path, key: str | None) -> Iterator[StoredArray]:
     if key is not None:
         raise UnreadableError(f"is a single stack; it holds no {key!r}")
     mrcfile = import_optional("mrcfile", "em", "an MRC file")
+    _check_mrc_extended_header(path)
     # Memory-mapped and strict: a header that declares more than the file has is rejected before anything is allocated.
     with mrcfile.mmap(path, mode="r", permissive=False) as file:
         data = file.data
@@ -239,6 +246,16 @@ def open_mrc(path: Path, key: str | None) -> Iterator[StoredArray]:
             raise UnreadableError("holds no image or stack of images")
         # Blocks are copied, because nothing may point into the memory map after the file is closed.
         yield StoredArray(data.shape, data.dtype, lambda start, stop: np.array(data[start:stop]))
+
+
+def _check_mrc_extended_header(path: Path) -> None:
+    """Reject an extended header that is longer than the file: mrcfile allocates the declared length before it reads."""
+    with path.open("rb") as handle:
+        start = handle.read(216)
+    order = ">" if start[212:213] == b"\x11" else "<"  # the machine stamp; mrcfile rejects unknown ones
+    (length,) = struct.unpack_from(order + "i", start, 92)
+    if not 0 <= length <= path.stat().st_size:
+        raise UnreadableError(f"declares an extended header of {length:,} bytes, which the file does not have")
 
 
 # HDF5 ----------------------------------------------------------------------------------------------------------------
@@ -278,11 +295,3 @@ def chunked_array(
     return StoredArray(
         shape, dtype, read, chunk_length=max(1, int(chunks[0])), chunk_bytes=prod(chunks) * dtype.itemsize
     )
-
-
-def import_optional(module: str, extra: str, what: str) -> ModuleType:
-    """Import an optional library, or raise an error that says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UnreadableError(f"is {what}; pip install unpose[{extra}] reads it") from error

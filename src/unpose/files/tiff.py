@@ -33,8 +33,10 @@ from unpose.files.frames import (
     check_frame,
     check_size,
     shrink,
+    shrink_factor,
+    upright,
 )
-from unpose.files.pictures import BYTES_AS_FLOATS, BYTES_DECODED, pixels
+from unpose.files.pictures import BYTES_AS_FLOATS, pixels
 
 if TYPE_CHECKING:
     from tifffile import TiffFile
@@ -50,6 +52,9 @@ _UNSPECIFIED, _PREMULTIPLIED_ALPHA, _ALPHA = 0, 1, 2
 """Values of the tag ExtraSamples."""
 
 _IMAGEJ_ORDERS = ("czt", "ctz", "zct", "ztc", "tcz", "tzc")
+
+_BYTES_DECODED = 12
+"""Memory per pixel while Pillow decodes a page: the page, a whole compressed strip, and the page turned upright."""
 
 _BYTES_JOINED = 24
 """Memory per pixel while three channels are joined: each as float32, and all of them."""
@@ -76,7 +81,7 @@ def read_header(path: Path, side: int) -> Header:
                 continue
             sizes.append((height, width))
             is_colour |= int(page.photometric) not in (_WHITE_IS_ZERO, _BLACK_IS_ZERO)
-            stored = max(BYTES_DECODED * height * width, 2 * page.nbytes if _is_decodable(page) else 0)
+            stored = max(_BYTES_DECODED * height * width, 2 * page.nbytes if _is_decodable(page) else 0)
             cost = max(cost, stored + BYTES_AS_FLOATS * min(height * width, (4 * side) ** 2))
             if _is_deep_colour(page) and not _is_decodable(page):
                 notes.add("colour of more than 8 bits read at 8 bits; pip install imagecodecs keeps all bits")
@@ -210,9 +215,10 @@ def _pixels_by_tifffile(page: Any, side: int) -> NDArray:
     extra = page.extrasamples[0] if page.extrasamples and samples.shape[-1] > n_colours else _UNSPECIFIED
     has_alpha = extra in (_PREMULTIPLIED_ALPHA, _ALPHA)
     samples = samples[..., : n_colours + has_alpha]
+    factor = shrink_factor(samples.shape[0], samples.shape[1], side)
     if photometric == _WHITE_IS_ZERO and samples.dtype.kind == "u":
         samples[..., 0] = ~samples[..., 0]
-    frame = _upright(shrink(samples, side, has_alpha=extra == _ALPHA), _orientation(page))
+    frame = upright(shrink(samples, factor, has_alpha=extra == _ALPHA), _orientation(page))
     if photometric == _CMYK:
         return (1 - frame[..., :3]) * (1 - frame[..., 3:4])
     if extra == _PREMULTIPLIED_ALPHA:
@@ -220,15 +226,6 @@ def _pixels_by_tifffile(page: Any, side: int) -> NDArray:
     if has_alpha:
         return blend_over_background(frame)
     return frame[..., 0] if n_colours == 1 else frame
-
-
-def _upright(frame: NDArray, orientation: int) -> NDArray:
-    """Apply the tag Orientation to a frame (h, w, c)."""
-    if orientation > 4:
-        frame = frame.swapaxes(0, 1)
-    if orientation in (2, 3, 6, 7):
-        frame = frame[:, ::-1]
-    return frame[::-1] if orientation in (3, 4, 7, 8) else frame
 
 
 def _joined(channels: list[NDArray]) -> NDArray:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from unpose.files.frames import UnreadableError, printable_name
-from unpose.files.stacks import StoredArray, choose_array, chunked_array, import_optional
+from unpose.files.frames import UnreadableError, import_optional, printable_name
+from unpose.files.stacks import StoredArray, choose_array, chunked_array
 
 METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
 """A folder that holds one of these files is a Zarr array or group, not a folder of images."""

@@ -10,7 +10,9 @@ from torch import Tensor
 _FULL_SCALE = {torch.uint8: 255.0, torch.uint16: 65535.0, torch.bool: 1.0}
 
 
-def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dtype | None = None) -> Tensor:
+def as_batch(
+    images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dtype | None = None, channels_first: bool = False
+) -> Tensor:
     """Check images and convert them to one floating-point tensor.
 
     Parameters
@@ -19,6 +21,9 @@ def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dty
         Floating-point images keep their values; ``uint8``, ``uint16`` and ``bool`` are divided by their full scale.
     dtype : torch.dtype, optional
         Type of the result. By default float64 stays float64 and everything else becomes float32.
+    channels_first : bool, default False
+        Whether 4-D images are (n, c, h, w), as in torch, instead of (n, h, w, c). Without it, a shape that can hardly
+        be (n, h, w, c) is refused: second axis 1, 3 or 4 and last axis more than 4.
 
     Returns
     -------
@@ -27,8 +32,8 @@ def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dty
     Raises
     ------
     ValueError
-        For pixels that are not finite, sizes that differ, images without pixels, and integer types without a full
-        scale. The message names the image.
+        For pixels that are not finite, sizes that differ, images without pixels, channels on the wrong axis, and
+        integer types without a full scale. The message names the image.
 
     Examples
     --------
@@ -46,6 +51,11 @@ def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dty
         raise ValueError("no images: at least one is needed")
     if tensor.numel() == 0:
         raise ValueError(f"images have no pixels: shape {tuple(tensor.shape)}")
+    if tensor.ndim == 4 and not channels_first and tensor.shape[1] in (1, 3, 4) and tensor.shape[-1] > 4:
+        raise ValueError(
+            f"images of shape {tuple(tensor.shape)} look like (n, channels, h, w), where (n, h, w, channels) is "
+            "expected; give images.transpose(0, 2, 3, 1), or images.permute(0, 2, 3, 1) of a torch tensor"
+        )
     if tensor.dtype in _FULL_SCALE:
         tensor = tensor.to(torch.float32) / _FULL_SCALE[tensor.dtype]
     elif not tensor.dtype.is_floating_point:
@@ -60,7 +70,9 @@ def as_batch(images: ArrayLike | Tensor | Sequence[NDArray], *, dtype: torch.dty
     if not finite.all():
         bad = (~finite).nonzero().flatten().tolist()
         raise ValueError(f"image {bad[0]} has pixels that are NaN or infinite ({len(bad)} such images in all)")
-    return tensor[:, None] if tensor.ndim == 3 else tensor.movedim(-1, 1)
+    if tensor.ndim == 3:
+        return tensor[:, None]
+    return tensor if channels_first else tensor.movedim(-1, 1)
 
 
 def from_batch(batch: Tensor, *, channels: bool) -> NDArray:
@@ -90,7 +102,10 @@ def _from_arrays(images: ArrayLike | Sequence[NDArray]) -> Tensor:
         shapes = [np.shape(image) for image in images]
         for i, shape in enumerate(shapes):
             if shape != shapes[0]:
-                raise ValueError(f"images must have one size: image 0 is {shapes[0]}, image {i} is {shape}")
+                raise ValueError(
+                    f"images must have one size: image 0 is {shapes[0]}, image {i} is {shape}; "
+                    "unpose.read_images(images).images has them scaled to one"
+                )
         images = [image.detach().cpu().numpy() if isinstance(image, Tensor) else image for image in images]
     array = np.asarray(images)
     if array.dtype == object or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
