@@ -1,6 +1,7 @@
-"""Triton kernels without a GPU: in Triton's interpreter, and compiled for one that is not here.
+"""Triton kernels without a GPU: run in Triton's interpreter, or compiled for a GPU that is not present.
 
-Triton decides on import whether it interprets, so either runs in a process of its own: a test's file, as a script.
+Triton decides on import whether it interprets, so both run in a subprocess: the test's own file, started as a script
+with the name of a job, ``interpret`` or ``compile``, whose answer it prints as JSON.
 """
 
 import json
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,32 +21,45 @@ needs_interpreter = pytest.mark.skipif(TRITON < (3, 9), reason="the interpreter 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def child(path, job, **settings):
-    """What the job ``"interpret"`` or ``"compile"`` of a file answers in a process of its own."""
-    environment = {**os.environ, "TRITON_INTERPRET": str(int(job == "interpret")), "OMP_NUM_THREADS": "1", **settings}
-    done = subprocess.run(
-        [sys.executable, path, job], env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+def run_job(path, job, **settings):
+    """Run a job of a test file in a subprocess and return its answer. There is no timeout: the interpreter is slow."""
+    environment = {
+        **os.environ,
+        "TRITON_INTERPRET": str(int(job != "compile")),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parent),  # for test files in other folders
+        **settings,
+    }
+    done = subprocess.run([sys.executable, path, job], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
-def answer(**jobs):
-    """The other side: do the job that this process was started for."""
+def answer_job(**jobs):
+    """In the subprocess: run the job that it was started for and print the answer."""
     json.dump(jobs[sys.argv[1]](), sys.stdout)
 
 
-def compile_only():
-    """From now on launches are compiled to machine code for compute capability 9.0 and not run; their names.
+def use_cuda_kernels_on_cpu():
+    """Let the operators run their CUDA kernels on CPU tensors, in the interpreter."""
+    from unpose.nn.ops.dispatch import KERNELS
 
-    And whether they multiply on tensor cores: Triton may make a sum a product of matrices where nobody asked for one.
+    for operator, device in list(KERNELS):
+        if device == "cuda":
+            KERNELS[operator, "cpu"] = KERNELS[operator, device]
+
+
+def compile_only():
+    """Compile all further launches for compute capability 9.0 instead of running them; return the list of their names.
+
+    The names say whether a kernel uses tensor cores: Triton may turn a sum into a matrix product by itself.
     """
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
-    class Absent:
-        """A GPU that can be compiled for, but not used."""
+    class AbsentDriver:
+        """The driver of a GPU that can be compiled for, but not used."""
 
         def get_current_target(self):
             return GPUTarget("cuda", 90, 32)
@@ -60,10 +75,10 @@ def compile_only():
 
     def run(self, *args, warmup, **options):
         compiled = launch(self, *args, warmup=True, **options)
-        how = "" if compiled.asm["cubin"] else ": no machine code"
-        names.append(self.__name__ + (" on tensor cores" if "tt.dot" in compiled.asm["ttir"] else "") + how)
+        problem = "" if compiled.asm["cubin"] else ": no machine code"
+        names.append(self.__name__ + (" on tensor cores" if "tt.dot" in compiled.asm["ttir"] else "") + problem)
         return compiled
 
-    driver.set_active(Absent())
+    driver.set_active(AbsentDriver())
     JITFunction.run = run
     return names

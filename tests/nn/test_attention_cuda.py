@@ -1,4 +1,4 @@
-"""Group attention on a GPU: on one where there is one, and by Triton's interpreter and compiler."""
+"""The CUDA kernels of group attention: in Triton's interpreter and compiler, and on a GPU where there is one."""
 
 import math
 
@@ -7,46 +7,59 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import pad
 
-from absent_gpu import answer, child, compile_only, needs_gpu, needs_interpreter, needs_triton
-from unpose.nn import implementation
-from unpose.nn.functional.group_attention import joint_table, mapped_attention
+from absent_gpu import (
+    answer_job,
+    compile_only,
+    needs_gpu,
+    needs_interpreter,
+    needs_triton,
+    run_job,
+    use_cuda_kernels_on_cpu,
+)
+from unpose.nn import group_attention, implementation
+from unpose.nn.functional.group_attention import joint_table, projected_attention
+from unpose.nn.ops.pointwise import pointwise
 from unpose.nn.ops.reference.attention import unprojected
 
-# batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special
+# batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special. "heads" are those
+# of the table, "element" its channels in a second part, "pixels" those of a program; "scratch", "programs" and "block"
+# split the backward pass into several launches. The interpreter's time grows with programs, channels and entries.
 SMALL = {
-    "cyclic": dict(shape=(1, 2, 3, 3, 3, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=2, lanes=16),
-    "lifting": dict(shape=(1, 2, 1, 4, 1, (5, 3), (2, 5), (5, 3)), heads=2, lanes=16),
-    "global": dict(shape=(1, 1, 2, 2, 2, (2, 5), (1, 3), (3, 9)), heads=1, bias_heads=1, lanes=32),
-    "blocks": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, room=2000, block=32),
-    "parts": dict(shape=(3, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, bias_heads=1, lanes=16, room=1),
-    "many channels": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, lanes=16),
-    "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 3), (3, 3)), heads=1, lanes=32, dropout=0.3, seed=2_000_000_011),
-    "bfloat16": dict(shape=(2, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=32, dtype="bfloat16"),
-    "halves dropped": dict(
-        shape=(3, 1, 2, 2, 2, (2, 3), (5, 2), (1, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
+    "group": dict(shape=(1, 2, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, bias_heads=2, pixels=16),
+    "lifting": dict(shape=(1, 2, 1, 3, 1, (5, 3), (2, 3), (3, 1)), heads=2, pixels=16),
+    "global, two segments in a row": dict(
+        shape=(1, 1, 2, 2, 1, (2, 5), (1, 2), (1, 9)), heads=1, bias_heads=1, pixels=32
     ),
-    "halves lifted": dict(
-        shape=(3, 2, 1, 2, 1, (3, 2), (2, 3), (1, 3)), heads=2, bias_heads=1, lanes=16, dtype="float16"
+    "some images a launch": dict(
+        shape=(3, 1, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, pixels=16, scratch=1000, block=32
     ),
-    "halves in parts": dict(
-        shape=(3, 1, 2, 2, 2, (2, 5), (3, 2), (3, 1)), heads=1, lanes=16, dtype="bfloat16", room=1
+    "one segment a launch": dict(
+        shape=(2, 1, 2, 2, 2, (3, 2), (2, 1), (3, 1)), heads=1, bias_heads=1, pixels=16, scratch=1
     ),
-    "shared table": dict(shape=(1, 2, 3, 3, 3, (3, 5), (4, 4), (3, 3)), heads=2, element=2, lanes=16),
-    "shared in parts": dict(
-        shape=(3, 1, 2, 2, 2, (3, 5), (3, 3), (3, 5)), heads=1, element=1, lanes=16, room=1, dropout=0.3, seed=4
+    "wide heads": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, pixels=16),
+    "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, pixels=32, dropout=0.3, seed=2_000_000_011),
+    "bfloat16, dropout": dict(
+        shape=(3, 1, 2, 2, 2, (2, 3), (3, 1), (1, 3)), heads=1, pixels=16, dtype="bfloat16", dropout=0.3, seed=5
     ),
-    "shared halves": dict(
-        shape=(3, 1, 2, 2, 2, (3, 2), (3, 3), (3, 3)), heads=1, element=1, lanes=16, dtype="bfloat16", room=1200,
+    "float16, lifting, one segment a launch": dict(
+        shape=(3, 2, 1, 2, 1, (3, 2), (2, 1), (3, 1)), heads=2, bias_heads=1, pixels=16, dtype="float16", scratch=1
+    ),
+    "table in two parts": dict(shape=(1, 2, 2, 2, 2, (3, 5), (3, 3), (1, 3)), heads=2, element=2, pixels=16),
+    "table in two parts, one segment a launch, dropout": dict(
+        shape=(2, 1, 2, 2, 2, (2, 3), (2, 2), (3, 3)), heads=1, element=1, pixels=16, scratch=1, dropout=0.3, seed=4
+    ),
+    "table in two parts, bfloat16, dropout": dict(
+        shape=(3, 1, 2, 2, 2, (3, 2), (2, 2), (3, 1)), heads=1, element=1, pixels=16, dtype="bfloat16", scratch=400,
         block=32, dropout=0.3, seed=4,
     ),
-    "tall window": dict(shape=(2, 1, 1, 2, 1, (5, 5), (2, 3), (9, 1)), heads=1, lanes=16),
-    "tall in parts": dict(
-        shape=(2, 1, 2, 2, 2, (5, 5), (3, 3), (9, 1)), heads=1, element=1, lanes=16, room=1, programs=100
+    "tall window, table in two parts, several launches": dict(
+        shape=(1, 1, 2, 2, 2, (5, 4), (2, 2), (9, 1)), heads=1, element=1, pixels=16, scratch=1, programs=100
     ),
-    "one image": dict(
-        shape=(1, 1, 2, 2, 2, (3, 5), (3, 2), (3, 3)), heads=1, lanes=16, dtype="bfloat16", dropout=0.3, seed=5
+    "one image in bfloat16": dict(
+        shape=(1, 1, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, pixels=16, dtype="bfloat16", dropout=0.3, seed=5
     ),
 }  # fmt: skip
 
@@ -65,13 +78,13 @@ LARGE = {
     ),
 }  # fmt: skip
 
-DRAWN = 10
-"""Cases that are drawn: none that fails is made smaller, which would take the interpreter minutes."""
+DRAWN = 20
+"""Cases that hypothesis draws in the slow test; one that fails is not shrunk, which would take minutes."""
 
 
 @st.composite
 def drawn_case(draw_from):
-    """Any shape, group, window, type and way through the kernels, small enough for the interpreter."""
+    """Draw any shape, group, window, type and path through the kernels, small enough for the interpreter."""
 
     def whole(low, high):
         return draw_from(st.integers(low, high))
@@ -80,11 +93,11 @@ def drawn_case(draw_from):
         return draw_from(st.sampled_from(choices))
 
     batch, heads, outputs, keys = (*one_of((1, 1), (1, 2), (2, 1), (3, 1)), whole(1, 3), whole(1, 3))
-    size, d, dv = (whole(1, 3), whole(2, 5)), whole(2, 5), whole(1, 5)
-    window = one_of(*range(1, 2 * size[0], 2)), one_of(*range(3, 2 * size[1], 2))
-    case = {"heads": one_of(1, heads), "lanes": one_of(16, 32), "room": one_of(2**25, 1)}
+    size, d, dv = (whole(1, 3), whole(2, 5)), whole(2, 4), whole(1, 4)
+    window = one_of(*range(1, min(2 * size[0], 4), 2)), one_of(*range(3, min(2 * size[1], 8), 2))
+    case = {"heads": one_of(1, heads), "pixels": one_of(16, 32), "scratch": one_of(2**25, 1)}
     if one_of(False, True):
-        case["dtype"] = "float16"  # bfloat16, which the interpreter cuts off instead of rounding, has cases above
+        case["dtype"] = "float16"  # the interpreter truncates bfloat16 instead of rounding; the cases above have it
     if one_of(False, True):
         case |= {"dropout": 0.3, "seed": whole(0, 2**31)}
     if keys > 1 and one_of(False, True):
@@ -98,16 +111,16 @@ def drawn_case(draw_from):
 
 
 # keys, outputs, type, dropout
-PROJECTED = {"cyclic": (2, 2, "float32", 0.25), "halves lifted": (1, 3, "bfloat16", 0.0)}
+PROJECTED = {"float32, dropout": (2, 2, "float32", 0.25), "bfloat16, lifting": (1, 2, "bfloat16", 0.0)}
 
-SIZES = (0.0, 3e-36, 1e-20, 1.0, 1e38, math.inf)
+MAGNITUDES = (0.0, 3e-36, 1e-20, 1.0, 1e38, math.inf)
 
 NAMES = ("out", "logsumexp", "query", "key", "value", "position", "bias")
-SHARED_NAMES = ("out", "logsumexp", "projected", "position", "element")
+SPLIT_NAMES = ("out", "logsumexp", "projected", "position", "element")
 
 
 def draw(case, device="cpu"):
-    """Tensors of a case in its type: query, key, value, position, bias or None, gradient of the result."""
+    """Return query, key, value, position, bias or None, and the gradient of the result, in the type of a case."""
     batch, heads, queries, outputs, keys, size, (d, dv), window = case["shape"]
     generator = torch.Generator().manual_seed(7)
     shapes = [
@@ -123,16 +136,16 @@ def draw(case, device="cpu"):
     if not len(tensors[4]):
         tensors[4] = None
     else:
-        tensors[4][0, 0, 0, 0, 1] = -math.inf  # a key that is left out
+        tensors[4][0, 0, 0].view(-1)[1] = -math.inf  # a masked key
     return tensors
 
 
-def kept(shape, dropout, seed, in_words):
-    """What each weight of (b, n, outputs, h, w, keys, window_y, window_x) is multiplied with: a hash decides.
+def dropout_factors(shape, dropout, seed, is_packed):
+    """Return the factors of all weights, (b, n, outputs, h, w, keys, window_y, window_x), which a hash decides.
 
-    Two images that share words share a hash: 14 bits of each half are for one of them.
+    Two packed images share a hash: 14 bits of each half are for one of them.
     """
-    if in_words:
+    if is_packed:
         bits = hashes((-(-shape[0] // 2), *shape[1:]), seed)
         draws = np.stack([bits & 0x3FFF, (bits >> np.uint32(16)) & 0x3FFF], 1).reshape(-1, *shape[1:])[: shape[0]]
         return torch.from_numpy((draws >= round(dropout * 2**14)) / (1 - dropout))
@@ -149,8 +162,8 @@ def hashes(shape, seed):
     return (query ^ entry) * np.uint32(0x85EBCA6B)
 
 
-def slow(query, key, value, position, bias, dropout=0.0, seed=0, in_words=False):
-    """Every score written out, (b, n, outputs, h, w, keys, window_y, window_x), in float64; and the log-sum-exp."""
+def direct(query, key, value, position, bias, dropout=0.0, seed=0, is_packed=False):
+    """Compute attention from all scores, (b, n, outputs, h, w, keys, window_y, window_x), and the natural logsumexp."""
     reach_y, reach_x = position.shape[3] // 2, position.shape[4] // 2
 
     def around(tensor):  # (b, n, k, h, w, d) -> (b, n, k, h, w, d, window_y, window_x)
@@ -169,30 +182,30 @@ def slow(query, key, value, position, bias, dropout=0.0, seed=0, in_words=False)
     scores = scores.masked_fill(inside == 0, -math.inf)  # inside (1, 1, h, w, 1, window_y, window_x)
     weights = scores.flatten(5).softmax(-1).view_as(scores)
     if dropout:
-        weights = weights * kept(weights.shape, dropout, seed, in_words).to(weights)
+        weights = weights * dropout_factors(weights.shape, dropout, seed, is_packed).to(weights)
     return torch.einsum("bnohwkyx,bnkhwdyx->bnohwd", weights, around(value)), scores.flatten(5).logsumexp(-1)
 
 
 def errors(kernels, case, device="cpu"):
-    """Relative error of each result of the kernels, by name; and the results."""
+    """Return the relative error of each result of the kernels, by name, and the results."""
     if "element" in case:
-        return shared_errors(kernels, case, device)
+        return split_errors(kernels, case, device)
     *tensors, gradient = draw(case, device)
     dropping = case.get("dropout", 0.0), case.get("seed", 0)
     given = dropping[0], torch.tensor(dropping[1], device=device)
     out, logsumexp = kernels.forward(*tensors, *given)
     found = kernels.backward(gradient, *tensors, out, logsumexp, *given)
     exact = [tensor if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
-    wanted, wanted_sum = slow(*exact, *dropping, in_words="dtype" in case and case["shape"][0] > 1)
+    wanted, wanted_sum = direct(*exact, *dropping, is_packed="dtype" in case and case["shape"][0] > 1)
     given = [tensor for tensor in exact if tensor is not None]
     slopes = torch.autograd.grad(wanted, given, gradient.double())
     return compared(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), gradient)
 
 
-def shared_results(kernels, case, device="cpu"):
-    """What kernels give for query, key and value in one tensor, and a table that all key elements share.
+def split_results(kernels, case, device="cpu"):
+    """Run the kernels on query, key and value in one tensor and a table in two parts.
 
-    What was given, the result's gradient, and result, denominators and gradients.
+    Returns the tensors given, the gradient of the result, and the results: out, logsumexp and gradients.
     """
     batch, heads, _, outputs, keys, size, (d, _), window = case["shape"]
     generator, dtype = torch.Generator().manual_seed(9), getattr(torch, case.get("dtype", "float32"))
@@ -210,21 +223,21 @@ def shared_results(kernels, case, device="cpu"):
     return tensors, gradient, (out, logsumexp, *found)
 
 
-def shared_errors(kernels, case, device="cpu"):
-    """:func:`errors` of :func:`shared_results`."""
-    tensors, gradient, found = shared_results(kernels, case, device)
-    dropping, in_words = (case.get("dropout", 0.0), case.get("seed", 0)), "dtype" in case and case["shape"][0] > 1
+def split_errors(kernels, case, device="cpu"):
+    """Return :func:`errors` of :func:`split_results`."""
+    tensors, gradient, found = split_results(kernels, case, device)
+    dropping, is_packed = (case.get("dropout", 0.0), case.get("seed", 0)), "dtype" in case and case["shape"][0] > 1
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
-    wanted, wanted_sum = slow(*unprojected(exact[0]), joint_table(*exact[1:]), None, *dropping, in_words=in_words)
+    wanted, wanted_sum = direct(*unprojected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=is_packed)
     slopes = torch.autograd.grad(wanted, exact, gradient.double())
-    return compared(SHARED_NAMES, found, (wanted, wanted_sum, *slopes), gradient)
+    return compared(SPLIT_NAMES, found, (wanted, wanted_sum, *slopes), gradient)
 
 
 def compared(names, found, wanted, gradient):
-    """Relative error of each result by name; and the results.
+    """Return the relative error of each result by name, and the results.
 
-    Slopes of scores are differences of products of the result and its gradient: what nearly cancels, as with one key,
-    is measured by these.
+    Gradients of scores are differences of products of the result and its gradient. Where these nearly cancel, as with
+    one key, errors are relative to the products.
     """
     result, least = {}, (gradient.double() * wanted[0].detach()).norm()
     for name, there, here in zip(names, found, wanted, strict=False):
@@ -238,70 +251,73 @@ def compared(names, found, wanted, gradient):
 
 def check(found, case):
     tolerance = 1e-2 if "dtype" in case else 1e-5
-    names = SHARED_NAMES if "element" in case else NAMES
+    names = SPLIT_NAMES if "element" in case else NAMES
     assert set(found) == set(names) - ({"bias"} if "bias_heads" not in case else set())
     assert {name: error for name, error in found.items() if not error < tolerance} == {}
 
 
 @pytest.fixture(scope="module")
 def interpreted():
-    return child(__file__, "interpret")
+    return run_job(__file__, "interpret")
 
 
 @needs_interpreter
 @pytest.mark.parametrize("name", SMALL)
-def test_interpreted_kernels_are_the_sums_written_out(name, interpreted):
+def test_interpreted_kernels_agree_with_the_direct_computation(name, interpreted):
     check(interpreted[name], SMALL[name])
 
 
+@pytest.mark.slow
 @needs_interpreter
-def test_interpreted_kernels_at_any_shape(interpreted):
-    assert len(interpreted["drawn"]) == DRAWN
-    for case, found in interpreted["drawn"]:
+def test_interpreted_kernels_agree_at_drawn_shapes():
+    drawn = run_job(__file__, "interpret_drawn")
+    assert len(drawn) == DRAWN
+    for case, found in drawn:
         check(found, case)
 
 
 @needs_interpreter
-def test_one_tensor_gives_the_bytes_of_three(interpreted):
-    assert interpreted["projected"] == {"cyclic": [True] * 4, "halves lifted": [True] * 8}
+def test_one_tensor_gives_the_same_bytes_as_three(interpreted):
+    assert interpreted["projected"] == {"float32, dropout": [True] * 4, "bfloat16, lifting": [True] * 4}
 
 
 @needs_interpreter
 @pytest.mark.parametrize("part", ["out", "maps", "weight", "offset", "position", "element"])
-def test_interpreted_attention_of_mapped_channels_and_its_gradients(part, interpreted):
-    assert interpreted["mapped"][part] < 1e-2
+def test_interpreted_attention_of_a_projection_agrees_with_the_direct_computation(part, interpreted):
+    assert interpreted["projection"][part] < 1e-2
 
 
 @needs_interpreter
-def test_gradients_of_any_size_come_back_in_scale(interpreted):
-    # Scaled by a power of two, half precision holds the smallest numbers and the largest; what is not finite stays so.
-    assert interpreted["scales"] == dict.fromkeys(map(str, SIZES), True)
+def test_gradients_of_any_magnitude_are_restored(interpreted):
+    # Scaled by a power of two, half precision holds the smallest and the largest numbers; infinities stay infinite.
+    assert interpreted["scales"] == dict.fromkeys(map(str, MAGNITUDES), True)
 
 
 @needs_triton
-def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
-    # The interpreter takes what the compiler does not.
-    backward = ["queries_kernel", "table_kernel on tensor cores", "keys_kernel", "rows_kernel", "entries_kernel"]
+def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
+    # The interpreter accepts code that the compiler does not.
+    backward = ["query_gradient_kernel", "table_gradient_kernel on tensor cores", "key_value_gradient_kernel"]
+    backward += ["sum_rows_kernel", "position_gradient_kernel"]
     packing, with_bias = ["pack_kernel"], [*backward, *backward[3:]]
-    shared = [*packing, "forward_kernel", *packing * 2, *backward, "vectors_kernel"]
-    expected = [*packing * 3, "forward_kernel", *packing * 4, *backward, "forward_kernel", *with_bias, *shared]
-    assert child(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
+    split = [*packing, "forward_kernel", *packing * 2, *backward, "element_gradient_kernel"]
+    expected = [*packing * 3, "forward_kernel", *packing * 4, *backward, "forward_kernel", *with_bias, *split]
+    assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
 
 
 @needs_gpu
 @pytest.mark.parametrize("name", LARGE)
-def test_kernels_are_the_sums_written_out(name):
-    from unpose.nn.ops.cuda import attention as windowed_cuda
+def test_kernels_agree_with_the_direct_computation(name):
+    from unpose.nn.ops.cuda import attention as kernels
 
-    found, results = errors(windowed_cuda, LARGE[name], "cuda")
+    found, results = errors(kernels, LARGE[name], "cuda")
     check(found, LARGE[name])
-    again = errors(windowed_cuda, LARGE[name], "cuda")[1]
+    again = errors(kernels, LARGE[name], "cuda")[1]
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
 
 
 @needs_gpu
 @pytest.mark.parametrize("keys", [1, 4])
-def test_mapped_attention_is_that_of_what_is_projected(keys):
+def test_attention_of_a_projection_agrees_with_the_reference(keys):
     generator, heads, d = torch.Generator().manual_seed(1), 2, 5
     shapes = (3, 6, keys, 9, 7), (3 * heads * d, 6), (3 * heads * d,), (1, 4, 1, 3, 3, d - (keys > 1)), (1, 4, keys, 1)
     given = [torch.randn(shape, generator=generator).mul_(0.5).cuda().requires_grad_() for shape in shapes]
@@ -309,7 +325,8 @@ def test_mapped_attention_is_that_of_what_is_projected(keys):
     pull = torch.randn(3, heads, 4, 9, 7, d, generator=generator).cuda()
 
     def results(kind, maps, weight, offset, position, element=None):
-        out = mapped_attention(maps, weight, offset, heads, position, element=element)
+        projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))
+        out = projected_attention(projected, position, element=element)
         return out.detach().to(kind), *torch.autograd.grad(out, given, pull.to(out))
 
     with torch.autocast("cuda", torch.bfloat16):
@@ -323,58 +340,68 @@ def test_mapped_attention_is_that_of_what_is_projected(keys):
 
 
 @needs_triton
-def test_pixels_side_by_side_are_not_copied():
-    from unpose.nn.ops.cuda import attention as windowed_cuda
+def test_planar_maps_are_not_copied():
+    from unpose.nn.ops.cuda import attention as kernels
 
     maps = torch.randn(3, 2, 5, 4, 13, 11).permute(0, 1, 3, 4, 5, 2)  # (b, n, g, h, w, d)
-    assert windowed_cuda._planar(maps).data_ptr() == maps.data_ptr()
-    copied = windowed_cuda._planar(maps.contiguous())
+    assert kernels._planar(maps).data_ptr() == maps.data_ptr()
+    copied = kernels._planar(maps.contiguous())
     assert copied.is_contiguous()
-    assert torch.equal(windowed_cuda._pixels_first(copied), maps)
+    assert torch.equal(kernels._channels_last(copied), maps)
 
 
 @needs_triton
 @pytest.mark.parametrize("dtypes", [("float64",) * 3, ("float32", "float32", "bfloat16")], ids="-".join)
 def test_other_types_are_refused(dtypes):
-    from unpose.nn.ops.cuda import attention as windowed_cuda
+    with FakeTensorMode():
+        query, key, value = (torch.empty(1, 1, 2, 3, 3, 2, dtype=getattr(torch, n), device="cuda") for n in dtypes)
+        position = torch.empty(1, 2, 2, 3, 3, 2, dtype=query.dtype, device="cuda")
+        with implementation("fused"), pytest.raises(ValueError, match=f"one type among .*{dtypes[-1]}.*'plain'"):
+            group_attention(query, key, value, position)
 
-    query, key, value, position, bias, _ = draw(SMALL["cyclic"])
-    mixed = [tensor.to(getattr(torch, name)) for tensor, name in zip((query, key, value), dtypes, strict=True)]
-    with pytest.raises(TypeError, match=f"got torch.{dtypes[0]}.*plain version"):
-        windowed_cuda.forward(*mixed, position, bias)
 
-
-def interpret():
-    """Errors of every small case and of those that are drawn, in the interpreter."""
+def interpreted_errors(case):
+    """Return the errors of a case in the interpreter, with the block sizes that the case asks for."""
     from unpose.nn.ops.cuda import attention as kernels
-    from unpose.nn.ops.cuda import position_tables as tables_cuda
+    from unpose.nn.ops.cuda import position_tables
 
-    def interpreted_errors(case):
-        kernels._LANES = case["lanes"]
-        kernels._ROOM, kernels._PROGRAMS = (case.get("room", 2**25), 0), case.get("programs", 1)
-        tables_cuda._BLOCK, tables_cuda._STEP, tables_cuda._ROWS = case.get("block", 64), 16, 16
-        return errors(kernels, case)[0]
+    kernels._BLOCK_PIXELS = case["pixels"]
+    kernels._SCRATCH, kernels._PROGRAMS = (case.get("scratch", 2**25), 0), case.get("programs", 1)
+    position_tables._BLOCK_PIXELS = case.get("block", 64)
+    position_tables._STEP_PIXELS, position_tables._BLOCK_SLOTS = 16, 16
+    return errors(kernels, case)[0]
+
+
+def interpret_drawn():
+    """Return drawn cases with their errors in the interpreter."""
 
     @settings(max_examples=DRAWN, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
     @given(drawn_case())
-    def at_any_shape(case):
+    def add(case):
         drawn.append((case, interpreted_errors(case)))
 
     drawn = []
-    at_any_shape()
-    found = {name: interpreted_errors(case) for name, case in SMALL.items()} | {"drawn": drawn}
-    kernels._LANES = 16
+    add()
+    return drawn
+
+
+def interpret():
+    """Return the errors of all small cases in the interpreter, and the other checks."""
+    from unpose.nn.ops.cuda import attention as kernels
+
+    found = {name: interpreted_errors(case) for name, case in SMALL.items()}
+    kernels._BLOCK_PIXELS = 16
     found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}
-    found["mapped"] = mapped_errors()
-    found["scales"] = {str(size): is_in_scale(kernels, size) for size in SIZES}
+    found["projection"] = projection_errors()
+    found["scales"] = {str(magnitude): is_restored(kernels, magnitude) for magnitude in MAGNITUDES}
     return found
 
 
 def projected(kernels, keys, outputs, dtype, dropout):
-    """Whether result, denominators and gradients of one tensor are those of its parts, to the bit."""
+    """Return whether result, logsumexp and gradients of one tensor equal those of its three parts, bit for bit."""
     dtype, generator = getattr(torch, dtype), torch.Generator().manual_seed(3)
-    maps = torch.randn(2, 3, 1, 3, keys, 3, 2, generator=generator).to(dtype)  # (b, 3, n, d, k, h, w)
-    position = torch.randn(1, outputs, keys, 3, 1, 3, generator=generator).to(dtype)
+    maps = torch.randn(2, 3, 1, 1, keys, 3, 2, generator=generator).to(dtype)  # (b, 3, n, d, k, h, w)
+    position = torch.randn(1, outputs, keys, 3, 1, 1, generator=generator).to(dtype)
     tables, dropping = (position, None), (dropout, torch.tensor(7))
     apart = position, None, None
     parts = [part.permute(0, 1, 3, 4, 5, 2) for part in maps.unbind(1)]
@@ -385,61 +412,58 @@ def projected(kernels, keys, outputs, dtype, dropout):
     *to_parts, to_table, _ = kernels.backward(gradient, *parts, *tables, out, level, *dropping)
     joined = torch.stack([part.permute(0, 1, 5, 2, 3, 4) for part in to_parts], 1)
     pairs = [(out, wanted), (level, wanted_level), (to_maps, joined), (to_position, to_table)]
-    if kernels.has_words(out):
-        words = kernels._words(kernels._joined(maps))
-        found = kernels.forward_words(words, len(maps), position, None, *dropping, dtype)
-        of_words = kernels.backward_projected(gradient, words, *apart, out, level, *dropping)
-        pairs += [(found[0], out), (found[1], level), (of_words[0], to_maps), (of_words[1], to_position)]
     return [torch.equal(here, there) for here, there in pairs]
 
 
-def mapped_errors():
-    """Relative errors of the operator that maps channels and attends, and of its gradients: an odd number of images.
+def projection_errors():
+    """Return the relative errors of projection and attention and of their gradients, for an odd number of images.
 
     In float16: the interpreter has no matrix products in bfloat16.
     """
-    from unpose.nn.ops import attention as fused
+    from unpose.nn.ops.attention import attend_projected
+    from unpose.nn.ops.pointwise import _pointwise
 
-    fused._LOOPS["cpu"] = "unpose.nn.ops.cuda.attention"
-    generator, heads = torch.Generator().manual_seed(1), 2
-    shapes = (3, 2, 2, 3, 4), (3 * heads * 4, 2), (3 * heads * 4,), (1, 2, 1, 3, 1, 3), (1, 2, 2, 1)
+    use_cuda_kernels_on_cpu()
+    generator, heads = torch.Generator().manual_seed(1), 1
+    shapes = (3, 2, 2, 2, 3), (3 * heads * 2, 2), (3 * heads * 2,), (1, 2, 1, 3, 1, 1), (1, 2, 2, 1)
     names = ("maps", "weight", "offset", "position", "element")
     given = [torch.randn(shape, generator=generator).half().requires_grad_() for shape in shapes]
     maps, weight, offset, *tables = given
-    out = fused._mapped(maps, weight, offset, heads, *tables, None, 0.0, torch.float16)[0]
+    projected = _pointwise(maps, weight, offset, torch.float16, torch.float16).unflatten(1, (3, heads, -1))
+    out = attend_projected(projected, *tables, None, 0.0)
     pull = torch.randn(out.shape, generator=generator).half()
     slopes = torch.autograd.grad(out, given, pull)
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     projected = torch.einsum("oc,bcghw->boghw", exact[1], exact[0]) + exact[2].view(-1, 1, 1, 1)
     maps = unprojected(projected.unflatten(1, (3, heads, -1)))
-    wanted = slow(*maps, joint_table(*exact[3:]), None)[0]
+    wanted = direct(*maps, joint_table(*exact[3:]), None)[0]
     exact_slopes = torch.autograd.grad(wanted, exact, pull.double())
     return compared(("out", *names), (out.detach(), *slopes), (wanted, *exact_slopes), pull)[0]
 
 
-def is_in_scale(kernels, size):
-    """Whether a gradient with a largest entry of this size, in words and times its unit, is itself again."""
-    planar = torch.linspace(-1, 1, 30).view(2, 1, 1, 1, 3, 5) * size
-    words, unit = kernels._scaled(planar.bfloat16(), 0.5)
-    back = words.view(torch.float16).unflatten(-1, (5, 2)).movedim(-1, 1)[0].double().view(2, 1, 1, 1, 3, 5)
-    if not math.isfinite(size):
+def is_restored(kernels, magnitude):
+    """Return whether a gradient of this magnitude, packed and multiplied by its scale, is itself again."""
+    planar = torch.linspace(-1, 1, 30).view(2, 1, 1, 1, 3, 5) * magnitude
+    packed, scale = kernels._scale_gradient(planar.bfloat16(), 0.5)
+    back = packed.view(torch.float16).unflatten(-1, (5, 2)).movedim(-1, 1)[0].double().view(2, 1, 1, 1, 3, 5)
+    if not math.isfinite(magnitude):
         return not bool(back.isfinite().all())
     wanted = planar.bfloat16().double()
-    return torch.allclose(back * float(unit) / 2, wanted, rtol=1e-3, atol=1e-3 * size)
+    return torch.allclose(back * float(scale) / 2, wanted, rtol=1e-3, atol=1e-3 * magnitude)
 
 
 def compile_kernels():
-    """Every launch of small cases, compiled to machine code for compute capability 9.0; the kernels' names."""
+    """Compile every launch of small cases for compute capability 9.0, and return the names of the kernels."""
     from unpose.nn.ops.cuda import attention as kernels
 
     names = compile_only()
-    for name in ("bfloat16", "cyclic"):
+    for name in ("bfloat16, dropout", "group"):
         *tensors, gradient = draw(SMALL[name])
         out, logsumexp = kernels.forward(*tensors)
         kernels.backward(gradient, *tensors, out, logsumexp)
-    shared_results(kernels, SMALL["shared halves"])
+    split_results(kernels, SMALL["table in two parts, bfloat16, dropout"])
     return names
 
 
 if __name__ == "__main__":
-    answer(interpret=interpret, compile=compile_kernels)
+    answer_job(interpret=interpret, interpret_drawn=interpret_drawn, compile=compile_kernels)

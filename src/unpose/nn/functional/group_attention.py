@@ -17,8 +17,7 @@ pseudo-code, for one image and one head, with the position table ``P`` of :func:
 Where the code is:
 
 - this file: shape checks and the choice of implementation. :func:`group_attention` takes separate query, key and value;
-  :func:`projected_attention` takes them in one tensor, as a layer projects them; :func:`mapped_attention` also does the
-  projection. Each falls back on the one before it.
+  :func:`projected_attention` takes them in one tensor, as a layer projects them, and falls back on the first.
 - ``unpose.nn.ops.reference.attention``: the reference in plain PyTorch operations.
 - ``unpose.nn.ops.attention``: the fused kernels, which never write the scores to memory.
 - ``unpose.nn.layers.attention``: the layers, which add weights, an encoding and dropout.
@@ -30,8 +29,6 @@ from torch import Tensor
 from unpose.nn.functional.checks import check_dropout, check_window
 from unpose.nn.ops.attention import attend_fused, attend_projected
 from unpose.nn.ops.dispatch import use_kernels
-from unpose.nn.ops.mapped_attention import attend_mapped, use_mapped
-from unpose.nn.ops.pointwise import pointwise
 from unpose.nn.ops.reference.attention import attend, attend_double, unprojected
 
 
@@ -168,52 +165,6 @@ def projected_attention(
         _check_shapes(*query_key_value, position, bias)
         return attend_projected(projected, position, None, bias, dropout)
     return group_attention(*query_key_value, position, bias=bias, dropout=dropout)
-
-
-def mapped_attention(
-    maps: Tensor,
-    weight: Tensor,
-    offset: Tensor,
-    heads: int,
-    position: Tensor,
-    *,
-    element: Tensor | None = None,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """Project feature maps to query, key and value, then compute :func:`projected_attention`.
-
-    One fused operator where the kernels support it (half precision on CUDA), two steps otherwise.
-
-    Parameters
-    ----------
-    maps : (batch, channels, elements, height, width) tensor
-        The feature maps.
-    weight, offset : (3 * heads * d, channels) and (3 * heads * d,) tensors
-        The linear map of the channels.
-    heads : int
-        Number of heads.
-    position, element, bias, dropout
-        As for :func:`projected_attention`.
-
-    Returns
-    -------
-    (batch, heads, outputs, height, width, d) tensor
-
-    Examples
-    --------
-    >>> table = torch.randn(1, 4, 4, 3, 3, 2)
-    >>> mapped_attention(torch.randn(1, 5, 4, 6, 7), torch.randn(18, 5), torch.zeros(18), 3, table).shape
-    torch.Size([1, 3, 4, 6, 7, 2])
-    """
-    check_dropout(dropout)
-    channels, (keys, height, width) = len(weight) // (3 * heads), maps.shape[2:]
-    is_supported = position.ndim == 6 and bias is None and use_mapped(maps, weight, offset)
-    if is_supported and (element is None or use_kernels("split_table_attention", maps, channels=channels)):
-        _check_table((keys, keys), heads, channels, (height, width), position, element)
-        return attend_mapped(maps, weight, offset, heads, position, element, dropout)
-    projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))  # (b, 3, heads, d, keys, h, w)
-    return projected_attention(projected, position, element=element, bias=bias, dropout=dropout)
 
 
 def joint_table(position: Tensor, element: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unpose.groups import FiniteGroup, area_change, rotation
-from unpose.images import pixel_grid, smooth, warp
+from unpose.images import pixel_grid, sample, smooth, source_points, warp
 
 _RIDGE = 1e-3
 """Share of a patch's energy that is added to the curvature of the parabola: if rotation hardly changes a patch, such
@@ -111,7 +111,9 @@ def orbit_attention(
     nearest, elements, exists = nearest_in_orbit(smoothed, operators, neighbours, candidates)  # (b, n, k) each
     poses = refine_poses(smoothed, group, operators, nearest, elements)  # (b, n, k, 3, 3)
     others = _gather_patches(patches, nearest[:, :, 1:])  # (b, n, k - 1, c, p, p); the first is the patch itself
-    warped = warp(others.flatten(0, 2), poses[:, :, 1:].flatten(0, 2)).unflatten(0, others.shape[:3])
+    points = source_points(poses[:, :, 1:].flatten(0, 2), (patches.shape[-2], patches.shape[-1]))
+    # Plain: the compiled kernel rounds differently, and a prediction must not depend on whether gradients are recorded.
+    warped = sample(others.flatten(0, 2), points, plain=True).unflatten(0, others.shape[:3])
     aligned = torch.cat([patches[:, :, None], warped], dim=2)  # (b, n, k, c, p, p)
     squared = smooth(aligned - patches[:, :, None], smoothing).square().mean((-3, -2, -1))  # (b, n, k)
     weights = kernel_weights(squared, bandwidth, exists)
@@ -208,11 +210,11 @@ def orbit_mask(group: FiniteGroup, size: int) -> Tensor:
     return (size / 2 - radius).clamp(0, 1)
 
 
-def window_candidates(rows: int, columns: int, window: int) -> Tensor:
+def window_candidates(rows: int, columns: int, window: int, device: torch.device | None = None) -> Tensor:
     """List the patches in a square window around each patch of a grid: (rows * columns, window^2), -1 for none."""
-    reach = torch.arange(window) - window // 2
-    row = torch.arange(rows)[:, None, None, None] + reach[:, None]  # (rows, 1, window, 1)
-    column = torch.arange(columns)[:, None, None] + reach  # (columns, 1, window)
+    reach = torch.arange(window, device=device) - window // 2
+    row = torch.arange(rows, device=device)[:, None, None, None] + reach[:, None]  # (rows, 1, window, 1)
+    column = torch.arange(columns, device=device)[:, None, None] + reach  # (columns, 1, window)
     inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
     return torch.where(inside, row * columns + column, -1).flatten(2).flatten(0, 1)
 

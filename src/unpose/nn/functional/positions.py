@@ -122,17 +122,19 @@ def dilation_bias(group: FiniteGroup, window: int | None, table: tuple[int, int]
     height, width = table
     scales = _areas(group).sqrt()  # (order,)
     if window is None:
-        inside = torch.ones(group.order, height, width, dtype=torch.bool)
+        inside = torch.ones(group.order, height, width, dtype=torch.bool, device="cpu")
     else:
-        radii = torch.tensor([_dilated_radius(area, window) for area in _areas(group).tolist()])[:, None, None]
-        y = (torch.arange(height) - height // 2).abs()[:, None]
-        x = (torch.arange(width) - width // 2).abs()
+        radii = torch.tensor([_dilated_radius(area, window) for area in _areas(group).tolist()], device="cpu")[
+            :, None, None
+        ]
+        y = (torch.arange(height, device="cpu") - height // 2).abs()[:, None]
+        x = (torch.arange(width, device="cpu") - width // 2).abs()
         inside = (y <= radii) & (x <= radii)
     allowed = inside[:, None].expand(-1, keys, -1, -1)
-    log_measure = torch.zeros(keys, dtype=torch.float64)
+    log_measure = torch.zeros(keys, dtype=torch.float64, device="cpu")
     if keys == group.order:
         log_scales = scales.log()
-        step = log_scales.diff().abs().min() if group.order > 1 else torch.tensor(1.0)
+        step = log_scales.diff().abs().min() if group.order > 1 else torch.tensor(1.0, device="cpu")
         allowed = allowed & ((log_scales[:, None] - log_scales).abs() <= step * (1 + 1e-9))[:, :, None, None]
         log_measure = -2 * log_scales
     return torch.where(allowed, log_measure[:, None, None], -math.inf)

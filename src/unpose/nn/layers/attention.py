@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import check_dropout, check_feature_maps, check_positive, check_window, parse_finite
-from unpose.nn.functional.group_attention import mapped_attention
+from unpose.nn.functional.group_attention import projected_attention
 from unpose.nn.functional.positions import (
     dilation_bias,
     inverse_elements,
@@ -32,17 +32,19 @@ from unpose.nn.functional.positions import (
     relative_elements,
     widest_window,
 )
+from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.encodings import SeparableEncoding, make_encoding
 from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.encoding import separable_table, use_separable_table
 from unpose.nn.ops.pointwise import pointwise
 
 
-class _SelfAttention(nn.Module):
+class _SelfAttention(ConstantTables):
     """The shared part of both layers: everything except which group elements the input has.
 
+    ``mode`` is that of :class:`GroupSelfAttention`, or ``"lifting"``. The table ``inverses`` is (order, 2, 2);
     ``relations`` is (order, keys), or (order, queries, keys) for the double sum, and holds the index of the relative
-    element of each pair; ``n_relations`` is the number of relative elements, None for an encoding without them.
+    element of each pair.
     """
 
     inverses: Tensor
@@ -54,8 +56,7 @@ class _SelfAttention(nn.Module):
         in_channels: int,
         out_channels: int,
         *,
-        relations: Tensor,
-        n_relations: int | None,
+        mode: str,
         heads: int,
         head_channels: int,
         window: int | None,
@@ -72,18 +73,21 @@ class _SelfAttention(nn.Module):
             check_window((window, window))
         elif reach is None:
             raise ValueError("global attention (window=None) needs reach, the distance in pixels its encoding spans")
-        self.group, self.in_channels, self.heads, self.window = group, in_channels, heads, window
+        self.group, self.in_channels, self.heads, self.window, self.mode = group, in_channels, heads, window, mode
         check_dropout(attention_dropout)
         self.attention_dropout = attention_dropout
         self._dilates = not preserves_area(group)
         self._table_window = None if window is None else (widest_window(group, window),) * 2
+        n_relations = _relative_elements(group, mode)[1]
         self.encoding = make_encoding(encoding, head_channels, n_relations, heads, reach or max((window or 1) // 2, 1))
         self.project = nn.Linear(in_channels, 3 * heads * head_channels)
         self.merge = nn.Linear(heads * head_channels, out_channels)
         self.value_dropout = nn.Dropout(value_dropout)
-        # Constants of the group follow the module's device but are not saved with the weights.
-        self.register_buffer("inverses", inverse_elements(group).contiguous(), persistent=False)
-        self.register_buffer("relations", relations, persistent=False)
+        self.compute_tables()
+
+    def constant_tables(self) -> dict[str, Tensor]:
+        relations, _ = _relative_elements(self.group, self.mode)
+        return {"inverses": inverse_elements(self.group).contiguous(), "relations": relations}
 
     def extra_repr(self) -> str:
         return f"group={self.group}, in_channels={self.in_channels}, heads={self.heads}, window={self.window}"
@@ -97,16 +101,10 @@ class _SelfAttention(nn.Module):
         bias = None
         if self._dilates:
             bias = dilation_bias(self.group, self.window, window, maps.shape[2])[None].to(maps.device, dtype)
-        attended = mapped_attention(
-            maps,
-            self.project.weight,
-            self.project.bias,
-            self.heads,
-            position,
-            element=element,
-            bias=bias,
-            dropout=self.attention_dropout if self.training else 0.0,
-        )  # (b, heads, order, h, w, d)
+        projected = pointwise(maps, self.project.weight, self.project.bias).unflatten(1, (3, self.heads, -1))
+        dropout = self.attention_dropout if self.training else 0.0
+        attended = projected_attention(projected, position, element=element, bias=bias, dropout=dropout)
+        # projected (b, 3, heads, d, keys, h, w), attended (b, heads, order, h, w, d)
         joined = attended.permute(0, 1, 5, 2, 3, 4).flatten(1, 2)  # (b, heads * d, order, h, w)
         return self.value_dropout(pointwise(joined, self.merge.weight, self.merge.bias))
 
@@ -181,13 +179,11 @@ class LiftingSelfAttention(_SelfAttention):
         attention_dropout: float = 0.0,
         value_dropout: float = 0.0,
     ) -> None:
-        group = parse_finite(group)
         super().__init__(
-            group,
+            parse_finite(group),
             in_channels,
             out_channels,
-            relations=torch.zeros(group.order, 1, dtype=torch.long),
-            n_relations=None,
+            mode="lifting",
             heads=heads,
             head_channels=head_channels,
             window=window,
@@ -253,19 +249,13 @@ class GroupSelfAttention(_SelfAttention):
         value_dropout: float = 0.0,
         mode: str = "relative",
     ) -> None:
-        group = parse_finite(group)
-        relations, n_relations = relative_elements(group)  # (order, order)
-        if mode == "paper":
-            relations = relations[:, :, None] * n_relations + relations[:, None, :]  # (order, order, order): h, h~, k
-            n_relations = n_relations**2
-        elif mode != "relative":
+        if mode not in ("relative", "paper"):
             raise ValueError(f"mode must be 'relative' or 'paper', got {mode!r}")
         super().__init__(
-            group,
+            parse_finite(group),
             in_channels,
             out_channels,
-            relations=relations,
-            n_relations=n_relations,
+            mode=mode,
             heads=heads,
             head_channels=head_channels,
             window=window,
@@ -274,7 +264,6 @@ class GroupSelfAttention(_SelfAttention):
             attention_dropout=attention_dropout,
             value_dropout=value_dropout,
         )
-        self.mode = mode
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode}"
@@ -282,3 +271,13 @@ class GroupSelfAttention(_SelfAttention):
     def forward(self, maps: Tensor) -> Tensor:
         check_feature_maps(maps, self.in_channels, self.group)
         return self._attend(maps)
+
+
+def _relative_elements(group: FiniteGroup, mode: str) -> tuple[Tensor, int | None]:
+    """Return the index of the relative element of each pair, or triple, and how many there are; None without any."""
+    if mode == "lifting":
+        return torch.zeros(group.order, 1, dtype=torch.long, device="cpu"), None
+    relations, count = relative_elements(group)  # (order, order)
+    if mode == "relative":
+        return relations, count
+    return relations[:, :, None] * count + relations[:, None, :], count**2  # (order, order, order): h, h~, k

@@ -9,6 +9,7 @@ from torch.nn.functional import conv2d
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import check_feature_maps, check_positive, check_window, parse_point_group
 from unpose.nn.functional.positions import inverse_elements, relative_elements, relative_positions
+from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.encodings import harmonic_basis
 
 
@@ -31,7 +32,7 @@ def kernel_basis(group: FiniteGroup, size: int) -> Tensor:
     return basis / basis[:1].square().sum((-2, -1), keepdim=True).sqrt()
 
 
-class GroupConv2d(nn.Module):
+class GroupConv2d(ConstantTables):
     """Convolution with one kernel transformed by every element of a group; the output has the size of the input.
 
     Lifting: ``out(i, h) = sum_j psi(h^-1 (x_j - x_i)) f(j)``, (b, in, h, w) -> (b, out, order, h, w). On the group:
@@ -78,16 +79,17 @@ class GroupConv2d(nn.Module):
         group = parse_point_group(group)
         check_positive(in_channels=in_channels, out_channels=out_channels)
         check_window((kernel_size, kernel_size))
-        relations, n_relations = relative_elements(group)  # (order, order)
-        if lifting:
-            relations, n_relations = torch.zeros(group.order, 1, dtype=torch.long), 1
-        basis = kernel_basis(group, kernel_size)
-        self.group, self.in_channels, self.lifting = group, in_channels, lifting
-        shape = (out_channels, in_channels, n_relations, basis.shape[1])
+        self.group, self.in_channels, self.lifting, self.kernel_size = group, in_channels, lifting, kernel_size
+        functions = kernel_basis(group, kernel_size).shape[1]
+        shape = (out_channels, in_channels, 1 if lifting else group.order, functions)
         self.weight = nn.Parameter(torch.randn(shape) * math.sqrt(2 / math.prod(shape[1:])))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
-        self.register_buffer("basis", basis, persistent=False)
-        self.register_buffer("relations", relations, persistent=False)
+        self.compute_tables()
+
+    def constant_tables(self) -> dict[str, Tensor]:
+        lifting = torch.zeros(self.group.order, 1, dtype=torch.long)
+        relations = lifting if self.lifting else relative_elements(self.group)[0]  # (order, keys)
+        return {"basis": kernel_basis(self.group, self.kernel_size), "relations": relations}
 
     def extra_repr(self) -> str:
         out_channels, in_channels = self.weight.shape[:2]

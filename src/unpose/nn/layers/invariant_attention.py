@@ -1,6 +1,7 @@
 """Invariant Attention as a layer, and an embedding of patches as tokens that do not depend on their pose."""
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,24 @@ from unpose.nn.functional.orbit_attention import (
     orbit_mask,
     window_candidates,
 )
+from unpose.nn.layers.constants import ConstantTables
+from unpose.nn.ops.autocast import is_autocast
 
 
-class InvariantAttentionBlock(nn.Module):
+class _PatchLayer(ConstantTables):
+    """The shared part of both layers: the elements as operators on patches, and the mask of what they keep."""
+
+    operators: Tensor
+    mask: Tensor
+    group: FiniteGroup
+    patch_size: int
+
+    def constant_tables(self) -> dict[str, Tensor]:
+        operators = group_operators(self.group, self.patch_size)  # (order, p * p, p * p)
+        return {"operators": operators, "mask": orbit_mask(self.group, self.patch_size)}
+
+
+class InvariantAttentionBlock(_PatchLayer):
     """Attention among patches up to pose: each patch is replaced by its invariant mean.
 
     (b, rows, columns, channels, p, p) -> (b, rows, columns, out_channels, p, p). Each mean has the pose of the patch
@@ -61,9 +77,6 @@ class InvariantAttentionBlock(nn.Module):
     torch.Size([1, 3, 5, 2, 7, 7])
     """
 
-    operators: Tensor
-    mask: Tensor
-
     def __init__(
         self,
         group: str | FiniteGroup,
@@ -93,7 +106,7 @@ class InvariantAttentionBlock(nn.Module):
         self.log_bandwidth = nn.Parameter(math.log(bandwidth) + math.log(2) * octaves)
         self.log_smoothing = nn.Parameter(torch.tensor(math.log(smoothing)))
         self.value = nn.Linear(2 * heads * channels, out_channels, bias=False)
-        _register_constants(self, self.group, patch_size)
+        self.compute_tables()
 
     def attend(self, patches: Tensor) -> OrbitAttentionResult:
         """Return weights, poses and means before the value maps; patches are numbered row by row."""
@@ -101,7 +114,7 @@ class InvariantAttentionBlock(nn.Module):
         rows, columns = patches.shape[1:3]
         window = self.window
         # Half precision cannot represent the small differences between copies of a patch.
-        with torch.autocast(patches.device.type, enabled=False):
+        with torch.autocast(patches.device.type, enabled=False) if is_autocast(patches) else nullcontext():
             return orbit_attention(
                 self._masked(patches),
                 self.group,
@@ -109,7 +122,7 @@ class InvariantAttentionBlock(nn.Module):
                 self.log_smoothing.exp(),
                 operators=self.operators,
                 neighbours=self.neighbours,
-                candidates=None if window is None else window_candidates(rows, columns, window).to(patches.device),
+                candidates=None if window is None else window_candidates(rows, columns, window, patches.device),
             )
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -129,7 +142,7 @@ class InvariantAttentionBlock(nn.Module):
         return f"{self.group}, patch_size={self.patch_size}, neighbours={self.neighbours}, window={self.window}"
 
 
-class OrbitEmbedding(nn.Module):
+class OrbitEmbedding(_PatchLayer):
     """Patch embedding that does not depend on the pose of a patch: the maximum response of learnt filters over poses.
 
     (b, rows, columns, channels, p, p) -> (b, rows * columns, width). The token is ``max_g <weight, g patch> + bias``,
@@ -153,15 +166,12 @@ class OrbitEmbedding(nn.Module):
     torch.Size([1, 15, 11])
     """
 
-    operators: Tensor
-    mask: Tensor
-
     def __init__(self, group: str | FiniteGroup, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
         self.group = parse_point_group(group)
         self.channels, self.patch_size = channels, patch_size
         self.linear = nn.Linear(channels * patch_size**2, width)
-        _register_constants(self, self.group, patch_size)
+        self.compute_tables()
 
     def forward(self, patches: Tensor) -> Tensor:
         _check_patches(patches, self.channels, self.patch_size)
@@ -173,13 +183,6 @@ class OrbitEmbedding(nn.Module):
             -1, (self.group.order, -1)
         )  # (b, n, order, width)
         return responses.amax(2) + self.linear.bias
-
-
-def _register_constants(module: nn.Module, group: FiniteGroup, patch_size: int) -> None:
-    """Register the operators and the mask as buffers that follow device and type but are not saved."""
-    dtype = torch.get_default_dtype()
-    module.register_buffer("operators", group_operators(group, patch_size).to(dtype), persistent=False)
-    module.register_buffer("mask", orbit_mask(group, patch_size).to(dtype), persistent=False)
 
 
 def _check_patches(patches: Tensor, channels: int, size: int) -> None:

@@ -104,6 +104,8 @@ class SpatialPool(_Pool):
     """
 
     def forward(self, maps: Tensor) -> Tensor:
+        if any(isinstance(side, torch.SymInt) for side in maps.shape[-2:]):
+            return _halve(_halve(maps, -2, self.kind), -1, self.kind)
         kernel = [3 if side % 2 else 2 for side in maps.shape[-2:]]
         padding = [side % 2 for side in maps.shape[-2:]]
         flat = maps.flatten(1, -3)  # (b, c * ..., h, w)
@@ -132,3 +134,21 @@ class GroupPool(_Pool):
         if maps.ndim < 3:
             raise ValueError(f"pooling over a group needs (batch, channels, order, ...), got {tuple(maps.shape)}")
         return maps.amax(2) if self.kind == "max" else maps.mean(2)
+
+
+def _halve(maps: Tensor, axis: int, kind: str) -> Tensor:
+    """Pool one axis like :class:`SpatialPool`, for a side whose parity is not known while ``torch.export`` traces.
+
+    The pooling operators of torch must know the size of their windows. Here the pixels of window i are
+    ``2 i - odd, 2 i + 1 - odd, 2 i + 1``, of which the last is one of the others for an even side.
+    """
+    side = maps.shape[axis]
+    odd = side % 2
+    last = 2 * torch.arange((side + 1) // 2, device=maps.device) + 1  # (ceil(side / 2),)
+    first, middle = last - 1 - odd, last - odd
+    members = [maps.index_select(axis, index.clamp(0, side - 1)) for index in (first, middle, last)]
+    if kind == "max":
+        return members[0].maximum(members[1]).maximum(members[2])
+    weights = [first >= 0, middle >= 0, (last < side) * odd]
+    weights = [weight.to(maps.dtype).view(-1, *[1] * (-1 - axis)) for weight in weights]
+    return sum(weight * member for weight, member in zip(weights, members, strict=True)) / sum(weights)

@@ -12,6 +12,7 @@ from unpose.groups import FiniteGroup, scaling
 from unpose.images import smooth, warp
 from unpose.nn.functional.checks import as_image_size, check_feature_maps, check_window, parse_finite
 from unpose.nn.functional.positions import relative_positions
+from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.encodings import harmonic_basis
 from unpose.nn.layers.norm_and_pooling import SpatialPool
 from unpose.nn.networks.base import Network
@@ -72,7 +73,7 @@ def smooth_kernel_basis(size: int) -> Tensor:
     return functions / functions.square().sum((-2, -1), keepdim=True).sqrt()
 
 
-class ScaleLayer(nn.Module):
+class ScaleLayer(ConstantTables):
     """Convolution, batch norm and Swish with the same weights at every scale, each on its own pixel grid.
 
     A list of (b, in, h_s, w_s) -> a list of (b, out, h_s, w_s). Kernels are measured in pixels of their scale, so they
@@ -84,11 +85,14 @@ class ScaleLayer(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int) -> None:
         super().__init__()
         check_window((kernel_size, kernel_size))
-        functions = smooth_kernel_basis(kernel_size).to(torch.get_default_dtype())
-        shape = (out_channels, in_channels, len(functions))
+        self.kernel_size = kernel_size
+        shape = (out_channels, in_channels, len(smooth_kernel_basis(kernel_size)))
         self.weight = nn.Parameter(torch.randn(shape) * math.sqrt(2 / math.prod(shape[1:])))
-        self.register_buffer("functions", functions, persistent=False)
         self.norm = nn.BatchNorm1d(out_channels)
+        self.compute_tables()
+
+    def constant_tables(self) -> dict[str, Tensor]:
+        return {"functions": smooth_kernel_basis(self.kernel_size)}
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         kernel = torch.einsum("oin,nyx->oiyx", self.weight, self.functions)
@@ -99,7 +103,7 @@ class ScaleLayer(nn.Module):
         return [part.unflatten(2, level.shape[2:]) for part, level in zip(parts, convolved, strict=True)]
 
 
-class ScaleNet(Network):
+class ScaleNet(ConstantTables, Network):
     """The network of :func:`scale_net`."""
 
     scale_penalty: Tensor
@@ -125,16 +129,19 @@ class ScaleNet(Network):
         scales = group.elements[:, 0, 0]
         if not torch.equal(group.elements[:, 1, 1], scales) or (scales[1:] <= 1).any():
             raise ValueError(f"a network for scales needs dilations(COUNT, RATIO), got {group}")
-        # Preferred scales in training: the finest and the next third of all scales.
-        octaves = (scales / scales[: group.order // 3 + 1, None]).log2().abs()  # (preferred, scales)
-        penalty = (_OCTAVE_PENALTY * octaves).to(torch.get_default_dtype())
-        self.register_buffer("scale_penalty", penalty, persistent=False)
         self.in_channels, self.scales = in_channels, scales.tolist()
         self.layers = nn.ModuleList(
             ScaleLayer(before, after, kernel_size) for before, after in pairwise((in_channels, *widths))
         )
         self.pool = SpatialPool("max")
         self.classify = nn.Linear(widths[-1], n_classes)
+        self.compute_tables()
+
+    def constant_tables(self) -> dict[str, Tensor]:
+        # Preferred scales in training: the finest and the next third of all scales.
+        scales = self.group.elements[:, 0, 0]
+        octaves = (scales / scales[: self.group.order // 3 + 1, None]).log2().abs()  # (preferred, scales)
+        return {"scale_penalty": _OCTAVE_PENALTY * octaves}
 
     def features(self, images: Tensor) -> list[Tensor]:
         """(b, in_channels, h, w) -> (b, channels, h_s, w_s) for each scale"""

@@ -4,10 +4,9 @@
 
 - ``unpose::group_attention`` for query, key and value in three tensors;
 - ``unpose::projected_attention`` for the three in one tensor, as a layer projects them, whose gradient is one tensor
-  too; its position table may come in two parts;
-- ``unpose::mapped_attention`` (:mod:`unpose.nn.ops.mapped_attention`), which also does the projection.
+  too; its position table may come in two parts.
 
-All return the result and ``logsumexp``, the natural logarithm of the denominator of every softmax, which the backward
+Both return the result and ``logsumexp``, the natural logarithm of the denominator of every softmax, which the backward
 pass needs. No kernel stores a score: the backward pass computes them again.
 """
 
@@ -27,7 +26,7 @@ def attend_fused(
 ) -> Tensor:
     """Compute :func:`unpose.nn.ops.reference.attention.attend` in kernels; shapes and support are already checked."""
     tensors = [_as_product(tensor) for tensor in (query, key, value, position, bias)]
-    return _attention(*tensors, dropout_seed(query, dropout), dropout)[0]
+    return _attention(*tensors, _dropout_seed(query, dropout), dropout)[0]
 
 
 def attend_projected(
@@ -39,7 +38,7 @@ def attend_projected(
     :func:`unpose.nn.functional.group_attention.projected_attention`.
     """
     tensors = [_as_product(tensor) for tensor in (projected, position, element, bias)]
-    return _projected(*tensors, dropout_seed(projected, dropout), dropout)[0]
+    return _projected(*tensors, _dropout_seed(projected, dropout), dropout)[0]
 
 
 def _as_product(tensor: Tensor | None) -> Tensor | None:
@@ -47,7 +46,7 @@ def _as_product(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.to(product_type(tensor))
 
 
-def dropout_seed(tensor: Tensor, dropout: float) -> Tensor | None:
+def _dropout_seed(tensor: Tensor, dropout: float) -> Tensor | None:
     """Draw the 32-bit seed that decides which weights are dropped, on the device of a tensor."""
     return torch.randint(2**31, (), device=tensor.device, dtype=torch.int32) if dropout else None
 
@@ -97,7 +96,7 @@ def _projected(
 
 
 @torch.library.custom_op("unpose::projected_attention_backward", mutates_args=())
-def projected_backward(
+def _projected_backward(
     grad_out: Tensor,
     projected: Tensor,
     position: Tensor,
@@ -133,7 +132,7 @@ def _attention_shapes(
 ) -> tuple[Tensor, Tensor]:
     shape = (query.shape[0], query.shape[1], position.shape[1], query.shape[3], query.shape[4])
     accumulator = query.dtype if query.dtype == torch.float64 else torch.float32
-    return empty_map(query, (*shape, value.shape[-1])), query.new_empty(shape, dtype=accumulator)
+    return _empty_map(query, (*shape, value.shape[-1])), query.new_empty(shape, dtype=accumulator)
 
 
 @_attention_backward.register_fake
@@ -149,7 +148,7 @@ def _attention_backward_shapes(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    grad_query, grad_key, grad_value = (empty_map(tensor, tensor.shape) for tensor in (query, key, value))
+    grad_query, grad_key, grad_value = (_empty_map(tensor, tensor.shape) for tensor in (query, key, value))
     grad_bias = position.new_empty(0) if bias is None else bias.new_empty(bias.shape)
     return grad_query, grad_key, grad_value, position.new_empty(position.shape), grad_bias
 
@@ -166,7 +165,7 @@ def _projected_shapes(
     return _attention_shapes(*unprojected(projected), position, bias, seed, dropout)
 
 
-@projected_backward.register_fake
+@_projected_backward.register_fake
 def _projected_backward_shapes(
     grad_out: Tensor,
     projected: Tensor,
@@ -179,13 +178,10 @@ def _projected_backward_shapes(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grad_element, grad_bias = (position.new_empty(0 if table is None else table.shape) for table in (element, bias))
-    shape = projected.shape[1:]
-    if projected.dtype == torch.int32:  # as mapped attention keeps it: two images packed into 32 bits
-        shape = torch.Size((3, shape[0] // 3, *shape[1:]))
-    return grad_out.new_empty(len(grad_out), *shape), position.new_empty(position.shape), grad_element, grad_bias
+    return grad_out.new_empty(projected.shape), position.new_empty(position.shape), grad_element, grad_bias
 
 
-def empty_map(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def _empty_map(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """Allocate a (b, n, elements, h, w, d) map as the kernels return it: the pixels of one channel are adjacent."""
     batch, heads, elements, height, width, channels = shape
     return tensor.new_empty(batch, heads, channels, elements, height, width).permute(0, 1, 3, 4, 5, 2)
@@ -209,7 +205,7 @@ def _backward_projected(ctx: Any, grad_out: Tensor | None, _: Tensor | None) -> 
     if grad_out is None:
         return (None,) * 6
     *tensors, seed = ctx.saved_tensors
-    grad_projected, grad_position, *optional = projected_backward(grad_out, *tensors, seed, ctx.dropout)
+    grad_projected, grad_position, *optional = _projected_backward(grad_out, *tensors, seed, ctx.dropout)
     given = (found if table is not None else None for found, table in zip(optional, tensors[2:4], strict=True))
     return grad_projected, grad_position, *given, None, None
 
@@ -217,4 +213,4 @@ def _backward_projected(ctx: Any, grad_out: Tensor | None, _: Tensor | None) -> 
 _attention.register_autograd(_backward, setup_context=_save)
 _projected.register_autograd(_backward_projected, setup_context=_save)
 first_derivatives_only(_attention_backward, "fused group attention")
-first_derivatives_only(projected_backward, "fused group attention")
+first_derivatives_only(_projected_backward, "fused group attention")

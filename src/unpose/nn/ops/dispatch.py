@@ -57,8 +57,6 @@ KERNELS = {
     # With a position table in two parts. On CUDA what belongs to a pixel must then fit in registers.
     ("split_table_attention", "cpu"): Kernels(_CPU + "attention", "numba", _CPU_DTYPES),
     ("split_table_attention", "cuda"): Kernels(_CUDA + "attention", "triton", SINGLE_AND_HALF, limits={"channels": 16}),
-    # With the projection of the feature maps to query, key and value.
-    ("mapped_attention", "cuda"): Kernels(_CUDA + "attention", "triton", HALF, converts=True),
     ("channel_norm", "cuda"): Kernels(_CUDA + "norm", "triton", SINGLE_AND_HALF, converts=True),
     ("pointwise", "cuda"): Kernels(_CUDA + "pointwise", "triton", HALF, converts=True),
     # A program holds the channels of each part of the table, and for every relative element a vector of them.

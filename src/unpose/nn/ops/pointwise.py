@@ -80,22 +80,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.bias_dtype = None if bias is None else bias.dtype
 
 
-def pointwise_gradients(
-    grad_out: Tensor, maps: Tensor, weight: Tensor, product: torch.dtype, needs_maps: bool
-) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return the gradients of maps (None unless needed), weight and bias, given that of the result; on CUDA."""
-    grad_maps = _pointwise(grad_out, weight.t(), None, product, maps.dtype) if needs_maps else None
-    grad_weight, grad_bias = _weight_gradient(grad_out, maps, product).split([weight.numel(), len(weight)])
-    return grad_maps, grad_weight.view(weight.shape), grad_bias
-
-
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     maps, weight = ctx.saved_tensors
-    grad_maps, grad_weight, grad_bias = pointwise_gradients(
-        grad_out, maps, weight, ctx.product, ctx.needs_input_grad[0]
-    )
+    needs_maps = ctx.needs_input_grad[0]
+    grad_maps = _pointwise(grad_out, weight.t(), None, ctx.product, maps.dtype) if needs_maps else None
+    grad_weight, grad_bias = _weight_gradient(grad_out, maps, ctx.product).split([weight.numel(), len(weight)])
     to_bias = None if ctx.bias_dtype is None else grad_bias.to(ctx.bias_dtype)
-    return grad_maps, grad_weight.to(weight.dtype), to_bias, None, None
+    return grad_maps, grad_weight.view(weight.shape).to(weight.dtype), to_bias, None, None
 
 
 _pointwise.register_autograd(_backward, setup_context=_save)

@@ -107,19 +107,6 @@ def forward_projected(
     return _run_forward(packed.chunk(3, 1), len(joined), dtype, Encoding(position, element, bias), dropout, seed)
 
 
-def forward_packed(
-    packed: Tensor,
-    batch: int,
-    position: Tensor,
-    element: Tensor | None,
-    dropout: float,
-    seed: Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """Compute :func:`forward_projected` of packed images, (ceil(batch / 2), 3 n, d, elements, h, w), in ``dtype``."""
-    return _run_forward(packed.chunk(3, 1), batch, dtype, Encoding(position, element, None), dropout, seed)
-
-
 def is_packed(tensor: Tensor) -> bool:
     """Return whether the kernels read this tensor as packed pairs: if it has half precision and two images or more."""
     return tensor.dtype != torch.float32 and len(tensor) > 1
@@ -193,11 +180,8 @@ def backward_projected(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Compute the gradients of projected, position, element and bias, as :func:`backward` does.
-
-    ``projected`` may be the packed tensor that :func:`forward_packed` got.
-    """
-    packed = projected if projected.dtype == torch.int32 else _packed(_joined(projected))
+    """Compute the gradients of projected, position, element and bias, as :func:`backward` does."""
+    packed = _packed(_joined(projected))
     grad_joined = torch.empty(len(out), *packed.shape[1:], dtype=out.dtype, device=out.device)
     encoding = Encoding(position, element, bias)
     grad_tables = _run_backward(

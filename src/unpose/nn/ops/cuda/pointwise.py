@@ -1,28 +1,23 @@
 """A linear map of the channels on CUDA in half precision, for maps whose positions are adjacent in memory.
 
 The products are small (20 channels in the published networks), so memory bandwidth takes the time. A program of the
-forward pass loads all channels at a block of positions of one image, or of the two that are packed together, multiplies
-them by the weight on tensor cores and writes the result once; the bias is added and types are converted on the way.
+forward pass loads all channels at a block of positions of one image, multiplies them by the weight on tensor cores and
+writes the result once; the bias is added and types are converted on the way.
 
 The gradient of weight and bias is one product too, with a channel of ones beside the maps. A program sums it over its
 positions, and :mod:`unpose.nn.ops.cuda.reduce` over programs in a fixed order. Sums are float32. No block size depends
 on the GPU, and nothing is read back to the host.
 """
 
-# Triton does not parse starred tuples or annotations of them.
-# ruff: noqa: RUF005
-# mypy: disable-error-code="assignment, var-annotated, misc"
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from unpose.nn.ops.cuda.packed import pack_pair
 from unpose.nn.ops.cuda.reduce import sum_rows
 
 _BLOCK_POSITIONS = 128
-"""Positions of a tile, of all its images together."""
+"""Positions of a tile."""
 
 _MAX_IN = 64
 """Most input channels of one product. If there are more, those after the first block are loaded again, from the cache,
@@ -40,28 +35,15 @@ def forward(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dt
 
     Factors are rounded to the type ``product``, bfloat16 or float16.
     """
-    out = torch.empty(len(maps), len(weight), *maps.shape[2:], dtype=dtype, device=maps.device)
-    return _launch(maps, weight, bias, product, out)
-
-
-def forward_packed(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype) -> Tensor:
-    """Compute :func:`forward` as attention reads it: pairs of images packed in float16, (ceil(b / 2), out, ...)."""
-    packed_images = triton.cdiv(len(maps), 2)
-    out = torch.empty(packed_images, len(weight), *maps.shape[2:], dtype=torch.int32, device=maps.device)
-    return _launch(maps, weight, bias, product, out)
-
-
-def _launch(maps: Tensor, weight: Tensor, bias: Tensor | None, product: torch.dtype, out: Tensor) -> Tensor:
-    """Write the products to ``out``, packed in pairs of images if it is int32."""
     maps = maps.contiguous()
     batch, in_channels = maps.shape[:2]
-    out_channels, positions, pack = len(weight), maps[:1, :1].numel(), 2 if out.dtype == torch.int32 else 1
-    block_positions = _BLOCK_POSITIONS // pack
+    out_channels, positions = len(weight), maps[:1, :1].numel()
+    out = torch.empty(batch, out_channels, *maps.shape[2:], dtype=dtype, device=maps.device)
     with torch.cuda.device_of(maps):
-        forward_kernel[(len(out) * triton.cdiv(positions, block_positions),)](
-            maps, weight, weight if bias is None else bias, out, batch, positions, *weight.stride(),
-            IN=in_channels, OUT=out_channels, PACK=pack, BLOCK_IN=_block_size(in_channels, _MAX_IN),
-            BLOCK_OUT=_block_size(out_channels, _MAX_OUT), BLOCK_POSITIONS=block_positions,
+        forward_kernel[(batch * triton.cdiv(positions, _BLOCK_POSITIONS),)](
+            maps, weight, weight if bias is None else bias, out, positions, *weight.stride(),
+            IN=in_channels, OUT=out_channels, BLOCK_IN=_block_size(in_channels, _MAX_IN),
+            BLOCK_OUT=_block_size(out_channels, _MAX_OUT), BLOCK_POSITIONS=_BLOCK_POSITIONS,
             HAS_BIAS=bias is not None, PRODUCT=_TRITON_DTYPES[product], num_warps=4, num_stages=2,
         )  # fmt: skip
     return out
@@ -96,41 +78,31 @@ def _block_size(channels: int, limit: int) -> int:
 
 @triton.jit
 def forward_kernel(  # type: ignore[no-untyped-def]
-    maps, weight, bias, out, batch, positions, row_stride, column_stride,
-    IN: tl.constexpr, OUT: tl.constexpr, PACK: tl.constexpr, BLOCK_IN: tl.constexpr,
+    maps, weight, bias, out, positions, row_stride, column_stride,
+    IN: tl.constexpr, OUT: tl.constexpr, BLOCK_IN: tl.constexpr,
     BLOCK_OUT: tl.constexpr, BLOCK_POSITIONS: tl.constexpr, HAS_BIAS: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """Map all channels of one tile of positions, of PACK images; the two strides are those of the weight."""
-    packed_image, position = _tile_position(tl.program_id(0), positions, BLOCK_POSITIONS)
-    out += packed_image * OUT * positions
-    images, loaded = (), ()
-    for p in tl.static_range(PACK):
-        # The last pair of an odd batch reads its image twice.
-        image = maps + tl.minimum(packed_image * PACK + p, batch - 1) * IN * positions
-        images = images + (image,)
-        tile = _load(image, tl.arange(0, BLOCK_IN), position, positions, IN)
-        loaded = loaded + (tile.to(PRODUCT),)  # (BLOCK_IN, BLOCK_POSITIONS)
+    """Map all channels of one tile of positions of one image; the two strides are those of the weight."""
+    image, position = _tile_position(tl.program_id(0), positions, BLOCK_POSITIONS)
+    out += image * OUT * positions
+    maps += image * IN * positions
+    loaded = _load(maps, tl.arange(0, BLOCK_IN), position, positions, IN).to(PRODUCT)  # (BLOCK_IN, BLOCK_POSITIONS)
     for first_out in range(0, OUT, BLOCK_OUT):
         out_channel = first_out + tl.arange(0, BLOCK_OUT)
         bias_block = tl.zeros((BLOCK_OUT,), tl.float32)
         if HAS_BIAS:
             bias_block = tl.load(bias + out_channel, mask=out_channel < OUT, other=0.0).to(tl.float32)
-        result = ()
-        for p in tl.static_range(PACK):
-            weight_block = _load_weight(weight, out_channel, tl.arange(0, BLOCK_IN), row_stride, column_stride, OUT, IN)
-            accumulator = tl.dot(weight_block.to(PRODUCT), loaded[p])  # (BLOCK_OUT, BLOCK_POSITIONS)
-            for first_in in range(BLOCK_IN, IN, BLOCK_IN):
-                in_channel = first_in + tl.arange(0, BLOCK_IN)
-                weight_block = _load_weight(weight, out_channel, in_channel, row_stride, column_stride, OUT, IN)
-                map_block = _load(images[p], in_channel, position, positions, IN)
-                accumulator = tl.dot(weight_block.to(PRODUCT), map_block.to(PRODUCT), accumulator)
-            result = result + (accumulator + bias_block[:, None],)
+        weight_block = _load_weight(weight, out_channel, tl.arange(0, BLOCK_IN), row_stride, column_stride, OUT, IN)
+        accumulator = tl.dot(weight_block.to(PRODUCT), loaded)  # (BLOCK_OUT, BLOCK_POSITIONS)
+        for first_in in range(BLOCK_IN, IN, BLOCK_IN):
+            in_channel = first_in + tl.arange(0, BLOCK_IN)
+            weight_block = _load_weight(weight, out_channel, in_channel, row_stride, column_stride, OUT, IN)
+            map_block = _load(maps, in_channel, position, positions, IN)
+            accumulator = tl.dot(weight_block.to(PRODUCT), map_block.to(PRODUCT), accumulator)
+        result = accumulator + bias_block[:, None]
         offset = out_channel[:, None].to(tl.int64) * positions + position[None]
         exists = (out_channel < OUT)[:, None] & (position < positions)[None]
-        if PACK == 2:
-            tl.store(out + offset, pack_pair(result[0], result[1]), mask=exists)
-        else:
-            tl.store(out + offset, result[0].to(out.dtype.element_ty), mask=exists)
+        tl.store(out + offset, result.to(out.dtype.element_ty), mask=exists)
 
 
 @triton.jit

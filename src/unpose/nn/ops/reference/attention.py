@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unpose.compiled import is_traced_or_transformed
+from unpose.nn.ops.autocast import is_autocast
 from unpose.nn.ops.reference.window_sums import Place, Terms, gradients, mix, near, scores
 
 _WORKING_BYTES = {"cpu": 2**23, "cuda": 2**31}
@@ -53,17 +54,17 @@ def _side_by_side(*maps: Tensor) -> list[Tensor]:
 def _attend(terms: Terms, dropout: float, is_summed: bool) -> Tensor:
     query, key, value = terms[:3]
     kind = query.device.type
-    if torch.is_autocast_enabled(kind) and query.dtype != torch.float64:
+    if is_autocast(query):
         # Both passes in the precision that products would have; autocast is off by the time of the second.
         precision = torch.get_autocast_dtype(kind)
         with torch.autocast(kind, enabled=False):
             return _attend(terms.map(lambda tensor: tensor.to(precision)), dropout, is_summed)
-    if is_traced_or_transformed():
+    if is_traced_or_transformed() or query.is_meta:
         # A compiler plans memory by itself, and the batch may be a symbol; a transform needs operations: one piece.
         place = _all_rows(terms)
         weights = scores(terms, near(key, place), place).softmax(-1)
         return mix(torch.nn.functional.dropout(weights, dropout), near(value, place), place, is_summed)
-    seed = int(torch.randint(2**62, ())) if dropout else 0
+    seed = int(torch.randint(2**62, (), device="cpu")) if dropout else 0
     return _Recomputed.apply(_Job(dropout, is_summed, seed), *terms)
 
 
