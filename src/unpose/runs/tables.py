@@ -38,7 +38,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence
     '=1+1.png,-0.5
     b.png,
     """
-    table = [columns]
+    table: list[Sequence[Any]] = [columns]
     table += [[row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows]
     return "".join(_line(cells) for cells in table)
 
