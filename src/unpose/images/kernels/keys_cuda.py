@@ -22,7 +22,7 @@ def sample(images: Tensor, points: Tensor, *, gradient: bool) -> tuple[Tensor, T
     values = torch.empty(n, channels, count, dtype=images.dtype, device=images.device)
     gradients = torch.empty(n if gradient else 0, channels, count, 2, dtype=images.dtype, device=images.device)
     # Image indices go along the first axis of the launch grid, which is not limited to 65,535.
-    with torch.cuda.device(images.device):
+    with torch.cuda.device_of(images):
         _kernel[(n, triton.cdiv(count, _BLOCK))](
             images, points, values, gradients, count, channels, height, width,
             int(len(images) > 1), int(len(points) > 1), 2 * torch.finfo(images.dtype).eps,
