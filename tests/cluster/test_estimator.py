@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +44,8 @@ def test_groups_are_the_things(turned, fitted):
     assert fitted.means_.shape == fitted.standard_errors_.shape == (4, 25, 25)
     assert (fitted.symmetries_ == 1).all()
     assert (fitted.confidences_ > 0.9).all()
+    assert fitted.stability_ > 0.9
+    assert fitted.notes_ == []
     assert np.array_equal(fitted.labels_[fitted.exemplars_], np.arange(4))
     assert fitted.weights_.shape == (36, 36)
     assert fitted.neighbours_.indices.shape == (36, 12)
@@ -119,6 +122,8 @@ def test_the_same_labels_for_any_number_of_workers(turned, fitted):
         assert np.array_equal(model.labels_, fitted.labels_)
         assert np.array_equal(model.poses_, fitted.poses_)
         assert np.array_equal(model.means_, fitted.means_)
+        assert np.array_equal(model.confidences_, fitted.confidences_)
+        assert model.stability_ == fitted.stability_
 
 
 def test_fit_reports_progress_and_continues_from_checkpoints(turned, fitted):
@@ -173,10 +178,11 @@ def test_noise_is_averaged_away_and_shapes_are_not(turned, fitted):
 def test_to_disk_and_back(turned, fitted, tmp_path):
     fitted.save(tmp_path / "run")
     back = InvariantClustering.load(tmp_path / "run")
-    for name in ("labels_", "means_", "poses_", "standard_errors_", "confidences_", "exemplars_", "symmetries_"):
+    for name in ("labels_", "means_", "poses_", "standard_errors_", "confidences_", "symmetries_", "copies_"):
         assert np.array_equal(getattr(back, name), getattr(fitted, name)), name
     assert abs(back.weights_ - fitted.weights_).max() == 0
     assert back.history_ == fitted.history_
+    assert back.stability_ == fitted.stability_
     assert np.array_equal(back.predict(turned.images[:6]), fitted.predict(turned.images[:6]))
     assert clone(back).get_params() == clone(fitted).get_params()
 
@@ -210,9 +216,25 @@ def test_bad_input(turned):
         (InvariantClustering(2, group="s02"), images, "s02"),
         (InvariantClustering(2, light="off"), images, "light"),
         (InvariantClustering(2), np.zeros((0, 9, 9)), "no images"),
+        (InvariantClustering(2), [np.eye(9), np.eye(8)], "read_images"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.fit(data)
+
+
+@pytest.mark.parametrize("files", ["folder", Path("folder"), ["a.png", "b.png"]])
+def test_names_of_files_are_refused_with_the_way_to_read_them(files):
+    with pytest.raises(TypeError, match=r"unpose\.read_images"):
+        InvariantClustering(2).fit(files)
+
+
+def test_stacks_and_fitted_estimators_show_pictures_in_notebooks(turned, fitted):
+    stack = align_stack(turned.images[:4])
+    assert repr(stack).startswith("AlignedStack(4 images of 25x25")
+    assert len(repr(stack)) < 100
+    assert stack._repr_html_().count("data:image/png;base64,") == 2
+    assert fitted._repr_mimebundle_()["text/html"].count("9 images</figcaption>") == 4
+    assert "data:image/png" not in InvariantClustering(4)._repr_mimebundle_()["text/html"]
 
 
 def test_few_copied_and_empty_images(turned):
@@ -224,7 +246,8 @@ def test_few_copied_and_empty_images(turned):
     copies = np.repeat(turned.images[:2], 5, axis=0)
     model = InvariantClustering(2).fit(copies)
     assert adjusted_rand_score(np.repeat([0, 1], 5), model.labels_) == 1.0
-    assert InvariantClustering(4).fit(copies).n_clusters_ == 4
+    with pytest.raises(ValueError, match="images that differ"):
+        InvariantClustering(4).fit(copies)
     mixed = np.concatenate([turned.images[:9], np.zeros((1, 25, 25), np.float32)])
     model = InvariantClustering(1).fit(mixed)
     assert model.labels_.tolist() == [0] * 9 + [-1]

@@ -93,7 +93,7 @@ def test_the_same_results_give_the_same_page():
 
 def test_question_answer_and_how_to_reproduce_stand_in_the_text():
     labels = np.array([0] * 20 + [-1] * 3)
-    text = render(results(labels=labels, confidences=np.full(23, 0.75), agreement={"accuracy": 0.9}))
+    text = render(results(labels=labels, confidences=np.full(23, 0.75), agreement={"accuracy": 0.9}, stability=0.5))
     for said in ("What is here?", "23 images, 3 groups.", "75%</strong>", "3 images belong to no group", "0.900",
                  "unpose cluster folder -o run", "unpose 1.2.3"):  # fmt: skip
         assert said in text

@@ -5,8 +5,9 @@ import shutil
 import numpy as np
 import pytest
 
-from unpose.cluster import apply_poses
-from unpose.runs import RunError, read_run
+from unpose.cluster import InvariantClustering, apply_poses
+from unpose.data import read_images
+from unpose.runs import RunError, RunSettings, read_run, write_run
 
 
 def test_a_run_is_read_back(run, images):
@@ -53,3 +54,18 @@ def test_a_damaged_run_is_refused(run, tmp_path, file, content):
     (folder / file).unlink() if content is None else (folder / file).write_bytes(content)
     with pytest.raises(RunError, match="copy"):
         read_run(folder)
+
+
+def test_copies_are_named_in_the_table_and_few_images_have_no_confidence(tmp_path):
+    file = tmp_path / "stack.npy"
+    kinds = np.stack([np.tri(13), np.eye(13)])
+    np.save(file, kinds[[0, 1, 0]])
+    images, settings = read_images(file), RunSettings(clusters=2)
+    model = InvariantClustering(2).fit(images.images)
+    made = write_run(tmp_path, file, images, model, settings, "python")
+    assert [row["copy_of"] for row in made.rows()] == [None, None, images.names[0]]
+    assert made.table().splitlines()[3].endswith(f",{images.names[0]}")
+    summary = made.summary()
+    assert (summary["confidence"], summary["stability"], len(summary["remarks"])) == (None, None, 2)
+    assert "average confidence" not in made.page()
+    assert read_run(tmp_path).model.copies_.tolist() == [0, 1, 0]

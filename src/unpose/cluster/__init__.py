@@ -9,6 +9,8 @@ paper's method, exactly as published, is in :mod:`unpose.cluster.published`. Fil
 ``rounds.py``     rounds of invariant attention, while the differences between neighbours look like noise
 ``graph.py``      from neighbours to a sparse attention matrix
 ``readout.py``    from the attention matrix to labels, with the criterion of ``modularity.py``
+``stability.py``  how far the clusters of random subsets agree, the measure of confidence
+``copies.py``     images that are copies of others
 ``averaging.py``  alternate between aligning images to their average and averaging them
 ``saving.py``     a fitted estimator as two files
 ``pictures.py``   aligned images, averages and rounds of attention as people see them

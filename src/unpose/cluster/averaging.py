@@ -13,6 +13,7 @@ from unpose.align import Search, SearchSettings, align, nearest
 from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix
 from unpose.cluster.light import LIGHT_CONTRAST, normalise_light
+from unpose.cluster.pictures import pictures_html
 from unpose.images import as_batch, from_batch, warp
 
 _ROUNDS = 3
@@ -65,6 +66,14 @@ class AlignedStack:
     aligned: NDArray
     distances: NDArray
     exemplar: int
+
+    def __repr__(self) -> str:
+        size = "x".join(str(side) for side in self.mean.shape)
+        return f"AlignedStack({len(self.aligned)} images of {size}, mean distance {self.distances.mean():.3g})"
+
+    def _repr_html_(self) -> str:
+        """The mean and its standard error, for notebooks."""
+        return pictures_html(self.mean[None], ["mean"]) + pictures_html(self.standard_error[None], ["standard error"])
 
 
 def align_stack(

@@ -20,10 +20,13 @@ from unpose.align import Neighbours, Progress, Search, align, nearest
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.cluster import saving
 from unpose.cluster.averaging import average_groups, warp_in_chunks
+from unpose.cluster.copies import first_copies, near_copies
 from unpose.cluster.graph import N_NEIGHBOURS, SEARCH_SIDE
 from unpose.cluster.light import LIGHT_CONTRAST, check_content, has_content, normalise_light
+from unpose.cluster.pictures import pictures_html
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
+from unpose.cluster.stability import reliability_notes, subset_stability
 from unpose.groups import parse_continuous
 from unpose.images import as_batch, downscale, from_batch, smooth
 
@@ -77,7 +80,17 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     poses_ : (n, 3, 3) array
         Bring each image onto the average of its cluster.
     confidences_ : (n,) array
-        Share of an image's attention that stays in its own cluster.
+        How far an image's cluster is found again in random subsets of 70 % of the images, in [0, 1]: the mean Jaccard
+        index of the two clusters. 0 for constant images, and for all if there are fewer than ten images.
+    stability_ : float
+        Mean adjusted Rand index of the clusters of two such subsets, on the images they share; NaN for fewer than ten
+        images. Clusters below 0.7 may be slices of a continuum.
+    copies_ : (n,) array of int
+        The first image with the same content, which may be the image itself: the same pixels, or the same up to
+        rotation, shift, scale and light (:mod:`unpose.cluster.copies`). Copies count once: they are not in
+        ``weights_``, ``neighbours_`` and ``means_``, and have the label of the first.
+    notes_ : list of str
+        What a reader of the results must know: too few images, unstable clusters, copies.
     exemplars_ : (K,) array of int
         The image of each cluster that receives most attention from its cluster.
     symmetries_ : (K,) array of int
@@ -100,7 +113,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
        like noise (:mod:`unpose.cluster.rounds`).
     3. Compute an attention matrix over the eight nearest, with a bandwidth per image (:mod:`unpose.cluster.graph`).
     4. Read out clusters by modularity at resolution 2, and their number if it is not given
-       (:mod:`unpose.cluster.readout`).
+       (:mod:`unpose.cluster.readout`), and once more for random subsets (:mod:`unpose.cluster.stability`).
     5. Alternate between alignment and averaging at full size (:mod:`unpose.cluster.averaging`).
 
     No step uses true classes, and nothing is tuned per data set. The search for neighbours dominates the cost:
@@ -116,6 +129,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     >>> len({(a, b) for a, b in zip(turned.sources.tolist(), model.labels_.tolist())})
     3
     """
+
+    copies_: NDArray
+    means_: NDArray
+    poses_: NDArray
 
     def __init__(
         self,
@@ -175,34 +192,56 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         batch, shown = self._read(X, fitting=True)
         rng = check_random_state(self.random_state)
         n = len(batch)
-        rows = np.flatnonzero(shown)
         check_content(shown)
+        same = self.copies_  # exact copies; near copies are found below
+        rows = np.flatnonzero(shown & (same == np.arange(n)))
         self._check_n_clusters(n, len(rows))
+        near = np.zeros(0, np.int64)
         search = None if self._is_vectors else self._search(progress)
         if search is None:
-            neighbours, history = _vector_neighbours(batch), list[Round]()
+            neighbours, history = _vector_neighbours(batch[rows]), list[Round]()
         else:
-            neighbours, history = self._neighbours(batch[rows], search, checkpoints)
+            neighbours, history, first = self._neighbours(batch[rows], search, checkpoints)
+            counted = first == np.arange(len(rows))
+            if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
+                self.copies_ = same.copy()
+                self.copies_[rows] = rows[first]
+                self.copies_ = self.copies_[same]
+                rows, near = rows[counted], rows[~counted]
+                again = None if checkpoints is None else PrefixedCheckpoints(checkpoints, "different")
+                neighbours, history, _ = self._neighbours(batch[rows], search, again)
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))
+            self.stability_, confidences = math.nan, np.zeros(1)
         else:
             report = progress or (lambda stage, done, total: None)
             report("read out", 0, 1)
-            labels, weights = read_out(neighbours.indices, neighbours.distances, self.n_clusters, rng)
+            found = neighbours.indices, neighbours.distances
+            labels, weights = read_out(*found, self.n_clusters, rng)
+            self.stability_, confidences = subset_stability(*found, labels, self.n_clusters, rng)
             report("read out", 1, 1)
         self.n_clusters_ = int(labels.max()) + 1
-        inside = _attention_inside(weights, labels)
-        ranked = np.lexsort((-inside, labels))  # by cluster, then by attention, largest first
+        ranked = np.lexsort((-_attention_inside(weights, labels), labels))  # by cluster, then by attention
         exemplars = ranked[np.unique(labels[ranked], return_index=True)[1]]
         self._set_averages(batch, rows, labels, exemplars, search, checkpoints)
-        total = np.asarray(weights.sum(1)).ravel()
         self.labels_, self.confidences_ = np.full(n, -1), np.zeros(n)
-        self.labels_[rows], self.exemplars_ = labels, rows[exemplars]
-        self.confidences_[rows] = np.where(total > 0, inside / np.maximum(total, 1e-300), 1.0)
+        self.labels_[rows], self.confidences_[rows], self.exemplars_ = labels, confidences, rows[exemplars]
+        self.labels_, self.confidences_ = self.labels_[self.copies_], self.confidences_[self.copies_]
+        if len(near) and search is not None:
+            images, means = batch[near].movedim(1, -1), self._means_with_channels()
+            self.poses_[near] = align(images, means, to=self.labels_[near], search=replace(search, progress=None)).poses
+        self.poses_ = self.poses_[same]
         self.weights_ = _weights_of_all(weights, rows, n)
         self.neighbours_ = _neighbours_of_all(neighbours, rows, n)
         self.history_, self.n_iter_ = history, max(1, len(history))
         return self
+
+    @property
+    def notes_(self) -> list[str]:
+        """Sentences about how reliable the clusters are: too few images, unstable clusters, copies."""
+        check_is_fitted(self)
+        n_copies = int((self.copies_ != np.arange(len(self.copies_)))[self.labels_ >= 0].sum())
+        return reliability_notes(self.stability_, int((self.labels_ >= 0).sum()) - n_copies, n_copies)
 
     def transform(self, X: ArrayLike) -> NDArray:
         """Orbit distance of each image to every average, (n, K); infinite for constant images."""
@@ -221,8 +260,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         distances = np.full((len(batch), self.n_clusters_), np.inf)
         rows = np.flatnonzero(shown)
         if len(rows):
-            means = self.means_ if self.means_.ndim == 4 else self.means_[..., None]
-            found = align(batch[rows].movedim(1, -1), means, every=True, search=self._search(progress))
+            images, means = batch[rows].movedim(1, -1), self._means_with_channels()
+            found = align(images, means, every=True, search=self._search(progress))
             distances[rows], poses[rows] = found.distances, found.poses
         return distances, poses
 
@@ -266,6 +305,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         model: InvariantClustering = saving.load(cls, folder)
         return model
 
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        """What notebooks show: the averages if fitted, else the parameters."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
+        if hasattr(self, "means_") and not self._is_vectors:
+            sizes = np.bincount(self.labels_[self.labels_ >= 0])
+            bundle["text/html"] = pictures_html(self.means_, [f"{k}: {size} images" for k, size in enumerate(sizes)])
+        return bundle
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
@@ -274,21 +321,24 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Tensor, NDArray]:
         """Check the input; returns images (n, c, h, w) without effects of light, and which are not constant (n,)."""
         X = X.detach() if isinstance(X, Tensor) else X
+        _check_not_files(X)
         if _ndim(X) <= 2:
             # Integers of 8 and 16 bits are converted by `as_batch`, which divides by their full scale.
             rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32, np.uint8, np.uint16])
             if fitting:
                 self._is_vectors, self._has_channels = self.image_shape is None, False
             if self._is_vectors:
-                numbers = rows if rows.dtype.kind == "f" else rows.astype(np.float64)
-                return torch.tensor(numbers)[:, None, None], np.ones(len(rows), bool)
+                vectors = torch.tensor(rows if rows.dtype.kind == "f" else rows.astype(np.float64))[:, None, None]
+                if fitting:
+                    self.copies_ = first_copies(vectors)
+                return vectors, np.ones(len(rows), bool)
             X = _as_images(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
         elif not fitting and self._is_vectors:
             raise ValueError(f"vectors of {self.means_.shape[1]} numbers were fitted, got images; fit images instead")
         batch = as_batch(X, dtype=torch.float32).detach()
         if fitting:
             self._is_vectors, self._has_channels = False, _ndim(X) == 4
-            self.n_features_in_ = math.prod(batch.shape[1:])
+            self.n_features_in_, self.copies_ = math.prod(batch.shape[1:]), first_copies(batch)
         channels, height, width = batch.shape[1:]
         shape = (height, width, channels) if _ndim(X) == 4 else (height, width)
         if not fitting and shape != self.image_shape_:
@@ -297,15 +347,20 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         normalised = normalise_light(batch, self.light)
         return normalised, has_content(normalised)
 
-    def _check_n_clusters(self, n: int, n_shown: int) -> None:
+    def _means_with_channels(self) -> NDArray:
+        """The averages as (K, h, w, c)."""
+        return self.means_ if self.means_.ndim == 4 else self.means_[..., None]
+
+    def _check_n_clusters(self, n: int, n_different: int) -> None:
         count = self.n_clusters
         if count is None:
             return
         if not isinstance(count, int | np.integer) or count < 1:
             raise ValueError(f"n_clusters must be an integer of at least 1, or None, got {count!r}")
-        if count > n_shown:
+        if count > n_different:
             raise ValueError(
-                f"n_clusters must be at most the number of images that are not constant ({n_shown} of {n}), got {count}"
+                f"n_clusters must be at most the number of images that differ and are not constant ({n_different} of "
+                f"{n}), got {count}"
             )
 
     def _search(self, progress: Progress | None = None) -> Search:
@@ -317,11 +372,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _neighbours(
         self, images: Tensor, search: Search, checkpoints: Checkpoints | None
-    ) -> tuple[Neighbours | None, list[Round]]:
-        """Nearest neighbours of images (n, c, h, w), downscaled, after the rounds of attention; None for one image."""
+    ) -> tuple[Neighbours | None, list[Round], NDArray]:
+        """Nearest neighbours of images (n, c, h, w), downscaled, after the rounds of attention; None for one image.
+
+        The last result is the first image that is a near copy of each image, (n,).
+        """
         n = len(images)
         if n == 1:
-            return None, []
+            return None, [], np.zeros(1, np.int64)
         factor = max(1.0, max(images.shape[-2:]) / SEARCH_SIDE)
         small = downscale(images, factor)
         group = parse_continuous(self.group)
@@ -347,9 +405,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), candidates=candidates, quick=quick, checkpoints=stored,
                 search=search,
             )  # fmt: skip
+            if not history:
+                first = near_copies(small, found)
             history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
             if not history[-1].averaged:
-                return found, history
+                return found, history, first
             small = average_neighbours(small, found)
 
     def _set_averages(
@@ -360,7 +420,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.poses_ = np.tile(np.eye(3), (len(batch), 1, 1))
         self.symmetries_ = np.ones(self.n_clusters_, np.int64)
         if search is None:
-            X = batch[:, 0, 0].numpy()
+            X = batch[rows][:, 0, 0].numpy()
             groups = [X[labels == k] for k in range(self.n_clusters_)]
             self.means_ = np.stack([group.mean(0) for group in groups])
             self.standard_errors_ = np.stack(
@@ -375,6 +435,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         smoothed = smooth(found.means, 1.0).movedim(1, -1)
         same = align(smoothed, smoothed, search=replace(search, progress=None))
         self.symmetries_ += np.array([len(poses) for poses in same.alternatives])
+
+
+def _check_not_files(X: Any) -> None:
+    names = X if isinstance(X, list | tuple) else [X]
+    if len(names) and isinstance(names[0], str | os.PathLike):
+        raise TypeError(
+            f"images are needed, got the name of a file or folder, {os.fspath(names[0])!r}; read it first: "
+            "unpose.read_images(...).images"
+        )
 
 
 def _ndim(X: Any) -> int:

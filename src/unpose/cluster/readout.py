@@ -43,18 +43,31 @@ def read_out(
     number of clusters, or None to find it.
     """
     graph = attention_matrix(indices, distances)
+    counts = _GRAPHS if indices.shape[1] > N_ATTENDED else (N_ATTENDED,)
+    proposing = [attention_matrix(indices, distances, count) for count in counts]
+    return by_size(partition(graph, n_clusters, rng, proposing)), graph
+
+
+def partition(
+    graph: sparse.csr_array,
+    n_clusters: int | None,
+    rng: np.random.RandomState,
+    proposing: list[sparse.csr_array] | None = None,
+) -> NDArray:
+    """Labels (n,) of the nodes of a graph; ``proposing`` are the graphs that partitions into ``n_clusters`` come from.
+
+    By default they come from the graph itself.
+    """
     with threadpool_limits(1):  # threads would sum in another order and break ties differently
         if n_clusters is None:
-            labels = _consensus(graph, rng)
-        else:
-            proposals = [np.zeros(len(indices), np.int64)] if n_clusters == 1 else []
-            if n_clusters > 1:
-                for n_attended in _GRAPHS if indices.shape[1] > N_ATTENDED else (N_ATTENDED,):
-                    proposals += _spectral(attention_matrix(indices, distances, n_attended), n_clusters, rng)
-            order = rng.permutation(len(indices))
-            improved = [improve(graph, _exactly(graph, labels, n_clusters), RESOLUTION, order) for labels in proposals]
-            labels = max(improved, key=lambda labels: modularity(graph, labels, RESOLUTION))
-    return by_size(labels), graph
+            return _consensus(graph, rng)
+        proposals = [np.zeros(graph.shape[0], np.int64)] if n_clusters == 1 else []
+        if n_clusters > 1:
+            for each in proposing or [graph]:
+                proposals += _spectral(each, n_clusters, rng)
+        order = rng.permutation(graph.shape[0])
+        improved = [improve(graph, _exactly(graph, labels, n_clusters), RESOLUTION, order) for labels in proposals]
+        return max(improved, key=lambda labels: modularity(graph, labels, RESOLUTION))
 
 
 def by_size(labels: NDArray) -> NDArray:

@@ -17,10 +17,10 @@ from unpose.cluster.rounds import Round
 from unpose.files import read_file, write_chunks
 from unpose.groups import LieGroup
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format; increased when an older version of unpose would misread the files."""
 _ARRAYS = (
-    "labels_", "means_", "standard_errors_", "poses_", "confidences_", "exemplars_", "symmetries_",
+    "labels_", "means_", "standard_errors_", "poses_", "confidences_", "exemplars_", "symmetries_", "copies_",
 )  # fmt: skip
 _PARAMETERS = (
     "n_clusters", "group", "image_shape", "max_angle", "max_shift", "max_scale", "light", "mask", "random_state",
@@ -40,6 +40,7 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
     about = {
         "format": FORMAT, "kind": "InvariantClustering", "parameters": parameters,
+        "stability": None if math.isnan(model.stability_) else model.stability_,
         "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
@@ -57,8 +58,8 @@ def load(kind: type, folder: str | os.PathLike[str]) -> Any:
             raise ValueError("model.json does not describe an InvariantClustering")
         if about.get("format") != FORMAT:
             raise ValueError(
-                f"it has format {about.get('format')!r}, this version of unpose reads format {FORMAT}; a newer version "
-                "may have written it"
+                f"it has format {about.get('format')!r}, this version of unpose reads format {FORMAT}; another version "
+                "wrote it"
             )
         arrays = safetensors.numpy.load(read_file(source / "model.safetensors", _MAX_BYTES))
         return _rebuild(kind, about, arrays)
@@ -80,18 +81,21 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     shape, is_vectors = tuple(int(side) for side in about["image_shape"]), bool(about["plain"])
     row = (int(about["n_features_in"]),) if is_vectors else shape
     wanted = {
-        "labels_": (n,), "confidences_": (n,), "poses_": (n, 3, 3), "means_": (count, *row), "exemplars_": (count,),
-        "standard_errors_": (count, *row), "symmetries_": (count,),
+        "labels_": (n,), "confidences_": (n,), "copies_": (n,), "poses_": (n, 3, 3), "means_": (count, *row),
+        "exemplars_": (count,), "standard_errors_": (count, *row), "symmetries_": (count,),
     }  # fmt: skip
     for name, size in wanted.items():
         if arrays[name].shape != size:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {size}")
+    if not ((arrays["copies_"] >= 0) & (arrays["copies_"] <= np.arange(n))).all():
+        raise ValueError("copies_ has entries that are not earlier images")
     if count < 1 or (not is_vectors and math.prod(shape) != about["n_features_in"]):
         raise ValueError("its numbers are inconsistent")
     parts = (arrays["weights.data"], arrays["weights.indices"], arrays["weights.indptr"])
     model.weights_ = sparse.csr_array(parts, shape=(n, n))
     model.weights_.check_format(full_check=True)
     model.neighbours_ = Neighbours(*(arrays[f"neighbours.{name}"] for name in ("indices", "distances", "poses")))
+    model.stability_ = math.nan if about["stability"] is None else float(about["stability"])
     model.n_clusters_, model.n_features_in_ = count, int(about["n_features_in"])
     model._is_vectors, model._has_channels = is_vectors, len(shape) == 3
     if not is_vectors:

@@ -23,6 +23,7 @@ from unpose.report.thumbnails import (
     MARGIN,
     DisplayRange,
     Sheet,
+    border_colour,
     display_range,
     evenly_spaced,
     share_equally,
@@ -79,9 +80,10 @@ def render(results: Results) -> str:
     sample = [results.images[i] for i in evenly_spaced(len(results.images), 256)]
     shown_range = display_range(sample)
     data, sheets = _page_data(results, shown_range)
-    spent = sum(len(each.data) for each in sheets.values()) + len(_json(data))
+    spent = sum(len(each.data) for each in sheets.values()) + len(_json(data)) + 9 * len(results.names)
     shown, thumbnails = _thumbnails(results, shown_range, min(THUMBNAIL_BYTES, max(0, PAGE_BYTES - spent)))
     data["shown"] = shown
+    data["fills"] = [border_colour(results.images[i], shown_range) for i in shown]
     data["perSheet"] = PER_SHEET
     sheets |= {f"thumbnails-{i}": each for i, each in enumerate(thumbnails)}
     data["sheets"] = {name: {"columns": s.columns, "size": s.size, "count": s.count} for name, s in sheets.items()}
@@ -110,6 +112,9 @@ def render(results: Results) -> str:
         k=len(results.clusters),
         outside=int((~inside).sum()),
         confidence=float(np.asarray(results.confidences)[inside].mean()) if inside.any() else None,
+        stability=results.stability,
+        remarks=results.remarks,
+        copies=len(data["copies"]),
         attention=data["attention"],
         rounds=data["rounds"],
         rejected=len(results.rejected),
@@ -155,11 +160,24 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
         "worstError": worst,
         "attention": None if attention is None else _attention_numbers(attention),
         "rounds": [each.note for each in results.rounds],
+        "copies": [] if results.copies is None else _pairs(np.asarray(results.copies)),
+        "distances": None if results.distances is None else _distances(np.asarray(results.distances, np.float64)),
+        "stability": results.stability,
         "rejected": [[each.name, each.reason] for each in results.rejected],
         "run": {"command": results.reproduction.command, "seed": results.reproduction.seed,
                 "version": results.reproduction.version},
     }  # fmt: skip
     return data, sheets
+
+
+def _pairs(copies: NDArray) -> list[list[int]]:
+    """The images that are copies of another one, each with that image."""
+    images = np.flatnonzero(copies != np.arange(len(copies)))
+    return np.stack([images, copies[images]], axis=1).tolist()
+
+
+def _distances(distances: NDArray[np.float64]) -> list[float]:
+    return np.round(np.nan_to_num(distances), 5).tolist()
 
 
 def _attention_numbers(attention: AttentionPicture) -> dict[str, Any]:

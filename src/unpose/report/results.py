@@ -129,7 +129,7 @@ class Results:
     labels : (n,) array of int
         Cluster of each image, or -1.
     confidences : (n,) array
-        Confidence of each label in [0, 1].
+        Confidence of each label in [0, 1]: how far its cluster is found again in random subsets of the images.
     poses : (n, 3, 3) array
         Bring each image onto the mean of its cluster.
     layout : (n, 2) array
@@ -146,6 +146,14 @@ class Results:
         Files that were not used.
     agreement : mapping of str to float, default {}
         Measures of agreement with given classes.
+    stability : float, optional
+        Agreement of the groups of random subsets of the images; None if unknown, and then no confidence is shown.
+    remarks : sequence of str, default ()
+        What a reader must know about the groups, in full sentences.
+    copies : (n,) array of int, optional
+        The first image with the same content as each image.
+    distances : (n,) array, optional
+        Distance of each image from the mean of its cluster; NaN for images without one.
 
     Examples
     --------
@@ -172,6 +180,10 @@ class Results:
     rounds: Sequence[Round] = ()
     rejected: Sequence[Rejected] = ()
     agreement: Mapping[str, float] = field(default_factory=dict)
+    stability: float | None = None
+    remarks: Sequence[str] = ()
+    copies: NDArray | None = None
+    distances: NDArray | None = None
 
     def __post_init__(self) -> None:
         n, k = len(self.images), len(self.clusters)
@@ -197,5 +209,7 @@ class Results:
             raise ValueError(f"confidences must be between 0 and 1, got {low:g} to {high:g}")
         if wrong := [c for c, cluster in enumerate(self.clusters) if not 0 <= cluster.exemplar < n]:
             raise ValueError(f"exemplars must be indices of the {n} images, those of clusters {wrong} are not")
+        if self.copies is not None and not all(0 <= first <= i for i, first in enumerate(self.copies)):
+            raise ValueError("copies must be indices of the same or of earlier images")
         if self.attention is not None and self.attention.shape != (n, n):
             raise ValueError(f"attention must have shape {(n, n)}, got {self.attention.shape}")

@@ -88,6 +88,15 @@ def thumbnail(image: NDArray, shown_range: DisplayRange, side: int) -> Image.Ima
     return shown.resize((max(1, round(shown.width * ratio)), max(1, round(shown.height * ratio))), Image.Resampling.BOX)
 
 
+def border_colour(image: NDArray, shown_range: DisplayRange) -> str:
+    """The median of the outermost pixels as "rrggbb", which fills the corners when the image is rotated."""
+    values = _floats(image)
+    edge = np.median(np.concatenate([values[0], values[-1], values[:, 0], values[:, -1]]), axis=0)  # () or (c,)
+    colour = np.atleast_1d(edge) if np.shape(edge) == (3,) else np.full(3, np.mean(edge))
+    low, high = shown_range
+    return bytes((np.clip((colour - low) / (high - low), 0, 1) * 255 + 0.5).astype(np.uint8)).hex()
+
+
 def sheet(pictures: Sequence[Image.Image], *, quality: int = 80) -> Sheet:
     """Arrange pictures of one size on a roughly square sheet."""
     if not pictures:

@@ -1,6 +1,7 @@
 """A finished clustering run: written to its folder, read back, and turned into a table and a page."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     "path", "frame", "cluster", "confidence", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance",
+    "copy_of",
 )  # fmt: skip
 _THUMBNAIL_BYTES = 64 * 2**20
 """Budget of the thumbnails that a run keeps so that its page can be made again without the images."""
@@ -79,7 +81,7 @@ class FinishedRun:
 
     @property
     def confidences(self) -> "NDArray":
-        """Confidence of each label, (n,), between 0 and 1."""
+        """How far the cluster of each image is found again in random subsets of the images, (n,), between 0 and 1."""
         return self.model.confidences_
 
     @property
@@ -137,7 +139,9 @@ class FinishedRun:
         return "rgb" if len(self.about["shape"]) == 3 else "grey"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary for each image: its name, cluster, confidence, pose and distance, and its class folder if any.
+        """One dictionary for each image: its name, cluster, confidence, pose, distance, and its class folder if any.
+
+        ``copy_of`` is the name of the image that it is a copy of, or None.
 
         The distance is the RMS difference between the pixels of the aligned image and those of the mean. It is not the
         distance by which ``unpose predict`` decides, which is that of the pose search and ignores light.
@@ -149,6 +153,8 @@ class FinishedRun:
             row: dict[str, Any] = {"path": name, "frame": int(self.about["frames"][i]), "cluster": label}
             row |= {"confidence": float(self.confidences[i])} | pose_parts(self.poses[i])
             row["distance"] = float(self.pictures["distances"][i]) if label >= 0 else None
+            first = int(self.model.copies_[i])
+            row["copy_of"] = None if first == i else self.about["names"][first]
             if classes is not None:
                 row["class"] = classes[i]
             rows.append(row)
@@ -175,11 +181,13 @@ class FinishedRun:
 
     def summary(self) -> dict[str, Any]:
         """The main figures of the run, as ``unpose cluster --json`` prints them."""
-        inside = self.labels >= 0
+        inside, is_known = self.labels >= 0, not math.isnan(self.model.stability_)
         return {
             "run": str(self.path), "images": len(self.names), "clusters": self.model.n_clusters_,
             "sizes": [each["size"] for each in self.clusters()["clusters"]], "no_cluster": int((~inside).sum()),
-            "confidence": float(self.confidences[inside].mean()), "rejected": len(self.about["rejected"]),
+            "confidence": float(self.confidences[inside].mean()) if is_known else None,
+            "stability": self.model.stability_ if is_known else None, "remarks": self.model.notes_,
+            "rejected": len(self.about["rejected"]),
             "notes": self.about["notes"], "agreement": self.about["agreement"],
             "report": str(self.path / "report.html"),
         }  # fmt: skip
@@ -323,7 +331,8 @@ def write_run(
     from unpose.report import display_range
 
     folder, count, digest = RunFolder(path), model.n_clusters_, fingerprint(images)
-    means, distances = group_means(images.images, model.labels_, model.poses_, count)
+    counted = np.where(model.copies_ == np.arange(len(images)), model.labels_, -1)  # copies count once
+    means, distances = group_means(images.images, counted, model.poses_, count)
     low, high = display_range(images.images[:: max(1, len(images) // 256)])
     frames = attention_frames(images.images, model.neighbours_, model.weights_, _film_images(model))
     pictures = {
@@ -331,8 +340,8 @@ def write_run(
         "means": _quantized(means, low, high, 65535),
         "errors": (model.standard_errors_ / (high - low)).astype(np.float32),
         "film": _quantized(np.stack(frames), low, high, 255),
-        "layout": graph_layout(model.weights_, random_state=settings.seed),
-        "distances": distances,
+        "layout": graph_layout(model.weights_, random_state=settings.seed)[model.copies_],
+        "distances": distances[model.copies_],
         "window": np.array([low, high]),
     }
     about = {
@@ -414,6 +423,10 @@ def _results(run: FinishedRun) -> "Results":
         rejected=[Rejected(name, reason) for name, reason in about["rejected"]],
         reproduction=Reproduction(about["command"], int(about["settings"]["seed"]), about["version"], settings),
         agreement=about["agreement"],
+        stability=run.summary()["stability"],
+        remarks=model.notes_,
+        copies=model.copies_,
+        distances=pictures["distances"],
     )
 
 

@@ -163,6 +163,8 @@ def shapes(sizes=(17, 11, 5), outsiders=2, seed=0):
             Round(copies.images[:7] * 0),
         ],
         rejected=[Rejected("shapes/broken.png", "truncated")],
+        stability=0.91,
+        distances=np.where(labels < 0, np.nan, rng.random(len(labels))),
     )
 
 

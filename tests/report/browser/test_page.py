@@ -499,3 +499,39 @@ def test_the_name_of_a_small_group_keeps_to_its_marks(browser, page_of, found):
     assert said["Group 2"][0] > max(said["Group 0"][0], said["Group 1"][0])
     height = browser.js("return document.getElementById('map-canvas').clientHeight")
     assert abs(said["Group 2"][1] - height / 2) < 60
+
+
+def test_corners_of_aligned_images_have_the_colour_of_their_border(browser, page_of, found):
+    browser.open(page_of(images=1 - 0.9 * np.asarray(found.images)))  # dark shapes on white
+    browser.click(browser.within(0, ".open"))
+    browser.click("#members .switch")
+    tiles = browser.seen(".member .tile")
+    assert min(tile[5:-5, 5:-5][[0, 0, -1, -1], [0, -1, 0, -1]].min() for tile in tiles) > 240
+
+
+def test_a_click_enlarges_an_image_and_the_farthest_come_first_on_request(browser, page, found):
+    browser.open(page)
+    browser.click(browser.within(0, ".open"))
+    browser.click("#members select option[value=far]")
+    farthest = max(np.flatnonzero(found.labels == 0), key=lambda i: found.distances[i])
+    first = browser.all(".member")[0]
+    assert first.get_attribute("aria-label").startswith(found.names[farthest])
+    width = "return document.querySelector('.member .tile').getBoundingClientRect().width"
+    small = browser.js(width)
+    browser.click(first)
+    assert browser.js(width) > 3 * small
+    browser.press(ENTER)
+    browser.click(browser.all(".member")[0])
+    assert browser.js("const d = document.querySelector('#members'); return d.scrollWidth <= d.clientWidth")
+
+
+def test_copies_and_remarks_are_on_the_page(browser, page_of, found):
+    copies = np.arange(len(found.labels))
+    copies[5] = 2
+    browser.open(page_of(copies=copies, remarks=["The groups are <not> stable."]))
+    assert browser.one(".lead .warning").text == "The groups are <not> stable."
+    assert [cell.text for cell in browser.all("#copies-list td")] == [found.names[5], found.names[2]]
+    assert "agree with each other by 0.91" in browser.one(".verdict").text
+    browser.open(page_of(stability=None))
+    assert "confidence unknown" in browser.group(0).text
+    assert "confidence" not in browser.one(".verdict p").text

@@ -25,6 +25,7 @@ function makeSvg(tag, attributes, ...children) {
 
 const counted = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 const percent = (share) => `${Math.round(100 * share)}%`;
+const confidenceText = (share) => (data.stability === null ? "confidence unknown" : `${percent(share)} confidence`);
 const twoDigits = (value) => (value < 10 ? value.toPrecision(2) : String(Math.round(value)));
 
 // A file name for display: characters that break lines or reverse the text direction are escaped.

@@ -44,12 +44,12 @@ function refreshCard(group) {
   element.querySelector(".select").checked = selected.has(group);
   element.querySelector(".select").setAttribute("aria-label", `Select ${shownName}`);
   element.querySelector(".open").setAttribute("aria-label",
-    `Open ${shownName}: ${counted(size, "image")}, ${percent(confidence)} confidence`);
+    `Open ${shownName}: ${counted(size, "image")}, ${confidenceText(confidence)}`);
   element.classList.toggle("is-hidden", isHidden(group));
   const symmetry = data.clusters[group].symmetry;
   element.querySelector(".facts").replaceChildren(
     make("span", { className: "count" }, counted(size, "image")),
-    make("span", { className: "confidence" }, `${percent(confidence)} confidence`),
+    make("span", { className: "confidence" }, confidenceText(confidence)),
     make("meter", { min: 0, max: 1, value: confidence, "aria-hidden": "true" }),
     make("span", { className: "symmetry" }, symmetry ? `symmetric: ${symmetry}` : "not symmetric"));
   const others = partsOf(group).filter((c) => c !== group);

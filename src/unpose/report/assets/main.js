@@ -34,6 +34,11 @@ function startRejected() {
     make("tr", {}, make("td", {}, fileName(name)), make("td", {}, visible(reason)))));
 }
 
+function startCopies() {
+  find("copies-list")?.append(...data.copies.map(([image, first]) => make("tr", {},
+    ...[image, first].map((i) => make("td", {}, fileName(data.names[i]))))));
+}
+
 document.documentElement.style.setProperty("--outside", `rgb(${[data.outside, data.outside, data.outside].join(",")})`);
 document.querySelector(".switch-place").append(poseSwitch());
 if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for 0 to yellow for ${twoDigits(data.worstError)})`;
@@ -46,6 +51,7 @@ startFilm();
 startTable();
 startCopy();
 startRejected();
+startCopies();
 drawConfidences();
 drawStory();
 onEdit(drawStory);

@@ -6,15 +6,20 @@ function describe(image) {
   const pose = [`rotated ${angle.toFixed(0)}°`, `shifted ${x.toFixed(1)}, ${y.toFixed(1)} px`];
   if (Math.abs(scale - 1) > 0.005) pose.push(`scaled ${scale.toFixed(2)}`);
   if (mirrored) pose.push("mirrored");
-  return { confidence: `${percent(data.confidences[image])} confidence`, pose: pose.join(", ") };
+  return { confidence: confidenceText(data.confidences[image]), pose: pose.join(", ") };
 }
 
 function memberTile(image, i, reading) {
   const name = visible(data.names[image]), { confidence, pose } = describe(image);
   const read = () => reading.replaceChildren(fileName(data.names[image]), make("span", {}, ` · ${confidence} · ${pose}`));
+  const enlarge = (event) => {
+    const large = event.currentTarget.classList.toggle("large");
+    event.currentTarget.replaceChildren(tile(image, large ? 256 : 72));
+  };
   return make("li", {
     className: "member", tabIndex: i ? -1 : 0, "aria-label": `${name}, ${confidence}, ${pose}`,
-    style: { "--late": `${Math.min(400, 6 * i)}ms` }, on: { focus: read, pointerenter: read },
+    style: { "--late": `${Math.min(400, 6 * i)}ms` }, 
+    on: { focus: read, pointerenter: read, click: enlarge, keydown: (event) => { if (event.key === "Enter") enlarge(event); } },
   }, tile(image, 72));
 }
 
@@ -22,15 +27,17 @@ function openMembers(group) {
   const dialog = find("members"), clusters = partsOf(group);
   const all = clusters.flatMap((c) => members[c]).sort((a, b) => data.confidences[b] - data.confidences[a] || a - b);
   const withPicture = all.filter((image) => pictured.has(image));
-  const reading = make("p", { className: "reading" }, "Point at an image, or move with the arrow keys, to read its name and pose.");
+  const reading = make("p", { className: "reading" }, "Point at an image, or move with the arrow keys, to read its name and pose; click it, or press Enter, to enlarge it.");
   const list = make("ul", { className: "tiles", "aria-label": "Images of this group" });
   const order = make("select", { on: { change: () => { shown = 0; list.replaceChildren(); more(); } } },
-    make("option", { value: "high" }, "highest confidence first"), make("option", { value: "low" }, "lowest confidence first"));
+    make("option", { value: "high" }, "highest confidence first"), make("option", { value: "low" }, "lowest confidence first"),
+    data.distances ? make("option", { value: "far" }, "farthest from the mean first") : null);
   const further = make("button", { type: "button", className: "more", on: { click: () => more() } });
   let shown = 0;
 
   function more() {
-    const ordered = order.value === "high" ? withPicture : [...withPicture].reverse();
+    const ordered = order.value === "high" ? withPicture : order.value === "low" ? [...withPicture].reverse()
+      : [...withPicture].sort((a, b) => data.distances[b] - data.distances[a] || a - b);
     list.append(...ordered.slice(shown, shown + AT_ONCE).map((image, i) => memberTile(image, shown + i, reading)));
     shown = Math.min(shown + AT_ONCE, ordered.length);
     further.hidden = shown === ordered.length;
@@ -50,7 +57,7 @@ function openMembers(group) {
       make("div", { className: "dialog-lead" }, ...averages, make("div", { className: "dialog-words" },
         make("p", {}, group === NO_GROUP
           ? `${counted(all.length, "image")} that fit${all.length === 1 ? "s" : ""} no group; there is no mean to align to.`
-          : `${counted(all.length, "image")}, ${percent(confidenceOf(group))} confidence. ${symmetryNote(group)}`),
+          : `${counted(all.length, "image")}, ${confidenceText(confidenceOf(group))}. ${symmetryNote(group)}`),
         group === NO_GROUP ? null : poseSwitch(),
         clusters.length > 1 ? make("p", { className: "note" }, "This group was merged: each image is aligned to the mean of its original group.") : null)),
       make("div", { className: "heading" }, reading, make("label", { className: "choice" }, "Order ", order)),

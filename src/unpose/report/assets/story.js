@@ -41,6 +41,7 @@ const noise = (i) => { const x = Math.sin(12.9898 * (i + 1)) * 43758.5453; retur
 const shuffle = (list) => list.map((item, i) => [noise(3 * i + 1), item]).sort((a, b) => a[0] - b[0]).map(([, item]) => item);
 
 function drawConfidences() {
+  if (data.stability === null) return;
   const bins = new Array(25).fill(0);
   data.confidences.forEach((value, i) => {
     if (data.labels[i] !== NO_GROUP) bins[Math.min(24, Math.floor(value * 25))] += 1;

@@ -47,14 +47,17 @@ function poseable(image, side) {
   return element;
 }
 
+// Pixels from outside an image take the median of its border, as in exported images.
+const fill = (image) => ({ "--outside": `#${data.fills[pictured.get(image)]}` });
+
 function tile(image, side) {
-  return make("div", { className: "tile" }, poseable(image, side));
+  return make("div", { className: "tile", style: fill(image) }, poseable(image, side));
 }
 
 // Layers with opacity 1/(i + 1) from the bottom up show their average, also while they move.
 function stack(images, side) {
   const layers = images.map((image, i) =>
-    make("div", { className: "layer", style: { opacity: `${1 / (i + 1)}` } }, poseable(image, side)));
+    make("div", { className: "layer", style: { ...fill(image), opacity: `${1 / (i + 1)}` } }, poseable(image, side)));
   const width = tileWidth(side);
   const height = Math.round((width * data.image[1]) / data.image[0]);
   return make("div", { className: "stack", style: { width: `${width}px`, height: `${height}px` } }, ...layers);
