@@ -68,12 +68,45 @@ def test_dark_on_light_is_noticed_and_can_be_matched(pens):
     done = unpose("predict", "--model", "mnist-c8", pens / "paper", "--json")
     told = json.loads(done.stdout)
     assert any("coloured" in note for note in told["notes"])
-    assert any("light on dark" in note and "40 of 40 here are dark on light" in note for note in told["notes"])
+    assert any("40 of 40 images are dark on light and not light on dark" in note for note in told["notes"])
+    assert "wrong answers" not in done.stderr
     assert "--match-light" in done.stderr
     matched = unpose("predict", "--model", "mnist-c8", pens / "paper", "--match-light")
     assert matched.exit_code == 0, matched.output
     assert "--match-light" not in matched.stderr
     assert right(matched.stdout) > 0.7
+
+
+def test_matching_leaves_images_like_those_of_training_alone(pens):
+    plain = unpose("predict", "--model", "mnist-c8", pens / "light")
+    assert unpose("predict", "--model", "mnist-c8", pens / "light", "--match-light").stdout == plain.stdout
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    """Coloured images of two classes whose grounds and contrasts vary much, and a network trained on half of them."""
+    folder = tmp_path_factory.mktemp("cells")
+    rng = np.random.default_rng(8)
+    rows, columns = np.mgrid[:15, :15] - 7
+    for kind, shape in {"disc": rows**2 + columns**2 < 20, "bar": (abs(rows) < 6) & (abs(columns) < 2)}.items():
+        for number in range(60):
+            ground = rng.uniform(0.45, 1.0) * np.array([1.0, 0.8, 0.9])
+            pixels = ground * (1 - rng.uniform(0.2, 0.8) * shape[..., None] * np.array([0.6, 1.0, 0.4]))
+            place = folder / ("old" if number < 40 else "new") / kind
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((255 * pixels).astype(np.uint8)).save(place / f"{kind}-{number}.png")
+    done = unpose("train", folder / "old", "--group", "c4", "--epochs", 1, "-o", folder / "run")
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.mark.parametrize("part", ["old", "new"])
+def test_images_of_the_training_set_get_no_note_about_light(cells, part):
+    model = cells / "run" / "model.safetensors"
+    plain = unpose("predict", "--model", model, cells / part)
+    assert plain.exit_code == 0, plain.output
+    assert "--match-light" not in plain.stderr
+    assert unpose("predict", "--model", model, cells / part, "--match-light").stdout == plain.stdout
 
 
 def test_the_list_and_the_cards():

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 
 from unpose.audit import equivariance_error
 from unpose.data import CREDITS, NAMES, InputError, Split, credit, load
-from unpose.images import as_batch, onto_canvas
+from unpose.images import Light, as_batch, onto_canvas
 from unpose.nn import count_parameters, group_cnn
 from unpose.train import (
     accuracy,
@@ -134,14 +134,25 @@ def test_every_named_data_set_has_a_credit():
 @pytest.mark.parametrize(
     "light",
     [3, {"ground": 0.0}, {"ground": 0.0, "contrast": "much", "agreement": 1.0},
-     {"ground": float("nan"), "contrast": 1.0, "agreement": 1.0}],
-    ids=["number", "missing", "text", "nan"],
+     {"ground": float("nan"), "contrast": 1.0, "agreement": 1.0},
+     {"ground": 0.0, "contrast": 1.0, "agreement": 1.0, "ground_range": [0.0], "contrast_range": [0.1, 1.0]},
+     {"ground": 0.0, "contrast": 1.0, "agreement": 1.0, "ground_range": [0.0, "1"], "contrast_range": [0.1, 1.0]},
+     {"ground": 0.0, "contrast": 1.0, "agreement": 1.0, "ground_range": 0.0, "contrast_range": [0.1, 1.0]},
+     {"ground": 0.0, "contrast": [0.1, 1.0], "agreement": 1.0}],
+    ids=["number", "missing", "text", "nan", "short range", "range of text", "no range", "range for a number"],
 )  # fmt: skip
 def test_a_note_about_light_that_cannot_be_meant(tmp_path, light):
     network = group_cnn("c4", 1, 3, 9, width=2, stages=(1,))
     path = save_network(tmp_path / "odd.safetensors", network, notes={"light": light})
     with pytest.raises(ValueError, match="light"):
         read_light(path)
+
+
+def test_the_light_of_a_file_is_read_with_and_without_ranges(tmp_path):
+    network = group_cnn("c4", 1, 3, 9, width=2, stages=(1,))
+    for light in (Light(0.1, 0.5, 1.0), Light(0.1, 0.5, 1.0, (0.0, 0.2), (0.4, 0.6))):
+        note = {name: value for name, value in asdict(light).items() if value is not None}
+        assert read_light(save_network(tmp_path / "small.safetensors", network, notes={"light": note})) == light
 
 
 def test_a_network_without_a_card(tmp_path):

@@ -12,7 +12,7 @@
 
 from unpose.images.batch import as_batch, from_batch
 from unpose.images.canvas import LARGEST_DEFAULT_CANVAS, border_level, choose_canvas, onto_canvas
-from unpose.images.light import Light, differs_in_light, match_light, measure_light
+from unpose.images.light import Light, common_light_difference, differs_in_light, match_light, measure_light
 from unpose.images.sampling import (
     displacements,
     mirror,
@@ -31,6 +31,7 @@ __all__ = [
     "as_batch",
     "border_level",
     "choose_canvas",
+    "common_light_difference",
     "differs_in_light",
     "displacements",
     "downscale",

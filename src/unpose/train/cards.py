@@ -106,12 +106,18 @@ def read_light(path: str | os.PathLike[str]) -> Light | None:
     if given is None:
         return None
     names = [field.name for field in fields(Light)]
-    if not isinstance(given, dict) or set(given) != set(names):
+    if not isinstance(given, dict) or set(given) not in (set(names), set(names[:3])):  # older files have no ranges
         raise ValueError(f"{path}: its note `light` must have the entries {', '.join(names)}, got {given!r}")
-    for name in names:
-        if not isinstance(given[name], int | float) or not abs(given[name]) <= 1e6:
-            raise ValueError(f"{path}: light.{name} must be a number, got {given[name]!r}")
-    return Light(**given)
+    for name, value in given.items():
+        is_range = name.endswith("_range")
+        numbers = value if is_range and isinstance(value, list) and len(value) == 2 else [value]
+        if (is_range and len(numbers) != 2) or not all(
+            isinstance(each, int | float) and abs(each) <= 1e6 for each in numbers
+        ):
+            wanted = "two numbers" if is_range else "a number"
+            raise ValueError(f"{path}: light.{name} must be {wanted}, got {value!r}")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    return Light(**values)
 
 
 def card_markdown(model: NetworkInfo) -> str:

@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unpose.data import ImageSet
-    from unpose.images import Light
 
 _RUN_COLUMNS = (
     "path", "frame", "cluster", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance", "second",
     "second_distance",
 )  # fmt: skip
-_TOLERATED_SHARE = 0.1
-"""Share of images that may differ in light from the training images without a warning."""
 
 
 @click.command(
@@ -43,7 +40,7 @@ _TOLERATED_SHARE = 0.1
 )  # fmt: skip
 @click.option(
     "--match-light", is_flag=True,
-    help="Change background and contrast of every image to those of the network's training images.",
+    help="Change background and contrast of images unlike any training image to those of the training images.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of CSV.")
 @device_option
@@ -65,8 +62,9 @@ def command(
 
     With --model there is no RUN, and the table gives the class of each image and the probability of every class. Images
     are scaled to the size of the network's training images: their aspect ratio is kept, and the rest is filled with
-    the median of their border. A network for grey images sees the brightness of coloured ones. A warning says if images
-    are dark on light where the network learnt light on dark (such as ink on paper); --match-light inverts them.
+    the median of their border. A network for grey images sees the brightness of coloured ones. A note says if most
+    images have a background or contrast outside of the range of the training images, such as ink on paper where the
+    network learnt light on dark; --match-light changes those images, and only those.
     """
     if match_light and model is None:
         raise click.UsageError("--match-light needs --model; runs do not compare the light of new images")
@@ -135,6 +133,7 @@ def _predict_classes(
 ) -> None:
     """Write the class and the probabilities of every image; images that cannot be read and notes go to stderr."""
     from unpose.data import read_images
+    from unpose.images import common_light_difference
     from unpose.images import match_light as with_light
     from unpose.train import predict_logits
     from unpose.train.cards import read_light
@@ -157,8 +156,11 @@ def _predict_classes(
     pixels, notes = _fit_to_network(images, channels, (height, width))
     if match_light and light is not None:
         pixels = with_light(pixels, light)
-    elif light is not None and (warning := _light_warning(pixels, light)):
-        notes.append(warning)
+    elif light is not None and (difference := common_light_difference(pixels, light)):
+        notes.append(
+            f"{difference}, compared with the training images, which are {light}; --match-light changes the light of "
+            "such images and leaves the others as they are"
+        )
     probabilities = predict_logits(network, pixels).double().softmax(1).tolist()  # (n, classes)
     best = [classes[max(range(len(each)), key=each.__getitem__)] for each in probabilities]
     rows = list(zip(images.names, best, probabilities, strict=True))
@@ -195,19 +197,3 @@ def _fit_to_network(images: "ImageSet", channels: int, shape: tuple[int, int]) -
         notes.append("some images are coloured; the network sees only their brightness")
         pixels = pixels @ LUMINANCE
     return pixels, notes
-
-
-def _light_warning(pixels: "NDArray", light: "Light") -> str | None:
-    """A warning if more than a few images differ in light from the training images; None otherwise."""
-    from unpose.images import differs_in_light, measure_light
-
-    different = differs_in_light(pixels, light)
-    if not light.is_common or different.mean() <= _TOLERATED_SHARE:
-        return None
-    here = measure_light(pixels[different])
-    ratio = here.contrast / light.contrast
-    weaker = f", {ratio:.1f} times that contrast" if 0 < ratio < 1 else ""
-    return (
-        f"the network learnt from images that are {light}, and {different.sum():,} of {len(different):,} here are "
-        f"{here}{weaker}. Expect wrong answers; --match-light changes them to match"
-    )
