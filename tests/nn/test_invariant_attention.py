@@ -299,10 +299,13 @@ def test_networks_have_the_requested_size_and_are_restored_from_files(attention,
 def test_smoothing_by_a_learnt_width(generator):
     image = torch.randn(7, 11, generator=generator, dtype=torch.float64, requires_grad=True)
     sigma = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
-    assert torch.equal(smooth(image, sigma), smooth(image, 0.8))
+    torch.testing.assert_close(smooth(image, sigma), smooth(image, 0.8))
     assert torch.autograd.gradcheck(smooth, (image, sigma))
+    tiny = torch.tensor(0.0, dtype=torch.float64, requires_grad=True)
+    assert torch.equal(smooth(image, tiny), image)
+    assert torch.autograd.grad(smooth(image, tiny).sum(), tiny)[0] == 0
     with pytest.raises(ValueError, match="sigma must be a finite"):
-        smooth(image, torch.tensor(math.nan))
+        smooth(image, math.nan)
 
 
 @pytest.mark.parametrize(

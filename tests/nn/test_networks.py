@@ -2,7 +2,10 @@
 
 import io
 import json
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,6 +200,12 @@ def test_networks_can_be_built_on_the_meta_device():
             outline = tiny_networks("d3")[index]
         shapes = {name: tensor.shape for name, tensor in outline.state_dict().items()}
         assert shapes == {name: tensor.shape for name, tensor in network.state_dict().items()}
+
+
+def test_the_example_of_a_plain_training_loop_runs():
+    example = Path(__file__).parents[2] / "examples" / "plain_loop.py"
+    done = subprocess.run([sys.executable, example, "3"], capture_output=True, text=True, check=True)
+    assert "the same answer after a quarter turn: 100%" in done.stdout
 
 
 def test_numpy_numbers_give_the_same_description():

@@ -59,7 +59,7 @@ def pixel_grid(
     return torch.stack([x.expand(height, width), y[:, None].expand(height, width)], dim=-1)
 
 
-def sample(images: Tensor, points: Tensor) -> Tensor:
+def sample(images: Tensor, points: Tensor, *, plain: bool = False) -> Tensor:
     """Values of images between their pixels, by Keys cubic convolution with a = -1/2 (section 2.1).
 
     Parameters
@@ -68,6 +68,8 @@ def sample(images: Tensor, points: Tensor) -> Tensor:
         With n = 1, one image is sampled at all sets of points.
     points : Tensor, shape (n, k, ..., 2)
         Points (x, y) in pixels from the centre. With n = 1, all images are sampled at the same points.
+    plain : bool, default False
+        Use plain torch operations even if no gradient is recorded: slower, but the same bits as with gradients.
 
     Returns
     -------
@@ -87,7 +89,7 @@ def sample(images: Tensor, points: Tensor) -> Tensor:
     tensor([1.5000, 2.0000])
     """
     _check_images_and_points(images, points)
-    if (kernel := _kernel_for(images, points)) is not None:
+    if not plain and (kernel := _kernel_for(images, points)) is not None:
         return kernel(images, points.flatten(1, -2), gradient=False)[0].unflatten(-1, points.shape[1:-1])
     flat, rows, columns = _prepare(images, points)
     total = torch.zeros((), dtype=images.dtype, device=images.device)

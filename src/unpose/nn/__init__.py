@@ -15,6 +15,7 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``networks/base.py``, ``registry.py``        the base class; networks by name
 ``networks/enlarge.py``                      carry weights over to a group with more rotations
 ``layers/attention.py``                      lifting and group self-attention
+``layers/constants.py``                      constant tables: never saved, right after every move and load
 ``layers/convolution.py``                    group convolution
 ``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
 ``layers/encodings.py``                      position encodings: separable (the paper's) and harmonic (steerable)

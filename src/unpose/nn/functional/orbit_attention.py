@@ -111,9 +111,10 @@ def orbit_attention(
     nearest, elements, exists = nearest_in_orbit(smoothed, operators, neighbours, candidates)  # (b, n, k) each
     poses = refine_poses(smoothed, group, operators, nearest, elements)  # (b, n, k, 3, 3)
     others = _gather_patches(patches, nearest[:, :, 1:])  # (b, n, k - 1, c, p, p); the first is the patch itself
-    points = source_points(poses[:, :, 1:].flatten(0, 2), (patches.shape[-2], patches.shape[-1]))
+    wide = torch.promote_types(patches.dtype, torch.float32)  # half precision is too coarse for coordinates
+    points = source_points(poses[:, :, 1:].flatten(0, 2).to(wide), (patches.shape[-2], patches.shape[-1]))
     # Plain: the compiled kernel rounds differently, and a prediction must not depend on whether gradients are recorded.
-    warped = sample(others.flatten(0, 2), points, plain=True).unflatten(0, others.shape[:3])
+    warped = sample(others.flatten(0, 2).to(wide), points, plain=True).to(patches.dtype).unflatten(0, others.shape[:3])
     aligned = torch.cat([patches[:, :, None], warped], dim=2)  # (b, n, k, c, p, p)
     squared = smooth(aligned - patches[:, :, None], smoothing).square().mean((-3, -2, -1))  # (b, n, k)
     weights = kernel_weights(squared, bandwidth, exists)
@@ -137,9 +138,9 @@ def nearest_in_orbit(
     the patch is symmetric. The result has no gradient.
     """
     index = torch.arange(flat.shape[1], device=flat.device)[:, None]
-    table = index.mT.expand(len(index), -1) if candidates is None else candidates  # (n, w)
+    table = index.mT.expand(index.shape[0], -1) if candidates is None else candidates  # (n, w)
     fixed = flat.flatten(2)  # (b, n, c * s)
-    best = torch.full((len(flat), *table.shape), math.inf, dtype=flat.dtype, device=flat.device)
+    best = torch.full((flat.shape[0], *table.shape), math.inf, dtype=flat.dtype, device=flat.device)
     elements = torch.zeros_like(best, dtype=torch.long)
     for element, operator in enumerate(operators):
         moved = (flat @ operator.mT).flatten(2)  # (b, n, c * s)
@@ -169,7 +170,7 @@ def refine_poses(flat: Tensor, group: FiniteGroup, operators: Tensor, nearest: T
     if rotations < 3:
         return poses
     orbit = torch.einsum("bncs,ats->bnact", flat, operators).flatten(3)  # (b, n, order, c * s)
-    batch = torch.arange(len(flat), device=flat.device)[:, None, None]
+    batch = torch.arange(flat.shape[0], device=flat.device)[:, None, None]
 
     def squared_distance(element: Tensor) -> Tensor:
         return (orbit[batch, nearest, element] - flat.flatten(2)[:, :, None]).square().sum(-1)  # (b, n, k)
@@ -232,7 +233,7 @@ def _adjacent_rotations(group: FiniteGroup) -> tuple[Tensor, Tensor, int]:
 
 def _gather_patches(patches: Tensor, index: Tensor) -> Tensor:
     """patches (b, n, ...), index (b, n, k) -> (b, n, k, ...)"""
-    return patches[torch.arange(len(patches), device=patches.device)[:, None, None], index]
+    return patches[torch.arange(patches.shape[0], device=patches.device)[:, None, None], index]
 
 
 def _dot_products(fixed: Tensor, moving: Tensor) -> Tensor:
