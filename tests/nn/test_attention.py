@@ -160,7 +160,7 @@ def test_local_and_global_algorithms_give_the_same_result(window, kind, generato
     terms, bias = drawn_terms(generator, window, kind)
     results, gradients = [], []
     for is_local in (True, False):
-        monkeypatch.setattr(window_sums.Place, "is_local", is_local)
+        monkeypatch.setattr(window_sums.RowBlock, "is_local", is_local)
         results.append(plain(kind, terms, bias))
         gradients.append(torch.autograd.grad(results[-1].square().sum(), [*terms, bias]))
     torch.testing.assert_close(*results)

@@ -22,7 +22,7 @@ from absent_gpu import (
 from unpose.nn import group_attention, implementation
 from unpose.nn.functional.group_attention import joint_table, projected_attention
 from unpose.nn.ops.pointwise import pointwise
-from unpose.nn.ops.reference.attention import unprojected
+from unpose.nn.ops.reference.attention import split_projected
 
 # batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special. "heads" are those
 # of the table, "element" its channels in a second part, "pixels" those of a program; "scratch", "programs" and "block"
@@ -228,7 +228,7 @@ def split_errors(kernels, case, device="cpu"):
     tensors, gradient, found = split_results(kernels, case, device)
     dropping, is_packed = (case.get("dropout", 0.0), case.get("seed", 0)), "dtype" in case and case["shape"][0] > 1
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
-    wanted, wanted_sum = direct(*unprojected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=is_packed)
+    wanted, wanted_sum = direct(*split_projected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=is_packed)
     slopes = torch.autograd.grad(wanted, exact, gradient.double())
     return compared(SPLIT_NAMES, found, (wanted, wanted_sum, *slopes), gradient)
 
@@ -435,7 +435,7 @@ def projection_errors():
     slopes = torch.autograd.grad(out, given, pull)
     exact = [tensor.detach().double().requires_grad_() for tensor in given]
     projected = torch.einsum("oc,bcghw->boghw", exact[1], exact[0]) + exact[2].view(-1, 1, 1, 1)
-    maps = unprojected(projected.unflatten(1, (3, heads, -1)))
+    maps = split_projected(projected.unflatten(1, (3, heads, -1)))
     wanted = direct(*maps, joint_table(*exact[3:]), None)[0]
     exact_slopes = torch.autograd.grad(wanted, exact, pull.double())
     return compared(("out", *names), (out.detach(), *slopes), (wanted, *exact_slopes), pull)[0]

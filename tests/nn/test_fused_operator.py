@@ -11,7 +11,7 @@ import torch
 from unpose.nn import GroupSelfAttention, estimate_memory, group_attention, implementation
 from unpose.nn.functional.group_attention import projected_attention
 from unpose.nn.ops.attention import _attention, _attention_backward, _projected, projected_backward
-from unpose.nn.ops.reference.attention import unprojected
+from unpose.nn.ops.reference.attention import split_projected
 
 
 def layer_and_maps(generator, dropout=0.0):
@@ -77,7 +77,7 @@ def test_a_projected_tensor_gives_the_bytes_of_three_tensors(kind, keys, bias, d
 
     with implementation(kind):
         found = results(lambda: projected_attention(projected, position, bias=extra, dropout=dropout))
-        wanted = results(lambda: group_attention(*unprojected(projected), position, bias=extra, dropout=dropout))
+        wanted = results(lambda: group_attention(*split_projected(projected), position, bias=extra, dropout=dropout))
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 

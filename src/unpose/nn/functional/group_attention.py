@@ -29,7 +29,7 @@ from torch import Tensor
 from unpose.nn.functional.checks import check_dropout, check_window
 from unpose.nn.ops.attention import attend_fused, attend_projected
 from unpose.nn.ops.dispatch import use_kernels
-from unpose.nn.ops.reference.attention import attend, attend_double, unprojected
+from unpose.nn.ops.reference.attention import attend, attend_double, split_projected
 
 
 def group_attention(
@@ -154,7 +154,7 @@ def projected_attention(
     torch.Size([2, 1, 4, 5, 7, 6])
     """
     check_dropout(dropout)
-    query_key_value = unprojected(projected)
+    query_key_value = split_projected(projected)
     if element is not None:
         _, _, heads, channels, keys, height, width = projected.shape
         _check_table((keys, keys), heads, channels, (height, width), position, element)

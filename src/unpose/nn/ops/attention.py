@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.dispatch import first_derivatives_only, kernels
-from unpose.nn.ops.reference.attention import unprojected
+from unpose.nn.ops.reference.attention import split_projected
 
 
 def attend_fused(
@@ -162,7 +162,7 @@ def _projected_shapes(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    return _attention_shapes(*unprojected(projected), position, bias, seed, dropout)
+    return _attention_shapes(*split_projected(projected), position, bias, seed, dropout)
 
 
 @_projected_backward.register_fake

@@ -30,7 +30,7 @@ from unpose.nn.ops.cpu.layout import HUGE, Layout, flat_view, make_layout
 from unpose.nn.ops.cpu.microkernels import QUERY_BLOCK
 from unpose.nn.ops.cpu.passes import LOG2_E, backward_row_blocks, forward_row_blocks
 from unpose.nn.ops.cpu.simd import OUTPUT_BLOCK, SIMD_LANES
-from unpose.nn.ops.reference.attention import unprojected
+from unpose.nn.ops.reference.attention import split_projected
 
 _PARTS = 8  # partial sums of the table gradients of each head
 
@@ -73,7 +73,7 @@ def forward_projected(
     With an element table (heads or 1, outputs, keys, e), the position table has one key axis entry for all keys and
     d - e channels; the last e channels of a query go with the element table.
     """
-    return _attend(unprojected(projected), position, element, bias, dropout, seed)
+    return _attend(split_projected(projected), position, element, bias, dropout, seed)
 
 
 def _attend(
@@ -138,7 +138,7 @@ def backward_projected(
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Gradients of projected, position, element and bias, from the results of :func:`forward_projected`."""
-    inputs = unprojected(projected)
+    inputs = split_projected(projected)
     grad = torch.zeros(projected.shape, dtype=_compute_dtype(projected))
     grad_tables = _backward([grad] * 3, grad_out, inputs, position, element, bias, out, logsumexp, dropout, seed)
     return grad.to(projected.dtype), *grad_tables

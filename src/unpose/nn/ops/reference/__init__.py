@@ -1,1 +1,1 @@
-"""TODO."""
+"""The operators in plain PyTorch operations: any device, derivatives of any order, the reference in tests."""
