@@ -151,4 +151,5 @@ def _halve(maps: Tensor, axis: int, kind: str) -> Tensor:
         return members[0].maximum(members[1]).maximum(members[2])
     weights = [first >= 0, middle >= 0, (last < side) * odd]
     weights = [weight.to(maps.dtype).view(-1, *[1] * (-1 - axis)) for weight in weights]
-    return sum(weight * member for weight, member in zip(weights, members, strict=True)) / sum(weights)
+    weighted = [weight * member for weight, member in zip(weights, members, strict=True)]
+    return (weighted[0] + weighted[1] + weighted[2]) / (weights[0] + weights[1] + weights[2])
