@@ -1,18 +1,18 @@
-"""What a training step of the rotated-MNIST attention network costs: fused, plain and written out.
+"""Measure a training step of the rotated-MNIST attention network: fused kernels, plain PyTorch, and all scores stored.
 
     python benchmarks/attention.py [--rounds 5] [--out attention.json]
     python benchmarks/attention.py --device cuda
 
 The published network (20 channels, 9 heads of 10, windows of 5, images of 28): forward, cross-entropy, backward and a
-step of Adam, with the paper's dropout of weights and of values. `direct` writes out the paper's double sum over the
-group with every score in memory (the layer of group_attention_memory.py). `plain` is the library's version in PyTorch's
-own operations, `fused` its compiled loops.
+step of Adam, with the paper's dropout of weights and of values. `direct` computes the paper's double sum over the group
+with every score in memory (the layer of group_attention_memory.py). `plain` is the library in PyTorch operations,
+`fused` in compiled kernels.
 
-Every figure is from a process of its own. On the CPU: 4 rotations, batch 8, two threads, with seconds of the clock and
-of the processor, and the growth of the resident set. Then one layer beside its bounds, counted operations at the rate
-of a matrix product and bytes of maps at the rate of a copy, both measured here; and an image of 256 x 256 pixels with 8
-rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds, where a
-layer is played back as a CUDA graph; `recorded` is the fused step in mixed precision, played back, which is how
+Every figure is measured in its own process. On the CPU: 4 rotations, batch 8, two threads, with wall-clock and CPU
+seconds and the growth of the resident set. Then one layer beside two bounds, the counted operations at the rate of a
+matrix product and the bytes of the maps at the rate of a copy, both measured here; and an image of 256 x 256 pixels
+with 8 rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds, where
+a layer is replayed as a CUDA graph; `captured` is the fused step in mixed precision, replayed, which is how
 `unpose.train` runs it.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from group_attention_memory import CHANNELS, EACH, HEADS, WINDOW, DirectLayer
+from group_attention_memory import CHANNELS, HEAD_CHANNELS, HEADS, WINDOW, DirectLayer
 from unpose.groups import parse
 from unpose.nn import (
     GroupSelfAttention,
@@ -37,21 +37,21 @@ from unpose.nn import (
     implementation,
 )
 from unpose.nn.functional.group_attention import projected_attention
-from unpose.train.replay import record
+from unpose.train.cuda_graph import capture
 
 SIZE = 28
 
 
-def written_out(network, group):
-    """The network with its attention layers replaced by ones that write all scores down."""
+def with_direct_layers(network, group):
+    """Replace the attention layers of a network by ones that store all scores."""
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, LiftingSelfAttention):
                 setattr(parent, name, DirectLayer(child))
             elif isinstance(child, GroupSelfAttention):
                 options = {"window": WINDOW, "attention_dropout": child.attention_dropout, "mode": "paper"}
-                layer = GroupSelfAttention(group, CHANNELS, CHANNELS, heads=HEADS, head_channels=EACH, **options)
-                setattr(parent, name, DirectLayer(layer))
+                options |= {"heads": HEADS, "head_channels": HEAD_CHANNELS}
+                setattr(parent, name, DirectLayer(GroupSelfAttention(group, CHANNELS, CHANNELS, **options)))
     return network
 
 
@@ -59,7 +59,7 @@ def make(method, group, size, device):
     torch.manual_seed(0)
     network = gsa_net(group, 1, 10, size)
     if method == "direct":
-        network = written_out(network, group)
+        network = with_direct_layers(network, group)
     return network.to(device).train()
 
 
@@ -69,7 +69,7 @@ class Step:
     def __init__(self, network, batch, size, device, mixed=False):
         generator = torch.Generator().manual_seed(1)
         self.network, self.device, self.mixed = network, device, mixed
-        # What a CUDA graph can hold; the CPU has no such choice.
+        # Options that a CUDA graph can capture; the CPU does not have them.
         options = {"lr": torch.tensor(1e-3), "fused": True, "capturable": True} if device == "cuda" else {"lr": 1e-3}
         self.optimizer = torch.optim.Adam(network.parameters(), **options)
         self.images = torch.rand(batch, 1, size, size, generator=generator).to(device)
@@ -87,13 +87,13 @@ class Step:
             self.network(self.images)
 
     def changing(self):
-        """Every tensor that a step writes to."""
+        """Return every tensor that a step writes to."""
         moments = (value for state in self.optimizer.state.values() for value in state.values())
         return [*self.network.parameters(), *moments]
 
 
-def peak_begins():
-    """Bytes resident now, from where the peak is counted; where the peak cannot be set back, the peak so far."""
+def reset_peak():
+    """Reset the peak of the resident set and return it in bytes; where it cannot be reset, return the peak so far."""
     refs = Path("/proc/self/clear_refs")
     if not refs.exists():
         return peak()
@@ -109,7 +109,7 @@ def peak():
 
 
 def measure(work, rounds):
-    """Median seconds of the clock and of the processor."""
+    """Return median wall-clock and CPU seconds."""
     clock, processor = [], []
     for _ in range(rounds):
         start = time.perf_counter(), time.process_time()
@@ -124,40 +124,41 @@ def measure(work, rounds):
 
 
 def on_cpu(method, group, batch, size, rounds, forward_only):
-    """One figure, in this process."""
+    """Measure one figure in this process."""
     torch.set_num_threads(2)
     network = make(method, group, size, "cpu")
     with implementation("auto" if method == "direct" else method):
-        Step(network, 1, SIZE, "cpu")()  # what a process needs once: code, buffers of the libraries
-        before = peak_begins()
+        Step(network, 1, SIZE, "cpu")()  # what a process needs once: compiled code, buffers of the libraries
+        before = reset_peak()
         step = Step(network, batch, size, "cpu")
         answer = measure(step.forward if forward_only else step, rounds)
     return {**answer, "bytes": peak() - before}
 
 
 def child(*arguments):
-    """The figure of a process of its own: the name of a function here, and what it is given."""
+    """Measure a figure in a process of its own, given the name of a function here and its arguments."""
     command = [sys.executable, __file__, "--only", json.dumps(arguments)]
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(answer.stdout)
 
 
 def counts(order, keys, size, batch, itemsize=4):
-    """Multiplications with addition, and bytes, that one layer cannot do without: forward and backward.
+    """Count the multiply-adds and bytes that one layer needs at least, forward and backward.
 
-    Forward a score takes 2 d for content and place and d for its value; backward the scores again, d for the gradient
-    of the weight, 2 d for the query, d each for key, value and table. Maps are read or written once in each pass.
+    Forward, a score takes 2 d for content and position and d for its value; backward, the scores again, d for the
+    gradient of the weight, 2 d for the query, and d each for key, value and table. Maps are read or written once in
+    each pass.
     """
     scores = batch * HEADS * order * keys * size**2 * WINDOW**2
-    maps = itemsize * batch * HEADS * size**2 * EACH
+    maps = itemsize * batch * HEADS * size**2 * HEAD_CHANNELS
     queries = order if keys > 1 else 1
-    forward = {"operations": scores * 3 * EACH, "bytes": maps * (queries + 2 * keys + order)}
-    backward = {"operations": scores * 8 * EACH, "bytes": maps * (2 * queries + 4 * keys + 2 * order)}
+    forward = {"operations": scores * 3 * HEAD_CHANNELS, "bytes": maps * (queries + 2 * keys + order)}
+    backward = {"operations": scores * 8 * HEAD_CHANNELS, "bytes": maps * (2 * queries + 4 * keys + 2 * order)}
     return {"forward": forward, "backward": backward}
 
 
 def rates(device):
-    """What this machine does at best: multiplications with addition in a matrix product, bytes of a copy, a second."""
+    """Measure the peak rates of this machine per second: multiply-adds of a matrix product, bytes of a copy."""
     size, number = (4096, 2**28) if device == "cuda" else (1024, 2**25)
     matrix = torch.rand(size, size, device=device)
     source = torch.rand(number, device=device)
@@ -168,8 +169,8 @@ def rates(device):
     )
 
 
-def played(work, device):
-    """On a GPU, the function's launches as a CUDA graph: Python takes longer to launch than these to run."""
+def replayed(work, device):
+    """Capture the launches of a function as a CUDA graph on a GPU: Python needs longer to launch them than they run."""
     if device != "cuda":
         return work
     side = torch.cuda.Stream()
@@ -199,29 +200,29 @@ def synchronise(device):
         torch.cuda.synchronize()
 
 
-def one_layer(group, batch, device, kind=torch.float32):
-    """Seconds of the core of one layer of the first stage, fused, beside the two bounds."""
+def one_layer(group, batch, device, dtype=torch.float32):
+    """Measure fused attention of one layer of the first stage beside the two bounds."""
     order = parse(group).order
-    generator, apart = torch.Generator().manual_seed(2), EACH // 3  # channels of x, of y, and the rest of the elements
+    generator, x_channels = torch.Generator().manual_seed(2), HEAD_CHANNELS // 3  # y has as many, the elements the rest
     shapes = (
-        (batch, 3, HEADS, EACH, order, SIZE, SIZE),
-        (1, order, 1, WINDOW, WINDOW, 2 * apart),
-        (1, order, order, EACH - 2 * apart),
+        (batch, 3, HEADS, HEAD_CHANNELS, order, SIZE, SIZE),
+        (1, order, 1, WINDOW, WINDOW, 2 * x_channels),
+        (1, order, order, HEAD_CHANNELS - 2 * x_channels),
     )
-    given = [torch.randn(shape, generator=generator).to(device, kind).requires_grad_() for shape in shapes]
-    slope = torch.randn(batch, HEADS, EACH, order, SIZE, SIZE, generator=generator).to(device, kind)
-    slope = slope.permute(0, 1, 3, 4, 5, 2)
+    given = [torch.randn(shape, generator=generator).to(device, dtype).requires_grad_() for shape in shapes]
+    gradient = torch.randn(batch, HEADS, HEAD_CHANNELS, order, SIZE, SIZE, generator=generator).to(device, dtype)
+    gradient = gradient.permute(0, 1, 3, 4, 5, 2)
 
     def attend():
         return projected_attention(given[0], given[1], element=given[2])
 
     with implementation("fused"):
-        forward = best_seconds(played(attend, device), device)
-        both = best_seconds(played(lambda: torch.autograd.grad(attend(), given, slope), device), device)
-    arithmetic, bandwidth = rates(device)  # of float32: half precision could do more in both
+        forward = best_seconds(replayed(attend, device), device)
+        both = best_seconds(replayed(lambda: torch.autograd.grad(attend(), given, gradient), device), device)
+    arithmetic, bandwidth = rates(device)  # in float32; half precision could be faster in both
     rows = {}
     for name, seconds in (("forward", forward), ("backward", both - forward)):
-        needed = counts(order, order, SIZE, batch, kind.itemsize)[name]
+        needed = counts(order, order, SIZE, batch, dtype.itemsize)[name]
         rows[name] = {
             "seconds": seconds,
             "arithmetic_bound": needed["operations"] / arithmetic,
@@ -230,7 +231,7 @@ def one_layer(group, batch, device, kind=torch.float32):
         bound = max(rows[name]["arithmetic_bound"], rows[name]["bandwidth_bound"])
         by_arithmetic, by_bandwidth = (1e3 * rows[name][which] for which in ("arithmetic_bound", "bandwidth_bound"))
         print(
-            f"one layer, {group}, {kind}, batch {batch}, {name:8}: {1e3 * seconds:8.2f} ms; at the rate of a matrix "
+            f"one layer, {group}, {dtype}, batch {batch}, {name:8}: {1e3 * seconds:8.2f} ms; at the rate of a matrix "
             f"product {by_arithmetic:.2f} ms, of a copy {by_bandwidth:.2f} ms: {bound / seconds:.0%} of the bound",
             flush=True,
         )
@@ -253,23 +254,24 @@ def compare_on_cpu(rounds):
         report(f"c4, batch 8, {method}", results[method], results["direct"] if method != "direct" else None)
     torch.set_num_threads(2)
     results["one layer"] = one_layer("c4", 8, "cpu")
-    for kind, forward_only in (("forward", True), ("training step", False)):
-        results[f"256 pixels, {kind}"] = child("on_cpu", "fused", "c8", 1, 256, 1, forward_only)
-        report(f"c8, 256 x 256, {kind}", results[f"256 pixels, {kind}"])
-    maps, table = torch.empty(1, HEADS, 8, 256, 256, EACH, device="meta"), torch.empty(1, 8, 8, 5, 5, 10, device="meta")
-    print(f"  one layer of it by estimate_memory: {estimate_memory(maps, maps, maps, table) / 2**20:.0f} MiB")
+    for name, forward_only in (("forward", True), ("training step", False)):
+        results[f"256 pixels, {name}"] = child("on_cpu", "fused", "c8", 1, 256, 1, forward_only)
+        report(f"c8, 256 x 256, {name}", results[f"256 pixels, {name}"])
+    maps = torch.empty(1, HEADS, 8, 256, 256, HEAD_CHANNELS, device="meta")
+    table = torch.empty(1, 8, 8, WINDOW, WINDOW, HEAD_CHANNELS, device="meta")
+    print(f"  one layer of it, by estimate_memory: {estimate_memory(maps, maps, maps, table) / 2**20:.0f} MiB")
     return results
 
 
 def on_cuda(method, group, batch, steps):
-    """Images a second over a run of steps, and the most memory; None where there is not enough of it."""
+    """Measure images per second over some steps, and peak memory; None if it runs out of memory."""
     try:
-        recorded = method == "recorded"
-        step = Step(make(method, group, SIZE, "cuda"), batch, SIZE, "cuda", mixed=recorded)
-        with implementation({"direct": "auto", "recorded": "fused"}.get(method, method)):
+        captured = method == "captured"
+        step = Step(make(method, group, SIZE, "cuda"), batch, SIZE, "cuda", mixed=captured)
+        with implementation({"direct": "auto", "captured": "fused"}.get(method, method)):
             work = step
-            if recorded:
-                graph = record(step, step.changing, torch.device("cuda", 0))
+            if captured:
+                graph = capture(step, step.changing, torch.device("cuda", 0))
                 work = graph.replay
             for _ in range(3):
                 work()
@@ -287,8 +289,8 @@ def on_cuda(method, group, batch, steps):
 def compare_on_cuda(rounds):
     results = {}
     for group in ("c4", "c8", "c12"):
-        for method in ("direct", "plain", "fused", "recorded"):
-            # What writes all scores down may fit only in smaller batches.
+        for method in ("direct", "plain", "fused", "captured"):
+            # The layer that stores all scores may fit only with smaller batches.
             for batch in (64, 8, 1) if method == "direct" else (64,):
                 name = f"{group}, batch {batch}, {method}"
                 steps = rounds if method == "direct" else 10 * rounds
@@ -299,8 +301,8 @@ def compare_on_cuda(rounds):
                 memory = answer["bytes"] / 2**30
                 print(f"{name:24} {answer['images_per_second']:8.0f} images/s  {memory:6.2f} GiB", flush=True)
                 break
-        for kind in (torch.float32, torch.bfloat16):
-            results[f"{group}, one layer, {kind}"] = one_layer(group, 64, "cuda", kind)
+        for dtype in (torch.float32, torch.bfloat16):
+            results[f"{group}, one layer, {dtype}"] = one_layer(group, 64, "cuda", dtype)
     return results
 
 

@@ -1,16 +1,17 @@
-"""What one group self-attention layer costs to train in plain PyTorch, beside the direct way.
+"""Measure what one group self-attention layer costs to train in plain PyTorch, compared with the direct computation.
 
     python benchmarks/group_attention_memory.py [--groups c4 c8 d4] [--sizes 8 16 32] [--batches 1 4 16] [--rounds 3]
 
 One layer of the rotated-MNIST network (20 channels, 9 heads of 10, windows of 5), forward and backward, one thread. The
-direct way writes out the paper's double sum over the group, |H|^3 scores for each pixel and neighbour, with neighbours
-copied beside each query; it is written here and shares nothing with the library but the encoding. `paper` is the
-library's version of the same double sum, `relative` its default with |H|^2 pairs; both are shown as parts of the direct
-way. `lifting` is the lifting layer beside its own direct way, |H| scores.
+direct computation stores the scores of the paper's double sum over the group, |H|^3 for each pixel and neighbour, and
+copies the neighbours of each query; it is written here and shares only the encoding with the library. `paper` is the
+library's version of the same double sum, `relative` its default with |H|^2 pairs; both are given as fractions of the
+direct computation. `lifting` is the lifting layer compared with its own direct computation, |H| scores.
 
-Memory is the most bytes of tensors alive at once in a step, counted by storage after each operation of PyTorch: exact
-where the resident set is mostly the allocator's, blind to scratch inside one operation. Times are CPU seconds, the best
-of the rounds, with the methods in turn. Rows whose direct way would need more than --most bytes are left out and named.
+Memory is the peak of the bytes of all tensors alive during a step, counted by storage after each PyTorch operation: the
+resident set would mostly show the allocator, but scratch memory inside an operation is not seen. Times are CPU seconds,
+the best of the rounds, with the methods interleaved. Rows whose direct computation would need more than --most bytes
+are left out and named.
 """
 
 import argparse
@@ -28,12 +29,12 @@ from torch.utils._pytree import tree_leaves
 from unpose.groups import parse
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, implementation, position_table
 
-CHANNELS, HEADS, EACH, WINDOW = 20, 9, 10, 5
+CHANNELS, HEADS, HEAD_CHANNELS, WINDOW = 20, 9, 10, 5
 PAIRS = {"paper": "direct", "relative": "direct", "lifting": "direct lifting"}
 
 
 class DirectLayer(torch.nn.Module):
-    """The double sum of equation 16, or the sum of equation 14, every score written down."""
+    """The double sum of equation 16, or the sum of equation 14, with every score stored."""
 
     def __init__(self, layer):
         super().__init__()
@@ -42,14 +43,14 @@ class DirectLayer(torch.nn.Module):
     def forward(self, maps):
         layer = self.layer
         maps = maps if maps.ndim == 5 else maps[:, :, None]
-        projected = layer.project(maps.movedim(1, -1)).unflatten(-1, (3, HEADS, EACH))
+        projected = layer.project(maps.movedim(1, -1)).unflatten(-1, (3, HEADS, HEAD_CHANNELS))
         query, key, value = projected.permute(4, 0, 5, 1, 2, 3, 6).unbind(0)  # (b, n, g, h, w, d)
         table = position_table(layer.encoding, layer.inverses, layer.relations, (WINDOW, WINDOW))[0]
         table = table if table.ndim == 6 else table[:, None]  # (o, q, k, y, x, d)
         near_key, near_value = self._unfold(key), self._unfold(value)  # (b, n, g, d, y, x, h, w)
         content = torch.einsum("bnqhwd,bnkdyxhw->bnqhwkyx", query, near_key)
         placed = torch.einsum("bnqhwd,oqkyxd->bnoqhwkyx", query, table)
-        scores = (content[:, :, None] + placed) / math.sqrt(EACH)
+        scores = (content[:, :, None] + placed) / math.sqrt(HEAD_CHANNELS)
         inside = self._unfold(torch.ones_like(key[:1, :1, :1, ..., :1]))[0, 0, 0, 0].permute(2, 3, 0, 1)
         scores = scores.masked_fill((inside == 0)[:, :, None], -math.inf)
         weights = scores.flatten(-3).softmax(-1).view_as(scores)
@@ -66,7 +67,7 @@ class DirectLayer(torch.nn.Module):
 
 
 class BytesAlive(TorchDispatchMode):
-    """Counts the storages that operations make, for as long as anything holds them; ``peak`` is the most at once."""
+    """Counts the bytes of the storages that operations create while they are alive; ``peak`` is the maximum."""
 
     def __init__(self):
         super().__init__()
@@ -93,9 +94,9 @@ class BytesAlive(TorchDispatchMode):
 
 
 def make(method, group):
-    """A layer, or the direct way with the same weights."""
+    """Make a layer, or the direct computation with the same weights."""
     torch.manual_seed(0)
-    options = {"heads": HEADS, "head_channels": EACH, "window": WINDOW}
+    options = {"heads": HEADS, "head_channels": HEAD_CHANNELS, "window": WINDOW}
     if "lifting" in method:
         layer = LiftingSelfAttention(group, CHANNELS, CHANNELS, **options)
     else:
@@ -118,7 +119,7 @@ def step(layer, maps):
 
 
 def peak_bytes(method, group, size, batch):
-    """The most bytes of tensors alive during a training step, above its weights and inputs."""
+    """Return the peak bytes of tensors alive during a training step, besides its weights and inputs."""
     layer, maps = make(method, group), inputs(method, group, size, batch)
     with BytesAlive() as counter:
         step(layer, maps)
@@ -126,7 +127,7 @@ def peak_bytes(method, group, size, batch):
 
 
 def best_seconds(methods, group, size, batch, rounds):
-    """CPU seconds of a training step, for each method the best of the rounds."""
+    """Return CPU seconds of a training step, for each method the best of the rounds."""
     jobs = {method: (make(method, group), inputs(method, group, size, batch)) for method in methods}
     best = dict.fromkeys(methods, math.inf)
     for _ in range(rounds + 1):  # the first round warms up and is seldom the best
@@ -138,7 +139,7 @@ def best_seconds(methods, group, size, batch, rounds):
 
 
 def direct_bytes(group, size, batch):
-    """About what the direct way holds: six tensors of its scores."""
+    """Estimate the memory of the direct computation: six tensors of its scores."""
     return 6 * 4 * batch * HEADS * size**2 * parse(group).order ** 3 * WINDOW**2
 
 
@@ -148,7 +149,7 @@ def main():
     parser.add_argument("--sizes", nargs="+", type=int, default=[8, 16, 32])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--most", type=float, default=4e9, help="bytes that the direct way may need")
+    parser.add_argument("--most", type=float, default=4e9, help="bytes that the direct computation may need")
     parser.add_argument("--out", default="group_attention_memory.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -158,7 +159,9 @@ def main():
     for group, size, batch in product(options.groups, options.sizes, options.batches):
         start = f"{group:5} {size:5} {batch:6}"
         if direct_bytes(group, size, batch) > options.most:
-            print(f"{start}   left out: the direct way would need {direct_bytes(group, size, batch) / 1e9:.0f} GB")
+            print(
+                f"{start}   left out: the direct computation would need {direct_bytes(group, size, batch) / 1e9:.0f} GB"
+            )
             continue
         methods = sorted({*PAIRS, *PAIRS.values()})
         seconds = best_seconds(methods, group, size, batch, options.rounds)

@@ -228,7 +228,9 @@ def split_errors(kernels, case, device="cpu"):
     tensors, gradient, found = split_results(kernels, case, device)
     dropping, is_packed = (case.get("dropout", 0.0), case.get("seed", 0)), "dtype" in case and case["shape"][0] > 1
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
-    wanted, wanted_sum = direct(*split_projected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=is_packed)
+    wanted, wanted_sum = direct(
+        *split_projected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=is_packed
+    )
     slopes = torch.autograd.grad(wanted, exact, gradient.double())
     return compared(SPLIT_NAMES, found, (wanted, wanted_sum, *slopes), gradient)
 

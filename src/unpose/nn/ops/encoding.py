@@ -17,9 +17,9 @@ def use_separable_table(weights: Sequence[Tensor], inverses: Tensor, relations: 
     """Return whether :func:`separable_table` takes these weights; never under ``implementation("plain")``."""
     relative_elements, channels = weights[12].shape if len(weights) > 12 else (1, 0)
     widest = max(len(weights[4]), len(weights[10]), channels)
-    is_alike = relations.ndim == 2 and inverses.device == weights[0].device
-    sizes = {"channels": widest, "vector_entries": relative_elements * widest}
-    return is_alike and use_kernels("separable_table", *weights, **sizes)
+    is_possible = relations.ndim == 2 and inverses.device == weights[0].device
+    entries = relative_elements * widest
+    return is_possible and use_kernels("separable_table", *weights, channels=widest, vector_entries=entries)
 
 
 def separable_table(
