@@ -11,7 +11,7 @@ from unpose.cli.shared.inputs import ModelFile, load_model, pick_device
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
-from unpose.runs import csv_text, pose_parts, read_run
+from unpose.runs import csv_text, fits_cluster, membership, pose_parts, read_run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from unpose.data import ImageSet
 
 _RUN_COLUMNS = (
-    "path", "frame", "cluster", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance", "second",
-    "second_distance",
+    "path", "frame", "cluster", "confidence", "fits", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance",
+    "second", "second_distance",
 )  # fmt: skip
 
 
@@ -55,10 +55,16 @@ def command(
     The command writes a table with one row for each image, to stdout or to a file.
 
     RUN is a folder that `unpose cluster` wrote. Every image is aligned to every mean, over all poses, and assigned to
-    the nearest. The table gives the cluster, the rotation angle, shift (in pixels of the run's canvas) and scale,
-    whether the image is mirrored, and the distances from the nearest and the second nearest mean. These are the
-    distances of the pose search, which ignore light if the run did; the distance in the run's labels.csv is the RMS
-    difference of pixels.
+    the nearest. The run itself groups images by their neighbours instead, so its own images may get another cluster
+    here: of small digits, 83 % got the same.
+
+    The table gives the cluster; the confidence, which is the membership of fuzzy c-means, 1 / sum (d_nearest / d)^4
+    over the distances d from all means; and whether the image fits: "no" if it is farther from the mean than 99 % of
+    the cluster's own members are from the mean of the others, so it may be of a kind that the run has not seen. "fits"
+    is empty for clusters of fewer than five different images. Then follow the rotation angle, shift (in pixels of the
+    run's canvas) and scale, whether the image is mirrored, and the distances from the nearest and the second nearest
+    mean. These are the distances of the pose search, which ignore light if the run did; the distance in the run's
+    labels.csv is the RMS difference of pixels.
 
     With --model there is no RUN, and the table gives the class of each image and the probability of every class. Images
     are scaled to the size of the network's training images: their aspect ratio is kept, and the rest is filled with
@@ -98,25 +104,39 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
             canvas = np.stack([onto_canvas(image, results.shape) for image in images.images])
             model = results.model.set_params(device=torch_device)
             distances, poses = model.place(canvas, progress=report)
+        labels = np.where(np.isfinite(distances).any(1), distances.argmin(1), -1)
+        fits = fits_cluster(results, canvas, labels, poses[np.arange(len(labels)), labels])
     except ValueError as error:
         raise UserError(str(error)) from error
-    rows = [_cluster_row(*each) for each in zip(images.names, images.frames, distances, poses, strict=True)]
+    rows = [
+        _cluster_row(*each)
+        for each in zip(images.names, images.frames, distances, poses, membership(distances), fits, strict=True)
+    ]
     if as_json:
         not_read = [{"path": name, "reason": reason} for name, reason in images.rejected]
         text = json.dumps({"images": rows, "not_read": not_read}, indent=2) + "\n"
     else:
         text = csv_text(_RUN_COLUMNS, rows)
     write_table(text, out, len(rows), images.rejected)
+    if foreign := fits.count(False):
+        click.echo(
+            f"note: {foreign:,} of {len(fits):,} images fit no cluster of the run and may be of another kind; see the "
+            "column fits",
+            err=True,
+        )
 
 
-def _cluster_row(name: str, frame: Any, distances: "NDArray", poses: "NDArray") -> dict[str, Any]:
+def _cluster_row(
+    name: str, frame: Any, distances: "NDArray", poses: "NDArray", confidence: float, fits: bool | None
+) -> dict[str, Any]:
     """The nearest mean, the pose onto it, and the second nearest mean; cluster -1 for a constant image.
 
     ``distances`` (k,) and ``poses`` (k, 3, 3) are those from the image to every mean.
     """
     import numpy as np
 
-    row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": -1}
+    row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": -1, "confidence": float(confidence)}
+    row["fits"] = fits
     order = np.argsort(distances, kind="stable")
     if np.isfinite(distances[order[0]]):
         row |= {"cluster": int(order[0])} | pose_parts(poses[order[0]]) | {"distance": float(distances[order[0]])}
