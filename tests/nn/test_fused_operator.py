@@ -10,7 +10,7 @@ import torch
 
 from unpose.nn import GroupSelfAttention, estimate_memory, group_attention, implementation
 from unpose.nn.functional.group_attention import projected_attention
-from unpose.nn.ops.attention import _attention, _attention_backward, _projected, projected_backward
+from unpose.nn.ops.attention import _attention, _attention_backward, _projected, _projected_backward
 from unpose.nn.ops.reference.attention import split_projected
 
 
@@ -59,7 +59,7 @@ def test_the_projected_operator_passes_the_checks_of_torch(bias, generator):
     projected = torch.randn(2, 3, 3, 4, 2, 5, 7, generator=generator, requires_grad=True)
     position = torch.randn(1, 2, 2, 3, 5, 4, generator=generator, requires_grad=True)
     extra = torch.randn(1, 2, 2, 3, 5, generator=generator, requires_grad=True) if bias else None
-    check_operators(_projected, projected_backward, (projected, position, None, extra))
+    check_operators(_projected, _projected_backward, (projected, position, None, extra))
 
 
 @pytest.mark.parametrize("kind", ["fused", "plain"])
