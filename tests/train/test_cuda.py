@@ -165,7 +165,7 @@ def test_capture_leaves_everything_as_it_was(stopped, problem, full_recipe):
     number = torch.zeros((), dtype=torch.float64, device=CUDA)
 
     def work():
-        loop_module.learn(state, full_recipe(), Processes(), 8, images, labels, number)
+        loop_module.training_step(state, full_recipe(), Processes(), 8, images, labels, number)
 
     if stopped:
         first = capture(work, state.changing, CUDA)
