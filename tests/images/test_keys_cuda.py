@@ -9,10 +9,10 @@ from unpose.images import quarter_turn, sample, sample_with_gradient, source_poi
 
 # images, sets of points, channels, (height, width), (height, width) of the result
 CASES = {
-    "an image each": (3, 3, 2, (7, 5), (4, 6)),
-    "one image": (1, 4, 1, (6, 7), (3, 3)),
-    "one set of points": (4, 1, 3, (5, 5), (5, 5)),
-    "several programs": (2, 2, 1, (9, 8), (17, 19)),
+    "an image each": (2, 2, 2, (7, 5), (3, 5)),
+    "one image": (1, 2, 1, (6, 7), (3, 3)),
+    "one set of points": (2, 1, 1, (5, 5), (3, 5)),
+    "several programs": (1, 1, 1, (9, 8), (5, 7)),
 }
 DTYPES = ("float32", "float64")
 
@@ -52,7 +52,7 @@ def interpret():
     """Return the largest errors of values, with and without gradients, and of gradients; the exact case."""
     from unpose.images.kernels import keys_cuda
 
-    keys_cuda._BLOCK = 64
+    keys_cuda._BLOCK = 16
     found = {}
     for case in CASES:
         found[case] = {}
@@ -64,7 +64,7 @@ def interpret():
                 keys_cuda.sample(images, points, gradient=False)[0],
                 *keys_cuda.sample(images, points, gradient=True),
             )
-            found[case][dtype] = [float((a - b).abs().max()) for a, b in zip(results, wanted, strict=True)]
+            found[case][dtype] = [float((a - b).detach().abs().max()) for a, b in zip(results, wanted, strict=True)]
     images = torch.rand(2, 1, 7, 6, generator=torch.Generator().manual_seed(1))
     points = source_points(parse("c4").elements[1:2].float(), (6, 7)).flatten(1, 2)
     turned = keys_cuda.sample(images, points, gradient=False)[0].view(2, 1, 6, 7)

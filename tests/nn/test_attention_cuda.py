@@ -365,8 +365,9 @@ def test_other_types_are_refused(dtypes):
 def interpreted_errors(case):
     """Return the errors of a case in the interpreter, with the block sizes that the case asks for."""
     from unpose.nn.ops.cuda import attention as kernels
-    from unpose.nn.ops.cuda import position_tables
+    from unpose.nn.ops.cuda import position_tables, reduce
 
+    reduce._BLOCK_ROWS, reduce._BLOCK_COLUMNS = 4, 32
     kernels._BLOCK_PIXELS = case["pixels"]
     kernels._SCRATCH, kernels._PROGRAMS = (case.get("scratch", 2**25), 0), case.get("programs", 1)
     position_tables._BLOCK_PIXELS = case.get("block", 64)

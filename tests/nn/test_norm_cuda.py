@@ -305,7 +305,8 @@ def interpret():
     from unpose.nn.ops.cuda import reduce
 
     use_cuda_kernels_on_cpu()
-    norm_kernels._PROGRAMS, pointwise_kernels._PROGRAMS, reduce._BLOCK_ROWS = 3, 7, 4
+    norm_kernels._PROGRAMS, pointwise_kernels._PROGRAMS = 3, 7
+    reduce._BLOCK_ROWS, reduce._BLOCK_COLUMNS = 4, 256  # few programs: each takes the interpreter long
     checks = ("test_schema", "test_faketensor")
     maps, weight, gradient = draw((2, 5, 3, 7)), weights(5).detach(), draw((2, 3, 3, 7), "float16")
     torch.library.opcheck(_norm, (maps, weight, weight, True, 1e-5, torch.bfloat16), test_utils=checks)
