@@ -247,7 +247,7 @@ def test_constant_images_are_counted(black, some_black, tmp_path):
     assert "1 file ignored" in told["notes"][0]
     done = unpose("cluster", some_black, "-o", tmp_path / "run", "-k", 1)
     assert done.exit_code == 0, done.output
-    assert "4 images, 1 group, " in done.stdout
+    assert "4 images, 1 group." in done.stdout
     assert "2 images in no group: constant" in done.stdout
 
 

@@ -89,7 +89,7 @@ def accuracy(network: nn.Module, split: Split, *, angle: float = 0.0, batch_size
     >>> from unpose.data import load
     >>> from unpose.train import pretrained
     >>> split = load("digits").test
-    >>> 0 <= accuracy(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), split) <= 1
+    >>> 0 <= accuracy(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 10)), split) <= 1
     True
     """
     outputs = predict_logits(network, split.images, angle=angle, batch_size=batch_size)
@@ -113,7 +113,7 @@ def accuracy_by_angle(network: nn.Module, split: Split, angles: Sequence[float])
     Examples
     --------
     >>> from unpose.data import load
-    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(400, 10))
     >>> accuracy_by_angle(network, load("digits").test, [0.0, 1.5]).shape
     (2,)
     """
