@@ -56,6 +56,7 @@ def test_ties_go_to_the_smallest_pose(interpreted):
     assert not torch.tensor(interpreted["zeros"]).any()
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_kernel_compiles_for_a_gpu_that_is_not_present(tmp_path):
     assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == ["_kernel on tensor cores"]

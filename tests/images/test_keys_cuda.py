@@ -43,6 +43,7 @@ def test_the_interpreted_kernel_turns_by_quarters_exactly(interpreted):
     assert interpreted["quarter turn"]
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_kernel_compiles_for_a_gpu_that_is_not_present(tmp_path):
     assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == ["_kernel"] * 2

@@ -295,6 +295,7 @@ def test_gradients_of_any_magnitude_are_restored(interpreted):
     assert interpreted["scales"] == dict.fromkeys(map(str, MAGNITUDES), True)
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     # The interpreter accepts code that the compiler does not.

@@ -86,6 +86,7 @@ def test_the_interpreted_table_agrees_with_pytorch(name, interpreted):
     check(interpreted[name], CASES[name])
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     # The interpreter accepts code that the compiler does not.

@@ -129,6 +129,7 @@ def test_a_constant_position_is_finite(interpreted):
     assert interpreted["constant"] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     # The interpreter accepts code that the compiler does not.

@@ -81,6 +81,7 @@ with joined_processes(torch.device("cpu")) as processes:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_survived_by_restart_from_the_checkpoint(recipe, doubled, tmp_path):
     (tmp_path / "small.toml").write_text(recipe_toml(recipe))
     (tmp_path / "worker.py").write_text(WORKER)
