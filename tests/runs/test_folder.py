@@ -76,3 +76,20 @@ def test_the_fingerprint_sees_pixels_and_names(images):
     assert fingerprint(found) == fingerprint(replace(found))
     assert fingerprint(replace(found, images=found.images + 1)) != fingerprint(found)
     assert fingerprint(replace(found, names=found.names[::-1])) != fingerprint(found)
+
+
+def test_checkpoints_left_by_a_kill_in_the_last_instant_are_removed(folder, images, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with folder.begin("cluster", SETTINGS, images[1], force=False):
+        folder.store("search", {"x": np.arange(3)})
+        folder.write_config(SETTINGS, images[0], images[1], fingerprint(images[1]))
+        with monkeypatch.context() as patched:
+            patched.setattr("shutil.rmtree", killed)
+            with pytest.raises(KeyboardInterrupt):
+                folder.finish()
+    assert [path.name for path in folder.path.glob(".pieces*")] != []
+    with pytest.raises(RunError, match="holds a finished run"):
+        folder.check(images[0], force=False, resume=False)
+    assert list(folder.path.glob(".pieces*")) == []

@@ -94,6 +94,7 @@ class RunFolder:
             )
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; a run needs a folder of its own")
+        self.remove_leftovers()
         if resume and not self.is_unfinished:
             raise RunError(f"{self.path} holds no run to continue; leave out --resume to begin one")
         if self.path.is_dir():
@@ -182,7 +183,12 @@ class RunFolder:
         """Remove the checkpoints in one step, after all results are written."""
         removed = self.path / f"{_CHECKPOINTS}.{os.getpid()}.tmp"
         os.replace(self._checkpoints, removed)
-        shutil.rmtree(removed)
+        self.remove_leftovers()
+
+    def remove_leftovers(self) -> None:
+        """Remove checkpoints that a process renamed for removal in :meth:`finish`, and was killed before it removed."""
+        for removed in self.path.glob(f"{_CHECKPOINTS}.*.tmp"):
+            shutil.rmtree(removed, ignore_errors=True)  # another process may be removing them, too
 
     def _check_free(self, force: bool) -> None:
         """Protect a finished run unless forced, and always protect files that no run wrote."""

@@ -125,6 +125,7 @@ def finished_run(command: str, source: Path, folder: "RunFolder", settings: "Run
         return None
     images, settings = read_run_images(source, settings)
     folder.check_same(config, command, settings, images)
+    folder.remove_leftovers()
     click.echo(f"{folder.path} holds this run, already finished.", err=True)
     return config
 
