@@ -17,20 +17,21 @@ The names most people need:
 
 The rooms, each imported as ``unpose.<room>``:
 
-============ ===================================================================================================
-``groups``   which transformations: continuous and finite groups; poses as 3x3 matrices
-``images``   pixels: sampling, warping, smoothing, canvas, light
-``files``    reading and writing images and tables
-``align``    search an orbit: the pose that brings one image onto another
-``cluster``  group, align and average images; the paper's method is in ``cluster.published``
-``nn``       layers and networks that are equivariant to a group
-``train``    recipes, the training loop, checkpoints, pretrained networks
-``data``     data sets, folders and generators
-``audit``    measure how invariant or equivariant any function is, and which module breaks it
-``runs``     the folder of a finished ``unpose cluster`` run, from Python
-``report``   results as pages and pictures
-``compiled`` numba decorators and threads that the CPU kernels share
-============ ===================================================================================================
+============= ===================================================================================================
+``groups``    which transformations: continuous and finite groups; poses as 3x3 matrices
+``images``    pixels: sampling, warping, smoothing, canvas, light
+``files``     reading and writing images and tables
+``align``     search an orbit: the pose that brings one image onto another
+``cluster``   group, align and average images; the paper's method is in ``cluster.published``
+``nn``        layers and networks that are equivariant to a group
+``train``     recipes, the training loop, checkpoints, pretrained networks
+``data``      data sets, folders and generators
+``audit``     measure how invariant or equivariant any function is, and which module breaks it
+``reproduce`` the figures, tables and theorems of the papers, each of which can be run
+``runs``      the folder of a finished ``unpose cluster`` run, from Python
+``report``    results as pages and pictures
+``compiled``  numba decorators and threads that the CPU kernels share
+============= ===================================================================================================
 
 Names and rooms are imported on first use, because torch takes seconds to import.
 """
@@ -41,7 +42,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _ROOMS = (
-    "align", "audit", "cluster", "compiled", "data", "files", "groups", "images", "nn", "report", "runs", "train",
+    "align", "audit", "cluster", "compiled", "data", "files", "groups", "images", "nn", "report",
+    "reproduce", "runs", "train",
 )  # fmt: skip
 _NAMES = {
     "InvariantClustering": "cluster",

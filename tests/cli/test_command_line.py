@@ -1,20 +1,13 @@
-"""Help, version, the figures of the paper, and the messages for wrong calls."""
+"""Help, version, and the messages for wrong calls."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
 from unpose.cli import _COMMANDS, commands, main
-
-
-def unpose(*arguments, **environment):
-    return CliRunner(env=environment).invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("name", ["", *_COMMANDS, "demo learn"])
@@ -53,43 +46,3 @@ def test_the_command_installed_is_this_one():
 
     (script,) = entry_points(group="console_scripts", name="unpose")
     assert script.value == "unpose.cli:main"
-
-
-def test_figure2_shows_blobs_drawn_together(tmp_path):
-    done = unpose("reproduce", "figure2", "--out", tmp_path / "new" / "folder", "--seed", 1)
-    assert done.exit_code == 0, done.output
-    assert "figure2.png" in done.stdout
-    numbers = json.loads((tmp_path / "new" / "folder" / "numbers.json").read_text())
-    spread = numbers["mean distance to the blob's mean, largest blob"]
-    assert spread["4"] < 0.3 * spread["0"]
-    picture = np.asarray(Image.open(tmp_path / "new" / "folder" / "figure2.png"))
-    assert picture.std() > 5
-
-
-@pytest.mark.parametrize("with_data", [False, True])
-def test_experiment2_finds_a_mean(tmp_path, with_data, real_data):
-    if with_data:
-        real_data("mnist.npz")
-    done = unpose("reproduce", "experiment2", "--out", tmp_path, **({} if with_data else {"UNPOSE_DATA": ""}))
-    assert done.exit_code == 0, done.output
-    numbers = json.loads((tmp_path / "numbers.json").read_text())
-    assert numbers["digits"] == ("MNIST" if with_data else "scikit-learn digits")
-    assert numbers["objective"][-1] < 0.5 * numbers["objective"][0]
-    assert np.shape(numbers["poses"]) == (10, 3, 3)
-    assert (tmp_path / "experiment2.png").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["reproduce", "figure9", "--out", "x"], "figure9"),
-        (["reproduce", "figure2"], "--out"),
-        (["reproduce", "experiment1", "--out", "x", "--max-angle", "400"], "at most 180"),
-    ],
-)
-def test_wrong_calls_say_what_is_wrong(arguments, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = unpose(*arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert not list(tmp_path.iterdir())

@@ -31,7 +31,7 @@ _COMMANDS = {
     "predict": "Assign new images to the clusters of a run or to the classes of a network.",
     "models": "List the trained networks of the package, or show the card of one.",
     "audit": "Measure how invariant a trained network is, and find the module that breaks it.",
-    "reproduce": "Reproduce the figures of the Invariant Attention paper.",
+    "reproduce": "Reproduce the figures, tables and theorems of the two papers behind this package.",
 }
 
 

@@ -1,194 +1,130 @@
-"""``unpose reproduce``: the figures of the Invariant Attention paper, and the numbers behind them."""
+"""``unpose reproduce``: the figures, tables and theorems of both papers, one subcommand each."""
 
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.output import write_output, write_picture
 from unpose.cli.shared.progress import progress
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-_Result = tuple["Image", dict[str, Any]]
+from unpose.reproduce import ITEMS, Item, Option, Settings, find
 
 
-@click.command(
+class _Items(click.Group):
+    """One subcommand for each item of the room, made when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [item.name for item in ITEMS]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        try:
+            return _subcommand(find(name))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
+def _print_list(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        click.echo(_table())
+        ctx.exit()
+
+
+@click.group(
+    cls=_Items,
     epilog="""\b
     Examples:
-      unpose reproduce experiment1 --out demo
-      unpose reproduce experiment1 --out circle --max-angle 180                    where gradient descent fails
-      unpose reproduce experiment1 --out circle --max-angle 180 --solver search    and a global search does not
-    """
+      unpose reproduce --list                               what there is, and how long it takes
+      unpose reproduce experiment1 -o demo
+      unpose reproduce experiment1 -o circle --max-angle 180 --solver search
+    """,
 )
-@click.argument("experiment", type=click.Choice(["figure2", "experiment1", "experiment2"]))
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder for the figure and numbers."
-)
-@click.option("--seed", default=4, show_default=True, help="Seed of the random data and poses.")
-@click.option(
-    "--max-angle", default=65.0, show_default=True, metavar="DEG",
-    help="experiment1: largest rotation in either direction, in degrees; 180 is the full circle.",
+    "--list", is_flag=True, expose_value=False, is_eager=True, callback=_print_list,
+    help="List everything that can be reproduced, with its place in the paper, its command and the expected time.",
 )  # fmt: skip
-@click.option(
-    "--solver", type=click.Choice(["descent", "search"]), default="descent", show_default=True,
-    help="experiment1: the published gradient descent from the identity, or a global search over all poses.",
-)  # fmt: skip
-def command(experiment: str, out: Path, seed: int, max_angle: float, solver: str) -> None:
-    """Reproduce the figures of Invariant Attention, the paper behind `unpose cluster`.
+def command() -> None:
+    """Reproduce the figures, tables, theorems and propositions of the two papers behind this package.
 
-    \b
-    figure2      Kernel attention (2.1) contracts Gaussian blobs: before, after two and after four rounds.
-    experiment1  Three drawn classes at six random poses each: attention weights and means of rounds 1 and 2,
-                 compared with plain kernel attention. About two minutes on two cores.
-    experiment2  Ten handwritten threes at random poses: their invariant mean after 0, 25 and 50 iterations.
-
-    The command writes EXPERIMENT.png and numbers.json.
+    Each ends in a picture NAME.png or a table NAME.md, and in numbers.json. The default is a small version that takes
+    at most two minutes on two cores; --full runs at the size of the paper.
     """
-    if not 0 < max_angle <= 180:
-        raise click.BadParameter(
-            f"must be above 0 and at most 180 degrees, got {max_angle:g}", param_hint="--max-angle"
-        )
-    from unpose.files import write_image, write_text
-
-    out.mkdir(parents=True, exist_ok=True)
-    if experiment == "figure2":
-        figure, numbers = _figure2(seed)
-    elif experiment == "experiment1":
-        figure, numbers = _experiment1(seed, math.radians(max_angle), solver)
-    else:
-        figure, numbers = _experiment2(seed)
-    write_image(out / f"{experiment}.png", figure)
-    write_text(out / "numbers.json", json.dumps({"experiment": experiment, "seed": seed} | numbers, indent=2) + "\n")
-    for line in _findings(numbers):
-        click.echo(line)
-    click.echo(f"The figure is {out / f'{experiment}.png'}; the numbers are in {out / 'numbers.json'}.")
 
 
-def _figure2(seed: int) -> _Result:
-    import numpy as np
-
-    from unpose.cluster.published import kernel_attention
-    from unpose.data.experiments import blobs
-    from unpose.report import figures
-
-    data = blobs(seed)
-    trace = kernel_attention(data.points, beta=0.5, n_iter=4)
-    means = np.stack([data.points[data.labels == k].mean(0) for k in range(data.labels.max() + 1)])
-    span = (*(data.points[:, 0].min() - 0.5, data.points[:, 0].max() + 0.5),
-            *(data.points[:, 1].min() - 0.5, data.points[:, 1].max() + 0.5))  # fmt: skip
-    titles = {0: "Blobs and their means", 2: "After two rounds", 4: "After four rounds"}
-    panels = [
-        figures.scatter(trace[k], colours=data.labels, marks=means, title=title, limits=span)
-        for k, title in titles.items()
-    ]
-    spread = {
-        k: max(float(np.linalg.norm(trace[k][data.labels == c] - means[c], axis=1).mean()) for c in range(len(means)))
-        for k in titles
-    }
-    return figures.beside(panels), {
-        "beta": 0.5,
-        "mean distance to the blob's mean, largest blob": spread,
-    }
-
-
-def _experiment1(seed: int, max_angle: float, solver: str) -> _Result:
-    import numpy as np
-    from sklearn.metrics import adjusted_rand_score
-
-    from unpose.cluster.published import invariant_attention, kernel_attention
-    from unpose.data.experiments import three_classes
-    from unpose.report import figures
-
-    data = three_classes(seed, max_angle=max_angle)
-    with progress() as report:
-
-        def report_round(stage: str, done: int, rounds: int) -> None:
-            report("attention", 2 * done + (stage == "means"), 2 * rounds + 1, f"{stage}, round {done + 1}")
-
-        found = invariant_attention(data.points, "se2", beta=2.0, n_iter=2, solver=solver, progress=report_round)
-        report("attention", 5, 5)
-    plain = kernel_attention(data.points, beta=2.0, n_iter=2)
-    brightness = 1 / data.points.max()
-
-    def row(images: Any, title: str, labels: Any = None) -> "Image":
-        frames = None if labels is None else [figures.PALETTE[label % len(figures.PALETTE)] for label in labels]
-        return figures.montage(images * brightness, columns=6, title=title, frames=frames, scale=1)
-
-    degrees = math.degrees(max_angle)
-    sheet = figures.above(
-        [
-            figures.beside(
-                [
-                    row(found.images[0], f"18 images, rotated by up to {degrees:.0f} degrees"),
-                    row(found.images[1], "Invariant means, round 1"),
-                    row(found.images[2], "Invariant means, round 2; frames: clusters", found.labels),
-                ]
-            ),
-            figures.beside(
-                [
-                    figures.matrix(
-                        found.weights[0], title="Invariant weights W, round 1", size=230, labels=data.labels
-                    ),
-                    figures.matrix(
-                        found.weights[1], title="Invariant weights W, round 2", size=230, labels=data.labels
-                    ),
-                    row(plain[2], "Plain kernel attention, round 2: nothing moves"),
-                    figures.montage(
-                        np.stack([data.points[data.labels == k].mean(0) for k in range(3)]) * brightness * 2,
-                        columns=3,
-                        title="Plain means of the classes, twice as bright",
-                    ),
-                ]
-            ),
-        ],
-        title="Invariant Attention, experiment 1, "
-        + ("with the published descent" if solver == "descent" else "with a global search"),
-    )
-    numbers = {
-        "max_angle": degrees,
-        "solver": solver,
-        "beta": 2.0,
-        "classes": data.labels.tolist(),
-        "labels": found.labels.tolist(),
-        "clusters": int(found.labels.max()) + 1,
-        "agreement with the classes (adjusted Rand index)": float(adjusted_rand_score(data.labels, found.labels)),
-        "largest orbit distance R before and after each round": found.radii.tolist(),
-        "largest ratio of distances (4.1) per round": found.contractions.tolist(),
-    }
-    return sheet, numbers
-
-
-def _experiment2(seed: int) -> _Result:
-    from unpose.cluster.published import invariant_mean
-    from unpose.data.experiments import threes
-    from unpose.report import figures
-
-    data = threes(seed)
-    found = invariant_mean(data.points, group="se2", n_iter=50, snapshots=(0, 25, 50))
-    panels = [figures.montage(data.points, columns=5, title=f"Ten threes ({data.source})")]
-    panels += [figures.montage(found.snapshots[k][None], columns=1, title=f"Mean, {k}", scale=4) for k in (0, 25, 50)]
-    panels.append(figures.curve(found.objective, title="Objective (2.3)", x_label="iteration", size=(300, 200)))
-    return figures.beside(panels), {
-        "digits": data.source,
-        "objective": found.objective.tolist(),
-        "poses": found.poses.tolist(),
-    }
-
-
-def _findings(numbers: dict[str, Any]) -> list[str]:
-    """The main numbers, in sentences."""
+def _table() -> str:
+    """All items: reference, title, command, and expected times."""
     lines = []
-    if "clusters" in numbers:
-        agreement = numbers["agreement with the classes (adjusted Rand index)"]
-        lines.append(
-            f"{numbers['clusters']} clusters in 18 images of 3 classes; agreement {agreement:.2f} (1 is perfect)."
-        )
-    if "objective" in numbers:
-        first, last = numbers["objective"][0], numbers["objective"][-1]
-        lines.append(
-            f"The objective fell from {first:.1f} to {last:.1f} in {len(numbers['objective']) - 1} iterations."
-        )
-    return lines
+    for paper in dict.fromkeys(item.paper for item in ITEMS):
+        items = [item for item in ITEMS if item.paper == paper]
+        rows = [("where", "command", "time", "--full")]
+        rows += [
+            (item.reference, f"unpose reproduce {item.name}", _duration(item.seconds),
+             "the same" if item.full_seconds is None else _duration(item.full_seconds))
+            for item in items
+        ]  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += [paper, ""]
+        for row, title in zip(rows, ["what", *(item.title for item in items)], strict=True):
+            lines.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), title]))
+        lines.append("")
+    return "\n".join([*lines, "Times are for two CPU cores; --full of what trains networks is meant for a GPU."])
+
+
+def _duration(seconds: int) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds} s"
+
+
+def _subcommand(item: Item) -> click.Command:
+    """The command of one item."""
+
+    def run(out: Path, seed: int, full: bool, **options: Any) -> None:
+        out.mkdir(parents=True, exist_ok=True)
+        with progress() as report:
+            outcome = item.outcome(Settings(seed, full, out, report), **options)
+        said = {"item": item.name, "seed": seed, "full": full} | options | outcome.numbers
+        write_output(out / "numbers.json", (json.dumps(said, indent=2) + "\n").encode())
+        if outcome.figure is not None:
+            write_picture(out / f"{item.name}.png", outcome.figure)
+        if outcome.table:
+            write_output(out / f"{item.name}.md", f"{outcome.markdown()}\n".encode())
+            click.echo(outcome.markdown())
+        for line in outcome.findings:
+            click.echo(line)
+        if outcome.figure is not None:
+            click.echo(f"The picture is {out / f'{item.name}.png'}.")
+        click.echo(f"The numbers are in {out / 'numbers.json'}.")
+
+    full_size = "the same as the default" if item.full_seconds is None else f"about {_duration(item.full_seconds)}"
+    parameters: list[click.Parameter] = [
+        click.Option(
+            ["-o", "--out"], required=True, type=click.Path(file_okay=False, path_type=Path),
+            help="Folder for the picture or table and the numbers.",
+        ),
+        click.Option(["--seed"], default=item.seed, show_default=True, help="Seed of the random data and poses."),
+        click.Option(["--full"], is_flag=True, help=f"Run at the size of the paper: {full_size}."),
+        *map(_parameter, item.options),
+    ]  # fmt: skip
+    text = (
+        f"{item.title} ({item.paper}, {item.reference}).\n\n{item.description}\n\n"
+        f"Takes about {_duration(item.seconds)} on two cores."
+    )
+    example = f"\b\nExamples:\n  unpose reproduce {item.name} -o {item.name}"
+    return click.Command(item.name, callback=run, params=parameters, help=text, epilog=example, short_help=item.title)
+
+
+def _parameter(option: Option) -> click.Option:
+    kind: Any = type(option.default)
+    if option.choices:
+        kind = click.Choice(option.choices)
+    elif option.bounds is not None:
+        low, high = option.bounds
+        kind = click.IntRange(int(low), int(high)) if kind is int else click.FloatRange(low, high)
+    is_flag = isinstance(option.default, bool)
+    return click.Option(
+        [f"--{option.name}"], default=option.default, help=option.help, is_flag=is_flag, show_default=not is_flag,
+        type=None if is_flag else kind,
+    )  # fmt: skip
