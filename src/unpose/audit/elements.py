@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from unpose.groups import (
     Group,
     LieGroup,
     area_change,
+    as_quarter_turns,
     dihedral,
     inverse,
     reflection,
@@ -41,9 +42,7 @@ class Element:
     @cached_property
     def quarter_turns(self) -> tuple[int, bool] | None:
         """(number of quarter turns, whether a mirror comes first), or None if the pose is not made of these."""
-        if self.pose is None:
-            return None
-        return next((key for key, pose in _quarter_turn_poses().items() if _same(pose, self.pose)), None)
+        return None if self.pose is None else as_quarter_turns(self.pose)
 
     @property
     def is_exact(self) -> bool:
@@ -53,12 +52,6 @@ class Element:
     def preserves(self, frame: tuple[int, int]) -> bool:
         """Whether it is exact and preserves the (height, width) of a frame."""
         return self.is_exact and (frame[0] == frame[1] or self.quarter_turns is None or self.quarter_turns[0] % 2 == 0)
-
-
-@cache
-def _quarter_turn_poses() -> dict[tuple[int, bool], Tensor]:
-    square = dihedral(4).elements  # the turns, then each turn after the mirror
-    return {(turns, mirrored): square[turns + 4 * mirrored] for mirrored in (False, True) for turns in range(4)}
 
 
 def elements_of(group: Group, frame: tuple[int, int], count: int, generator: torch.Generator) -> list[Element]:

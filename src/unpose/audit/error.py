@@ -1,7 +1,6 @@
 """Measure the equivariance error of any function, per group element, beside the error of interpolation alone."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.audit.actions import Kind, act, check_shape, disc_window, kind_of, round_trip, valid_mask
+from unpose.audit.calls import checked_output, evaluation
 from unpose.audit.elements import Element, content_radius, control_for, elements_of
 from unpose.groups import FiniteGroup, Group, parse
 
@@ -313,22 +313,8 @@ class _Probe:
 
 
 def checked_numbers(outputs: Any, n: int) -> Tensor:
-    """Convert outputs of f to a float64 tensor on the CPU, and check that they are finite, one entry per input."""
-    if isinstance(outputs, np.ndarray):
-        outputs = torch.from_numpy(outputs)
-    if not isinstance(outputs, Tensor):
-        raise ValueError(f"f must return a tensor or an array, got {type(outputs).__name__}; pick one in a lambda")
-    if not outputs.dtype.is_floating_point:
-        raise ValueError(
-            f"f must return real numbers, got {outputs.dtype}; return scores or a one-hot code instead of labels, "
-            "and torch.view_as_real of complex numbers"
-        )
-    if outputs.ndim == 0 or len(outputs) != n or outputs.numel() == 0:
-        raise ValueError(f"f must return one output per input ({n}), got shape {tuple(outputs.shape)}")
-    outputs = outputs.detach().to("cpu", torch.float64)
-    if not outputs.isfinite().all():
-        raise ValueError(f"f returns {int((~outputs.isfinite()).sum())} values that are NaN or infinite")
-    return outputs
+    """Check outputs of f, and convert them to a float64 tensor on the CPU."""
+    return checked_output(outputs, n).detach().to("cpu", torch.float64)
 
 
 def check_inputs(inputs: Tensor, takes: Kind, gives: Kind, order: int) -> None:
@@ -356,21 +342,6 @@ def _check_differ(inputs: Tensor) -> None:
         raise ValueError(f"inputs hold {int((~inputs.isfinite()).sum())} values that are NaN or infinite")
     if not (inputs != inputs[:1]).any():
         raise ValueError("at least two different inputs are needed, to tell an invariant function from a constant one")
-
-
-@contextmanager
-def evaluation(f: object) -> Iterator[None]:
-    """Disable gradients and put a module into evaluation mode inside the context; restores its mode afterwards."""
-    modules = list(f.modules()) if isinstance(f, torch.nn.Module) else []
-    trained = [module.training for module in modules]
-    try:
-        for module in modules:
-            module.training = False
-        with torch.no_grad():
-            yield
-    finally:
-        for module, was in zip(modules, trained, strict=True):
-            module.training = was
 
 
 def _ratio(size: Tensor, reference: Tensor) -> Tensor:

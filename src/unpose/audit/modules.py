@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from unpose.audit.actions import Kind, act, check_shape, kind_of
+from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, exact_elements
-from unpose.audit.error import check_inputs, checked_numbers, evaluation, relative_norm
+from unpose.audit.error import check_inputs, checked_numbers, relative_norm
 from unpose.audit.trace import Call, trace
 from unpose.groups import FiniteGroup, Group, parse
 

@@ -14,7 +14,7 @@ such as ``"c8"`` or ``"p4m"``. Files, by what you want to change:
 """
 
 from unpose.groups.continuous import CONTINUOUS
-from unpose.groups.finite import NO_ELEMENT, FiniteGroup, cyclic, dihedral, dilations
+from unpose.groups.finite import NO_ELEMENT, FiniteGroup, as_quarter_turns, cyclic, dihedral, dilations
 from unpose.groups.lie import LieGroup
 from unpose.groups.names import Group, parse, parse_continuous
 from unpose.groups.poses import (
@@ -36,6 +36,7 @@ __all__ = [
     "LieGroup",
     "adjugate",
     "area_change",
+    "as_quarter_turns",
     "cyclic",
     "dihedral",
     "dilations",

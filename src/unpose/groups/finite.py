@@ -177,6 +177,30 @@ def dilations(count: int, ratio: float = 2.0) -> FiniteGroup:
     )
 
 
+def as_quarter_turns(pose: Tensor) -> tuple[int, bool] | None:
+    """Write a pose as quarter turns after an optional mirror, which permute pixels without interpolation.
+
+    Parameters
+    ----------
+    pose : Tensor, shape (3, 3)
+
+    Returns
+    -------
+    (int, bool) or None
+        Number of quarter turns and whether the mirror comes first; None if the pose is not made of these.
+
+    Examples
+    --------
+    >>> as_quarter_turns(dihedral(4).elements[5])
+    (1, True)
+    >>> as_quarter_turns(cyclic(8).elements[1]) is None
+    True
+    """
+    distances = (dihedral(4).elements - pose.detach().to("cpu", torch.float64)).abs().amax((1, 2))  # (8,)
+    nearest = int(distances.argmin())
+    return (nearest % 4, nearest >= 4) if distances[nearest] < 1e-9 else None
+
+
 def _turn(step: int, order: int) -> tuple[tuple[float, ...], ...]:
     cos, sin = _exact(math.cos, step, order), _exact(math.sin, step, order)
     return ((cos, sin, 0.0), (-sin, cos, 0.0), (0.0, 0.0, 1.0))
