@@ -64,13 +64,22 @@ def test_one_query_is_shared_when_a_map_is_lifted(generator):
     torch.testing.assert_close(found[0, 0], plain_loops(query[0, 0], key[0, 0], value[0, 0], position[0]))
 
 
-@pytest.mark.parametrize("name", ["c3", "d2"])
-def test_the_papers_double_sum_equals_plain_loops(name, generator):
-    # out(i, h) = sum over h~ of the attention of q(i, h~) with P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k), written out.
+@pytest.mark.parametrize(
+    ("name", "mode", "encoding"),
+    [
+        ("c3", "paper", "separable"),
+        ("d2", "paper", "harmonic"),
+        ("c3", "printed", "separable"),
+        pytest.param("d3", "printed", "harmonic", marks=pytest.mark.slow),
+    ],
+)
+def test_the_papers_double_sum_equals_plain_loops(name, mode, encoding, generator):
+    # out(i, h) = sum over h~ of the attention of q(i, h~) with the position term of the mode, written out.
     group = parse(name)
     torch.manual_seed(1)
-    layer = GroupSelfAttention(group, 2, 3, heads=2, head_channels=3, window=3, mode="paper", encoding="harmonic")
+    layer = GroupSelfAttention(group, 2, 3, heads=2, head_channels=3, window=3, mode=mode, encoding=encoding)
     layer.double()
+    n_own = 1 if encoding == "separable" else 2  # heads of the encoding
     maps = draw(generator, 1, 2, group.order, 3, 4)
     with torch.no_grad():
         projected = layer.project(maps.movedim(1, -1)).unflatten(-1, (3, 2, 3))[0]  # (g, h, w, 3, heads, d)
@@ -82,7 +91,7 @@ def test_the_papers_double_sum_equals_plain_loops(name, generator):
                 back = group.inverse[h]
                 seen = {
                     (x, y): layer.encoding((group.elements[back, :2, :2] @ torch.tensor([x, y]).double())[None])[
-                        n, :, 0
+                        n % n_own, :, 0
                     ]
                     for x in (-1, 0, 1)
                     for y in (-1, 0, 1)
@@ -94,8 +103,11 @@ def test_the_papers_double_sum_equals_plain_loops(name, generator):
                             for k in range(group.order):
                                 for j_y in range(max(y - 1, 0), min(y + 2, 3)):
                                     for j_x in range(max(x - 1, 0), min(x + 2, 4)):
-                                        pair = group.product[back, other] * group.order + group.product[back, k]
-                                        code = seen[j_x - x, j_y - y][pair]
+                                        if mode == "paper":
+                                            which = group.product[back, other] * group.order + group.product[back, k]
+                                        else:
+                                            which = group.product[back, group.product[group.inverse[other], k]]
+                                        code = seen[j_x - x, j_y - y][which]
                                         scores.append(query[other, y, x] @ (key[k, j_y, j_x] + code) / math.sqrt(3))
                                         values.append(value[k, j_y, j_x])
                             weights = torch.stack(scores).softmax(0)

@@ -234,7 +234,7 @@ def test_the_seed_decides_the_dropout():
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("mode", ["lifting", "relative", "paper"])
+@pytest.mark.parametrize("mode", ["lifting", "relative", "paper", "printed"])
 def test_layers_give_the_same_result_with_and_without_kernels(mode, generator):
     torch.manual_seed(0)
     options = {"heads": 2, "head_channels": 3, "window": 3}

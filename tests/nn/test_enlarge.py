@@ -1,5 +1,6 @@
 """Carrying the weights of a network over to a group with more rotations."""
 
+import dataclasses
 import math
 
 import pytest
@@ -66,5 +67,7 @@ def test_other_networks_and_groups_are_refused():
         with_larger_group(small("c2"), "d2")
     with pytest.raises(ValueError, match="closed"):
         with_larger_group(small("c2"), "dilations(3)")
+    with pytest.raises(ValueError, match="only mode 'relative'"):
+        with_larger_group(gsa_net("c2", 1, 3, 8, config=dataclasses.replace(SMALL, mode="paper")), "c4")
     with pytest.raises(ValueError, match=r"a group_cnn learns features\.\S+ for c4 alone"):
         with_larger_group(group_cnn("c4", 1, 3, 16), "c8")

@@ -17,6 +17,7 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``layers/attention.py``                      lifting and group self-attention
 ``layers/constants.py``                      constant tables: never saved, right after every move and load
 ``layers/convolution.py``                    group convolution
+``layers/convolution_as_attention.py``       the attention layer that equals a given group convolution
 ``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
 ``layers/encodings.py``                      position encodings: separable (the paper's) and harmonic (steerable)
 ``layers/invariant_attention.py``            Invariant Attention among patches, patch embedding over an orbit
@@ -33,6 +34,7 @@ from unpose.nn.functional.orbit_attention import OrbitAttentionResult, orbit_att
 from unpose.nn.functional.positions import position_table
 from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
+from unpose.nn.layers.convolution_as_attention import attention_from_convolution
 from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
@@ -63,6 +65,7 @@ __all__ = [
     "PointwiseLinear",
     "SeparableEncoding",
     "SpatialPool",
+    "attention_from_convolution",
     "count_parameters",
     "create_network",
     "estimate_memory",

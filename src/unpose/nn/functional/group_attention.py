@@ -64,9 +64,8 @@ def group_attention(
         does not know the group.
 
         With one more axis, (heads or 1, outputs, queries, keys, window_y, window_x, d), the result is the paper's
-        double sum (equations 15 and 16): ``out(i, h)`` is the sum over h~ of the attention from q(i, h~) with
-        ``P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k)``. The published relative element ``h^-1 (h~^-1 k)`` is not invariant;
-        this one is.
+        double sum (equations 15 and 16): ``out(i, h)`` is the sum over h~ of the attention from q(i, h~) with entry
+        ``[:, h, h~, k]``: ``P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k)`` in a layer of mode ``"paper"``.
     bias : (heads or 1, outputs, keys, window_y, window_x) tensor, optional
         Added to the scores; minus infinity removes a key. Every query must keep at least one key.
     dropout : float, default 0.0
@@ -121,6 +120,25 @@ def _double_sum(
     return torch.stack(sums, dim=2)
 
 
+def _double_sum_in_parts(
+    projected: Tensor, position: Tensor, element: Tensor, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """Compute the double sum with a position table in two parts; ``element`` has five axes."""
+    outputs, queries = element.shape[1:3]
+    channels = projected.shape[3]
+    is_split = bias is None and use_kernels("split_table_attention", projected, position, element, channels=channels)
+    if not is_split:
+        joint = torch.stack([joint_table(position[:, h, None], element[:, h]) for h in range(outputs)], dim=1)
+        return group_attention(*split_projected(projected), joint, bias=bias, dropout=dropout)
+    sums = [
+        projected_attention(
+            projected, position[:, h, None].expand(-1, queries, -1, -1, -1, -1), element=element[:, h], dropout=dropout
+        ).sum(2)
+        for h in range(outputs)
+    ]  # (b, heads, h, w, d) each
+    return torch.stack(sums, dim=2)
+
+
 def projected_attention(
     projected: Tensor,
     position: Tensor,
@@ -142,7 +160,8 @@ def projected_attention(
     element : (heads or 1, outputs, keys, e) tensor, optional
         The last e channels of the position table, if they are the same for the whole window. ``position`` then has
         the other channels, the same for all keys: (heads or 1, outputs, 1, window_y, window_x, d - e). The fused
-        kernels have less work with the two parts than with the joint table.
+        kernels have less work with the two parts than with the joint table. For the double sum it is (heads or 1,
+        outputs, queries, keys, e).
 
     Returns
     -------
@@ -155,6 +174,8 @@ def projected_attention(
     """
     check_dropout(dropout)
     query_key_value = split_projected(projected)
+    if element is not None and element.ndim == 5:
+        return _double_sum_in_parts(projected, position, element, bias, dropout)
     if element is not None:
         _, _, heads, channels, keys, height, width = projected.shape
         _check_table((keys, keys), heads, channels, (height, width), position, element)
@@ -170,11 +191,11 @@ def projected_attention(
 def joint_table(position: Tensor, element: Tensor) -> Tensor:
     """Join the two parts of a position table.
 
-    (n, outputs, 1, window_y, window_x, c) and (n, outputs, keys, e) -> (n, outputs, keys, window_y, window_x, c + e)
+    (n, outputs or 1, 1, window_y, window_x, c) and (n, outputs, keys, e) -> (n, outputs, keys, *window, c + e)
     """
-    window, keys = position.shape[3:5], element.shape[2]
+    window, (outputs, keys) = position.shape[3:5], element.shape[1:3]
     vectors = element[:, :, :, None, None].expand(-1, -1, -1, *window, -1)  # (n, outputs, keys, *window, e)
-    return torch.cat([position.expand(-1, -1, keys, -1, -1, -1), vectors], dim=-1)
+    return torch.cat([position.expand(-1, outputs, keys, -1, -1, -1), vectors], dim=-1)
 
 
 def estimate_memory(query: Tensor, key: Tensor, value: Tensor, position: Tensor, *, threads: int | None = None) -> int:

@@ -38,13 +38,16 @@ from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.encoding import separable_table, use_separable_table
 from unpose.nn.ops.pointwise import pointwise
 
+ATTENTION_MODES = ("relative", "paper", "printed")
+"""The versions of group self-attention, see :class:`GroupSelfAttention`."""
+
 
 class _SelfAttention(ConstantTables):
     """The shared part of both layers: everything except which group elements the input has.
 
     ``mode`` is that of :class:`GroupSelfAttention`, or ``"lifting"``. The table ``inverses`` is (order, 2, 2);
-    ``relations`` is (order, keys), or (order, queries, keys) for the double sum, and holds the index of the relative
-    element of each pair.
+    ``relations`` is (order, keys), or (order, queries, keys) for the double sums, and holds the index of the relative
+    element of each pair or triple.
     """
 
     inverses: Tensor
@@ -123,9 +126,11 @@ class _SelfAttention(ConstantTables):
                 )
         # In the precision of the weights, whatever casts the module went through: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
-        if not isinstance(encoding, SeparableEncoding) or encoding.element is None or self.relations.ndim > 2:
+        if not isinstance(encoding, SeparableEncoding) or encoding.element is None:
             return position_table(encoding, inverses, self.relations, window).to(dtype), None
-        position = position_table(encoding.encode_positions, inverses, torch.zeros_like(self.relations[:, :1]), window)
+        # The channels of x and y depend on the output element and the offset alone.
+        own = torch.zeros(len(inverses), 1, dtype=torch.long, device=inverses.device)
+        position = position_table(encoding.encode_positions, inverses, own, window)
         return position.to(dtype), encoding.element(self.relations)[None].to(dtype)
 
 
@@ -201,6 +206,17 @@ class LiftingSelfAttention(_SelfAttention):
 class GroupSelfAttention(_SelfAttention):
     """Self-attention between maps on a group (equation 16): (b, in, order, h, w) -> (b, out, order, h, w).
 
+    Equation 16 sums the attention of the queries of all elements h~. There are three versions, which differ in the
+    query q and the position term P of ``<q, key(j, k) + P> / sqrt(d)``:
+
+    ============== ========= ============================================== ======= ===========
+    mode           query     position term                                  terms   equivariant
+    ============== ========= ============================================== ======= ===========
+    ``"relative"`` q(i, h)   P(h^-1 (x_j - x_i), h^-1 k)                    order^2 yes
+    ``"paper"``    q(i, h~)  P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k), sum of h~ order^3 yes
+    ``"printed"``  q(i, h~)  P(h^-1 (x_j - x_i), h^-1 h~^-1 k), sum of h~   order^3 no
+    ============== ========= ============================================== ======= ===========
+
     Parameters
     ----------
     group : str or FiniteGroup
@@ -222,10 +238,16 @@ class GroupSelfAttention(_SelfAttention):
         Dropout probability of the attention weights.
     value_dropout : float, default 0.0
         Dropout probability of the output.
-    mode : {"relative", "paper"}, default "relative"
-        ``"relative"``: the output at (i, h) attends with its own query, at a cost of order^2 pairs of elements.
-        ``"paper"``: the paper's sum over the queries of all elements, at a cost of order^3, with the invariant relative
-        elements ``(h^-1 h~, h^-1 k)``.
+    mode : {"relative", "paper", "printed"}, default "relative"
+        ``"relative"``: the output at (i, h) attends with its own query. ``"paper"``: the paper's sum over the queries
+        of all elements, with relative elements that are invariant. ``"printed"``: equation 16 exactly as printed, for
+        comparison; its relative element is not invariant, so the layer is not equivariant.
+
+    Notes
+    -----
+    Transforming the input by g replaces h, h~ and k by g h, g h~ and g k. This leaves ``h^-1 h~`` and ``h^-1 k``
+    unchanged, but turns ``h^-1 h~^-1 k`` into ``h^-1 g^-1 h~^-1 k``: see the notes on the paper in the documentation.
+    ``"paper"`` has order^2 embeddings of relative elements where the others have order.
 
     Examples
     --------
@@ -249,10 +271,13 @@ class GroupSelfAttention(_SelfAttention):
         value_dropout: float = 0.0,
         mode: str = "relative",
     ) -> None:
-        if mode not in ("relative", "paper"):
-            raise ValueError(f"mode must be 'relative' or 'paper', got {mode!r}")
+        group = parse_finite(group)
+        if mode not in ATTENTION_MODES:
+            raise ValueError(f"mode must be one of {', '.join(ATTENTION_MODES)}, got {mode!r}")
+        if mode == "printed" and not group.is_group:
+            raise ValueError(f"mode 'printed' needs a group that is closed, such as c4 or d4, got {group}")
         super().__init__(
-            parse_finite(group),
+            group,
             in_channels,
             out_channels,
             mode=mode,
@@ -280,4 +305,6 @@ def _relative_elements(group: FiniteGroup, mode: str) -> tuple[Tensor, int | Non
     relations, count = relative_elements(group)  # (order, order)
     if mode == "relative":
         return relations, count
+    if mode == "printed":  # h^-1 (h~^-1 k), as in equation 16
+        return relations[:, group.product[group.inverse]], count  # (order, order, order): h, h~, k
     return relations[:, :, None] * count + relations[:, None, :], count**2  # (order, order, order): h, h~, k

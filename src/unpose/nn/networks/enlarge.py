@@ -7,6 +7,7 @@ from torch import Tensor
 
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import parse_point_group
+from unpose.nn.layers.attention import GroupSelfAttention
 from unpose.nn.layers.encodings import SeparableEncoding
 from unpose.nn.networks.base import Network
 from unpose.nn.networks.registry import rebuild
@@ -36,8 +37,8 @@ def with_larger_group(network: Network, group: str | FiniteGroup) -> Network:
     Raises
     ------
     ValueError
-        If only one of the groups has mirrors, or if the network has group convolutions: their kernels are learnt per
-        element, and the sums over them grow with the group.
+        If only one of the groups has mirrors, or if the network has group convolutions or the paper's sum over the
+        queries of all elements: their sums grow with the group, and kernels are learnt per element.
 
     Examples
     --------
@@ -47,6 +48,8 @@ def with_larger_group(network: Network, group: str | FiniteGroup) -> Network:
     True
     """
     new_group = parse_point_group(group)
+    if any(isinstance(module, GroupSelfAttention) and module.mode != "relative" for module in network.modules()):
+        raise ValueError("the sum over all queries grows with the group; only mode 'relative' can change its group")
     interpolation = _interpolation(network.group, new_group)  # (new order, old order)
     larger = rebuild(network.description | {"group": new_group.name})
     embeddings = {

@@ -38,6 +38,9 @@ class GSANetConfig:
         Dropout probability after every halving.
     pool_last : bool, default False
         Whether maps are halved after the last stage too.
+    mode : {"relative", "paper", "printed"}, default "relative"
+        Version of group self-attention, see :class:`unpose.nn.GroupSelfAttention`: our smaller sum, the paper's sum
+        made equivariant, or the paper's sum as printed, which is not equivariant.
 
     Examples
     --------
@@ -55,6 +58,7 @@ class GSANetConfig:
     input_dropout: float = 0.0
     stage_dropout: float = 0.0
     pool_last: bool = False
+    mode: str = "relative"
 
     def __post_init__(self) -> None:
         # JSON gives lists; tuples make the configuration comparable and hashable.
@@ -92,6 +96,7 @@ class _Block(nn.Module):
                 window=config.window,
                 reach=reach,
                 attention_dropout=config.attention_dropout,
+                mode=config.mode,
             ),
             *norm_swish(out_channels),
             nn.Dropout(config.value_dropout),
