@@ -92,7 +92,8 @@ def test_the_gradient_through_the_field_is_the_gradient(kind, sigma):
     moved, slopes = sample_with_gradient(images, read(tau))
     found = _gradient(moved - targets, slopes, tau, sigma, group, grid)
     twist = torch.zeros(3, group.dim, dtype=torch.float64, requires_grad=True)
-    objective = smooth(sample(images, read(tau @ group.exp(twist))) - targets, sigma).square().sum()
+    residual = sample(images, read(tau @ group.exp(twist))) - targets
+    objective = smooth(torch.nn.functional.pad(residual, [6] * 4), sigma).square().sum()  # on the whole plane
     (expected,) = torch.autograd.grad(objective, twist)
     torch.testing.assert_close(found, expected)
 
@@ -264,8 +265,7 @@ class TestInvariantAttention:
         """(4.1): with one class and small variation every round brings all orbits closer."""
         images = two_classes[0][:4]
         result = invariant_attention(images, "se2", beta=0.2, n_iter=2)
-        assert result.radii[0] > result.radii[1]
-        assert result.contractions[0] < 1
+        assert result.distances[0].max() > result.distances[1].max()
 
     def test_the_same_bytes_come_back(self, two_classes):
         runs = [
@@ -319,7 +319,7 @@ class TestWithTheOrbitEngine:
         images, copies = circle
         found = any_invariant_attention(images, "se2", beta=2.0, n_iter=1)
         assert len(set(zip(found.labels, copies.sources, strict=True))) == 2 == found.labels.max() + 1
-        assert found.radii[-1] <= found.radii[0]
+        assert found.distances[-1].max() <= found.distances[0].max()
 
     def test_mirrors_can_be_told_apart_or_not(self):
         images = np.stack([glyph(), glyph()[:, ::-1]])

@@ -1,7 +1,8 @@
-"""The paper's solver: gradient descent on poses from the identity, with a greedy choice of smoothing.
+"""Our reading of the paper's solver: gradient descent on poses from the identity, with a greedy choice of smoothing.
 
-It is the reference that the search is compared with. From the identity it finds the right pose only within a basin of
-some tens of degrees for most images.
+The paper leaves the scale of a step, the smoothing levels and the number of steps open; docs/published.md says what we
+chose. It is the reference that the search is compared with. From the identity it finds the right pose only within a
+basin of some tens of degrees for most images.
 
 A *problem* is a set of images to be aligned to one target. One image and a fixed target is the pairwise problem of the
 invariant kernel (2.2); many images and a target that is their weighted mean is the invariant mean (2.3). Many problems
@@ -14,13 +15,13 @@ are poses, ``dst_from_src = inverse(tau)``.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from unpose.groups import LieGroup, area_change, inverse, scaling, transform
+from unpose.groups import LieGroup, area_change, inverse, rotation, scaling, transform
 from unpose.images import pixel_grid, sample, sample_with_gradient, smooth
 
 __all__ = ["SMOOTHING_LEVELS", "Bounds", "Descent", "descend"]
@@ -30,6 +31,9 @@ SMOOTHING_LEVELS = (0.0, 1.0, 2.0, 4.0)
 
 _TOLERANCE = 1e-4
 """A problem has converged when a step lowers its objective by less than this fraction."""
+
+_BATCH = 24
+"""Images that are moved together. Their fields, values and slopes then stay in the cache of a processor core."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,22 @@ class Bounds:
         Largest shift in pixels.
     max_scale : float, default 1.0
         Largest factor of scale; scales are between ``1 / max_scale`` and ``max_scale``.
+    max_angle : float, default pi
+        Largest rotation in radians, in either direction.
 
     Examples
     --------
-    >>> Bounds(4.0)
-    Bounds(max_shift=4.0, max_scale=1.0)
+    >>> Bounds(4.0).max_scale
+    1.0
     """
 
     max_shift: float
     max_scale: float = 1.0
+    max_angle: float = math.pi
 
     def __post_init__(self) -> None:
+        if not self.max_angle >= 0:
+            raise ValueError(f"max_angle must not be negative, got {self.max_angle}")
         if not self.max_shift >= 0:
             raise ValueError(f"max_shift must not be negative, got {self.max_shift}")
         if not self.max_scale >= 1:
@@ -156,32 +165,80 @@ def descend(
     """
     if group.is_projective or (group.mirrored and start is None):
         raise ValueError(f"the published descent supports affine groups without mirror, not {group}")
-    rows, columns = _margins(images if targets is None else torch.cat([images, targets]), bounds)
-    padding = (columns, columns, rows, rows)
-    images = torch.nn.functional.pad(images, padding)
-    fixed = None if targets is None else torch.nn.functional.pad(targets, padding)
-    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)  # (h, w, 2)
-    energies = [_energies(images, sigma, group, grid) for sigma in sigmas]
-    identity = torch.eye(3, dtype=images.dtype, device=images.device).repeat(len(images), 1, 1)
-    tau = identity if start is None else inverse(start.to(identity))
+    poses = torch.eye(3, dtype=images.dtype, device=images.device).repeat(len(images), 1, 1) if start is None else start
+    parts = [
+        _descend_batch(
+            images[rows], problem[rows] - first, weights[rows], group, inverse(poses[rows].to(images)),
+            targets=None if targets is None else targets[first:last], n_steps=n_steps, bounds=bounds, step=step,
+            sigmas=sigmas, watch=watch,
+        )
+        for first, last, rows in _batches(problem, len(problem) if watch is not None else _BATCH)
+    ]  # fmt: skip
+    return Descent(
+        torch.cat([part.poses for part in parts]),
+        torch.cat([part.targets for part in parts]),
+        torch.cat([part.errors for part in parts]),
+        torch.cat([part.objective for part in parts], dim=1),
+    )
+
+
+def _batches(problem: Tensor, size: int) -> Iterator[tuple[int, int, slice]]:
+    """First and last problem and the rows of batches of whole problems, of at most ``size`` images if possible."""
+    ends = [0, *torch.cumsum(torch.bincount(problem), 0).tolist()]
+    first = 0
+    for last in range(1, len(ends)):
+        if last == len(ends) - 1 or ends[last + 1] - ends[first] > size:
+            yield first, last, slice(ends[first], ends[last])
+            first = last
+
+
+def _descend_batch(
+    images: Tensor, problem: Tensor, weights: Tensor, group: LieGroup, tau: Tensor, *, targets: Tensor | None,
+    n_steps: int, bounds: Bounds, step: float, sigmas: tuple[float, ...],
+    watch: Callable[[int, Tensor], None] | None,
+) -> Descent:  # fmt: skip
+    """Solve the problems of one batch together, on a canvas that grows with the poses.
+
+    Two images that are pushed out of a finite frame are equal: a false optimum of the kernel. On a canvas that contains
+    all images at all poses that are tried, it cannot occur.
+    """
+    shape = (images.shape[-2], images.shape[-1])
+    circles = _content(images)
+    canvas = _canvas(circles, tau, shape, bounds)
+    if targets is not None:
+        canvas = _larger(canvas, _canvas(_content(targets), torch.eye(3).to(tau).expand(len(targets), 3, 3), shape))
+    grid = _grid(shape, canvas, images)
+    fixed = None if targets is None else _pad(targets, canvas)
+    energies = [_energies(images, sigma, group) for sigma in sigmas]
     target, errors, objective = _evaluate(images, tau, problem, weights, fixed, grid)
     history = [objective]
     if watch is not None:
-        watch(0, _crop(target, rows, columns))
+        watch(0, _pad(target, (-canvas[0], -canvas[1])))
     active = torch.ones_like(objective, dtype=torch.bool)
     for done in range(1, n_steps + 1):
         if active.any():
             # Problems that have converged are left out: among all pairs most converge early.
             row = active[problem]
             part = torch.cumsum(active, 0)[problem[row]] - 1  # (m',) index among the active problems
-            stack, share, goal = images[row], weights[row], None if fixed is None else fixed[active]
+            stack, share = images[row], weights[row]
             moved, slopes = sample_with_gradient(stack, _source_points(tau[row], grid))
-            best_tau, best = tau[row], (target[active], errors[row], objective[active])
+            residual = moved - target[active][part]
+            trials = []
             for sigma, energy in zip(sigmas, energies, strict=True):
-                gradient = _gradient(moved - target[active][part], slopes, tau[row], sigma, group, grid)
+                gradient = _gradient(residual, slopes, tau[row], sigma, group, grid)
                 trial_tau = _bounded(tau[row] @ group.exp(-step * gradient / energy[row]), bounds)
-                if goal is None and not group.is_isometric:
+                if targets is None and not group.is_isometric:
                     trial_tau = _hold_area(trial_tau, part, share)
+                trials.append(trial_tau)
+            needed = canvas
+            for trial_tau in trials:
+                needed = _larger(needed, _canvas([each[row] for each in circles], trial_tau, shape, bounds))
+            if needed != canvas:
+                target = _pad(target, (needed[0] - canvas[0], needed[1] - canvas[1]))
+                canvas, grid = needed, _grid(shape, needed, images)
+            best_tau, best = tau[row], (target[active], errors[row], objective[active])
+            for trial_tau in trials:
+                goal = None if targets is None else target[active]
                 trial = _evaluate(stack, trial_tau, part, share, goal, grid)
                 better = trial[2] < best[2]
                 best_tau = torch.where(better[part, None, None], trial_tau, best_tau)
@@ -197,13 +254,15 @@ def descend(
             active = active.index_put((active,), progress)
         history.append(objective)
         if watch is not None:
-            watch(done, _crop(target, rows, columns))
-    return Descent(inverse(tau), _crop(target, rows, columns), errors, torch.stack(history))
+            watch(done, _pad(target, (-canvas[0], -canvas[1])))
+    return Descent(inverse(tau), _pad(target, (-canvas[0], -canvas[1])), errors, torch.stack(history))
 
 
 def _source_points(tau: Tensor, grid: Tensor) -> Tensor:
     """Points at which each field reads its pixels: (m, 3, 3) -> (m, h, w, 2)."""
-    return transform(tau, grid.flatten(0, 1)).unflatten(1, grid.shape[:2])
+    x, y = grid[0, :, 0], grid[:, 0, 1]
+    along_x, along_y = tau[:, None, :2, 0] * x[:, None], tau[:, None, :2, 1] * y[:, None] + tau[:, None, :2, 2]
+    return along_x[:, None] + along_y[:, :, None]
 
 
 def _evaluate(
@@ -227,18 +286,35 @@ def _membership(problem: Tensor, weights: Tensor) -> Tensor:
 def _gradient(residual: Tensor, slopes: Tensor, tau: Tensor, sigma: float, group: LieGroup, grid: Tensor) -> Tensor:
     """Gradient of (2.7) in the coordinates of the group at tau, by the chain rule through the field: (m, dim)."""
     # With respect to the field: 2 g*g*(v o tau - mu) times d(v o tau)/d(tau), summed over channels.
-    pull = 2 * smooth(smooth(residual, sigma), sigma)
-    field = (pull[..., None] * slopes).sum(1)  # (m, h, w, 2)
-    # With respect to (A, b): sums over the pixels p of field p^T and of field.
-    linear = torch.einsum("mhwi,hwj->mij", field, grid)
-    affine = torch.cat([linear, field.sum((1, 2))[..., None]], dim=-1)  # (m, 2, 3)
+    if sigma > 0:
+        residual = _twice(residual.shape[-2], sigma, residual) @ residual @ _twice(residual.shape[-1], sigma, residual)
+    field = (2 * residual[..., None] * slopes).sum(1)  # (m, h, w, 2)
+    # With respect to (A, b): sums over the pixels p of field p^T and of field; first along rows, by a thin product.
+    x, y = grid[0, :, 0], grid[:, 0, 1]
+    along = torch.kron(torch.stack([x, torch.ones_like(x)], dim=1), torch.eye(2).to(x))  # (w * 2, 4)
+    by_x, total = (field.flatten(2) @ along).unflatten(-1, (2, 2)).unbind(2)  # (m, h, 2) each
+    affine = torch.stack([by_x.sum(1), (total * y[:, None]).sum(1), total.sum(1)], dim=-1)  # (m, 2, 3)
     # With respect to the coordinates: tau exp(xi) moves the point that p reads by A (xi p).
     local = tau[:, :2, :2].mT @ affine
-    return torch.einsum("mij,kij->mk", local, group.generators[:, :2].to(local))
+    return local.flatten(1) @ group.generators[:, :2].to(local).flatten(1).T
 
 
-def _energies(images: Tensor, sigma: float, group: LieGroup, grid: Tensor) -> Tensor:
+def _twice(size: int, sigma: float, like: Tensor) -> Tensor:
+    """The matrix (size, size) that smooths twice along one axis, of images that are zero outside of it.
+
+    Smoothing multiplies by one matrix on each side, so smoothing an identity matrix gives the square of that matrix. It
+    is made on a longer axis, because what the first smoothing carries out of the frame, the second carries back.
+    """
+    spread = math.ceil(4 * sigma)
+    whole = smooth(torch.eye(size + 2 * spread, dtype=like.dtype, device=like.device), sigma)
+    return whole[spread : spread + size, spread : spread + size]
+
+
+def _energies(images: Tensor, sigma: float, group: LieGroup) -> Tensor:
     """Twice the squared norm of the derivative of the smoothed images along each coordinate of the group: (m, dim)."""
+    spread = math.ceil(4 * sigma)
+    images = _pad(images, (spread, spread))
+    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)
     _, slopes = sample_with_gradient(smooth(images, sigma), grid[None])
     ones = torch.ones_like(grid[..., :1])
     velocity = torch.einsum("kij,hwj->khwi", group.generators[:, :2].to(grid), torch.cat([grid, ones], dim=-1))
@@ -247,29 +323,53 @@ def _energies(images: Tensor, sigma: float, group: LieGroup, grid: Tensor) -> Te
     return energy + torch.finfo(energy.dtype).tiny ** 0.5  # constant images have zero energy
 
 
-def _margins(images: Tensor, bounds: Bounds) -> tuple[int, int]:
-    """Rows and columns to pad on each side so that no content of these images can leave the frame.
+def _content(images: Tensor) -> tuple[Tensor, Tensor]:
+    """The centre (m, 2) and the radius (m,) of a circle around the pixels of each image that are not zero."""
+    lit = (images != 0).any(1)[..., None]  # (m, h, w, 1)
+    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)
+    far = torch.tensor(torch.inf, dtype=images.dtype, device=images.device)
+    low = torch.where(lit, grid, far).amin((1, 2))
+    high = torch.where(lit, grid, -far).amax((1, 2))
+    centre = torch.where(low <= high, (low + high) / 2, 0.0)
+    radius = torch.where(lit[..., 0], (grid - centre[:, None, None]).norm(dim=-1), 0.0).amax((1, 2))
+    return centre, radius
 
-    Two images that are pushed out of a finite frame are equal: a false optimum of the kernel. On a canvas that contains
-    the images at every bounded pose it cannot occur.
-    """
-    height, width = images.shape[-2:]
-    lit = (images != 0).any(1).any(0)  # (h, w)
-    radii = pixel_grid((height, width), images.dtype, images.device).norm(dim=-1)[lit]
-    reach = float(radii.max()) * bounds.max_scale + bounds.max_shift + 2 if len(radii) else 0.0
-    return max(0, math.ceil(reach - height / 2)), max(0, math.ceil(reach - width / 2))
+
+def _canvas(
+    circles: Sequence[Tensor], tau: Tensor, shape: tuple[int, int], bounds: Bounds | None = None
+) -> tuple[int, int]:
+    """Rows and columns that a frame lacks on each side to contain these circles; negative where it is too large."""
+    centre, radius = circles
+    scale = 1.0 if bounds is None else bounds.max_scale
+    places = transform(inverse(tau), centre[:, None])[:, 0]  # (m, 2)
+    reach = (places.abs() + (radius * scale + 2 * scale + 1)[:, None]).amax(0).tolist()  # two pixels of interpolation
+    return math.ceil(reach[1] - shape[0] / 2), math.ceil(reach[0] - shape[1] / 2)
 
 
-def _crop(images: Tensor, rows: int, columns: int) -> Tensor:
-    """Remove the padding."""
-    height, width = images.shape[-2:]
-    return images[..., rows : height - rows, columns : width - columns]
+def _larger(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _grid(shape: tuple[int, int], canvas: tuple[int, int], like: Tensor) -> Tensor:
+    return pixel_grid((shape[0] + 2 * canvas[0], shape[1] + 2 * canvas[1]), like.dtype, like.device)
+
+
+def _pad(images: Tensor, canvas: tuple[int, int]) -> Tensor:
+    """Add rows and columns of zeros on each side; negative numbers remove them."""
+    rows, columns = canvas
+    return torch.nn.functional.pad(images, (columns, columns, rows, rows))
 
 
 def _bounded(tau: Tensor, bounds: Bounds) -> Tensor:
-    """Project fields onto the bounds: first the singular values of the linear part, then the length of the shift."""
+    """Project fields onto the bounds: the singular values and the angle of the linear part, the length of the shift."""
     left, scales, right = torch.linalg.svd(tau[:, :2, :2])
     linear = left * scales.clamp(1 / bounds.max_scale, bounds.max_scale)[:, None] @ right
+    if bounds.max_angle < math.pi:
+        # The angle of a mirrored pose is that of the rotation after the mirror, as in the search.
+        flip = torch.where(torch.linalg.det(linear) < 0, -1.0, 1.0)
+        angle = torch.atan2(linear[:, 0, 1] - flip * linear[:, 1, 0], flip * linear[:, 0, 0] + linear[:, 1, 1])
+        excess = angle - angle.clamp(-bounds.max_angle, bounds.max_angle)
+        linear = rotation(-excess)[:, :2, :2] @ linear
     shift = tau[:, :2, 2:]
     length = shift.norm(dim=1, keepdim=True)
     shift = shift * (bounds.max_shift / length.clamp(min=1e-12)).clamp(max=1.0)

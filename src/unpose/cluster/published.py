@@ -3,10 +3,12 @@
 These are pure functions with the equation numbers of the paper. Images are ``(n, h, w)`` or ``(n, h, w, c)``, poses are
 ``dst_from_src`` (see CONVENTIONS). The kernel is ``exp(-beta ||u - v||^2)`` on the images as given, so ``beta`` must
 suit their scale. With images of norm 1 and beta = 2, unrelated images still have about a tenth of the full weight and
-all images converge to one mean; with norm 2 they have about a thousandth.
+all images converge to one mean; with norm 2 they have about a thousandth. Any other radial kernel can be given as a
+function of the distance. ``solver="descent"`` is our reading of the published descent; :mod:`unpose.cluster.theorems`
+has the quantities of the paper's theorems.
 """
 
-import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from unpose.align import orbit_distances
 from unpose.align.descent import SMOOTHING_LEVELS, Bounds, descend
-from unpose.groups import Group, LieGroup, inverse, parse_continuous
+from unpose.groups import Group, LieGroup, parse_continuous
 from unpose.images import as_batch, from_batch
 
 __all__ = [
@@ -30,6 +32,9 @@ __all__ = [
     "invariant_weights",
     "kernel_attention",
 ]
+
+Kernel = Callable[[NDArray], NDArray]
+"""A radial kernel: maps distances to scores, elementwise, and never rises."""
 
 _NEGLIGIBLE = 1e-3
 """Images with less than this fraction of the largest weight are left out of a mean: they do not change it visibly."""
@@ -101,10 +106,6 @@ class InvariantAttention:
         Attention W of the images of the same entry.
     distances : list of n_iter + 1 (n, n) arrays
         Orbit distances (3.2).
-    radii : (n_iter + 1,) array
-        The largest orbit distance R.
-    contractions : (n_iter,) array
-        The largest ratio ``d(S_j+, S_k+) / d(S_j, S_k)`` over pairs, 1 - epsilon of (4.1).
     labels : (n,) array of int
         Clusters, read from the last W.
 
@@ -117,22 +118,24 @@ class InvariantAttention:
     images: list[NDArray]
     weights: list[NDArray]
     distances: list[NDArray]
-    radii: NDArray
-    contractions: NDArray
     labels: NDArray
 
 
-def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArray]:
+def kernel_attention(
+    points: ArrayLike, beta: float = 2.0, n_iter: int = 1, *, kernel: str | Kernel = "rbf"
+) -> list[NDArray]:
     """Plain kernel attention (2.1): replace each point by the kernel-weighted mean of all, ``n_iter`` times.
 
     Parameters
     ----------
     points : (n, ...) array
         Vectors or images; the axes after the first form one point.
-    beta : float
+    beta : float, default 2.0
         Of the kernel ``exp(-beta d^2)``; larger values give distant points less weight.
-    n_iter : int
+    n_iter : int, default 1
         Number of iterations.
+    kernel : "rbf" or callable, default "rbf"
+        The kernel: ``exp(-beta d^2)``, or a function of an array of distances that never rises; it ignores beta.
 
     Returns
     -------
@@ -144,8 +147,10 @@ def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArra
     >>> trace = kernel_attention([[0.0], [0.2], [5.0]], beta=2.0, n_iter=3)
     >>> [round(float(x), 2) for x in trace[-1][:, 0]]
     [0.1, 0.1, 5.0]
+    >>> kernel_attention([[0.0], [0.2], [5.0]], kernel=lambda d: 1.0 * (d < 1))[-1][:, 0]  # mean shift, flat kernel
+    array([0.1, 0.1, 5. ])
     """
-    beta = _checked_beta(beta)
+    score = _kernel(kernel, beta)
     _check_count("n_iter", n_iter)
     state = np.asarray(points, dtype=np.float64)
     if state.ndim < 2 or len(state) == 0:
@@ -157,8 +162,9 @@ def kernel_attention(points: ArrayLike, beta: float, n_iter: int) -> list[NDArra
         flat = state.reshape(len(state), -1)
         flat = flat - flat.mean(0)  # a large common part would cancel in the differences below
         energy = (flat**2).sum(1)
-        distances = np.maximum(energy[:, None] + energy - 2 * flat @ flat.T, 0)
-        weights = _column_normalised(np.exp(-beta * distances))
+        squared = np.maximum(energy[:, None] + energy - 2 * flat @ flat.T, 0)
+        np.fill_diagonal(squared, 0.0)
+        weights = _column_normalised(score(np.sqrt(squared)))
         state = np.tensordot(weights.T, state, axes=1)  # v_j+ = sum_i v_i W_ij
         trace.append(state)
     return trace
@@ -169,10 +175,12 @@ def invariant_weights(
     group: str | Group = "se2",
     beta: float = 2.0,
     *,
+    kernel: str | Kernel = "rbf",
     solver: str = "search",
     n_steps: int = 30,
     step: float = 1.0,
     sigmas: Sequence[float] = SMOOTHING_LEVELS,
+    max_angle: float = math.pi,
     max_shift: float | None = None,
     max_scale: float = 1.5,
     device: str | torch.device = "cpu",
@@ -187,15 +195,19 @@ def invariant_weights(
         Continuous group of the poses tau.
     beta : float, default 2.0
         Of the kernel; see the module's docstring.
+    kernel : "rbf" or callable, default "rbf"
+        The kernel: ``exp(-beta d^2)``, or a function of an array of distances that never rises; it ignores beta.
     solver : {"search", "descent"}, default "search"
-        ``"search"`` searches the whole group. ``"descent"`` is the paper's gradient descent from the identity, which
-        converges from some tens of degrees.
+        ``"search"`` searches the whole group. ``"descent"`` is our reading of the published gradient descent from the
+        identity, which converges from some tens of degrees.
     n_steps : int, default 30
         Steps of the descent; the search ignores it, ``step`` and ``sigmas``.
     step : float, default 1.0
         Learning rate of the descent.
     sigmas : sequence of float, default (0, 1, 2, 4)
         Smoothing levels of the descent in pixels.
+    max_angle : float, default pi
+        Largest rotation in radians; with less than pi the poses are a subset of the group (footnote 2).
     max_shift : float, optional
         Largest shift in pixels; three eighths of the larger side by default.
     max_scale : float, default 1.5
@@ -210,10 +222,11 @@ def invariant_weights(
     Notes
     -----
     Only one image of a pair moves, poses are bounded, and pixels that leave the frame still count. If both images could
-    move, pushing both out of the frame or shrinking both would make any two images equal. For an isometric group the
-    result equals the paper's maximum over both sides. For poses that change area, the squared distance is divided by
-    the square root of the change, and the better of the two directions is taken. Cost: n (n - 1) / 2 descents, twice as
-    many for groups that change area.
+    move, pushing both out of the frame or shrinking both would make any two images equal. Every pair is solved in both
+    directions, and the better one counts: the two end in different local minima, and one pair of drawings scored 0.005
+    in one order and 0.693 in the other. For an isometric group the result is then the paper's maximum over both sides.
+    For poses that change area, the squared distance is divided by the square root of the change. Cost: n (n - 1)
+    descents or searches.
 
     Examples
     --------
@@ -221,44 +234,49 @@ def invariant_weights(
     >>> bool(invariant_weights(bars).gamma[0, 1] > 0.95)
     True
     """
-    beta = _checked_beta(beta)
+    score = _kernel(kernel, beta)
     batch = as_batch(images).detach().to(device)
-    lie, bounds = _prepared(batch, group, max_shift, max_scale)
+    lie, bounds = _prepared(batch, group, max_angle, max_shift, max_scale)
     if solver == "search":
-        distances, found_poses = orbit_distances(
-            batch.movedim(1, -1), group=lie, max_shift=bounds.max_shift, max_scale=bounds.max_scale, device=device
-        )
-        gamma = np.exp(-beta * distances**2)
-        return InvariantWeights(gamma, _column_normalised(gamma), distances, found_poses)
-    if solver != "descent":
+        stack = batch.movedim(1, -1)
+        distances, poses = orbit_distances(
+            stack, stack, group=lie, max_angle=bounds.max_angle, max_shift=bounds.max_shift,
+            max_scale=bounds.max_scale, device=device,
+        )  # fmt: skip
+    elif solver == "descent":
+        distances, poses = _descended(batch, lie, bounds, n_steps, step, tuple(sigmas))
+    else:
         raise ValueError(f"solver must be 'search' or 'descent', got {solver!r}")
+    distances, poses = _better_direction(distances, poses)
+    gamma = score(distances)
+    return InvariantWeights(gamma, _column_normalised(gamma), distances, poses)
+
+
+def _descended(
+    batch: Tensor, group: LieGroup, bounds: Bounds, n_steps: int, step: float, sigmas: tuple[float, ...]
+) -> tuple[NDArray, NDArray]:
+    """Distances (n, n) and poses (n, n, 3, 3) of all ordered pairs, by the descent."""
     n = len(batch)
-    moving, fixed = torch.triu_indices(n, n, offset=1, device=batch.device)
-    if not lie.is_isometric:
-        moving, fixed = torch.cat([moving, fixed]), torch.cat([fixed, moving])
-    squared = torch.zeros(n, n, dtype=batch.dtype, device=batch.device)
-    poses = torch.eye(3, dtype=batch.dtype, device=batch.device).repeat(n, n, 1, 1)
+    distances, poses = np.zeros((n, n)), np.tile(np.eye(3, dtype=batch.cpu().numpy().dtype), (n, n, 1, 1))
+    moving, fixed = (~torch.eye(n, dtype=torch.bool)).nonzero(as_tuple=True)
     if len(moving):
         found = descend(
-            batch[moving], torch.arange(len(moving), device=batch.device), torch.ones_like(batch[moving, 0, 0, 0]), lie,
-            targets=batch[fixed], n_steps=n_steps, step=step, sigmas=tuple(sigmas), bounds=bounds,
+            batch[moving], torch.arange(len(moving), device=batch.device), torch.ones_like(batch[moving, 0, 0, 0]),
+            group, targets=batch[fixed], n_steps=n_steps, step=step, sigmas=sigmas, bounds=bounds,
         )  # fmt: skip
-        squared[moving, fixed] = found.errors
-        poses[moving, fixed] = found.poses
-        searched = torch.zeros(n, n, dtype=torch.bool, device=batch.device)
-        searched[moving, fixed] = True
-        # Use the inverse of the opposite direction if that is better, or if only that was searched.
-        known = squared.where(searched, torch.inf)
-        use_opposite = (known > known.T) & ~torch.eye(n, dtype=torch.bool, device=batch.device)
-        squared = torch.where(use_opposite, squared.T, squared)
-        poses = torch.where(use_opposite[..., None, None], inverse(poses).transpose(0, 1), poses)
-    gamma = torch.exp(-beta * squared.double()).cpu().numpy()
-    return InvariantWeights(
-        gamma=gamma,
-        weights=_column_normalised(gamma),
-        distances=squared.double().sqrt().cpu().numpy(),
-        poses=poses.cpu().numpy(),
-    )
+        distances[moving, fixed] = found.errors.double().sqrt().cpu().numpy()
+        poses[moving, fixed] = found.poses.cpu().numpy()
+    return distances, poses
+
+
+def _better_direction(distances: NDArray, poses: NDArray) -> tuple[NDArray, NDArray]:
+    """Take the smaller distance of both directions of each pair, with its pose or the inverse; zero on the diagonal."""
+    opposite = distances > distances.T
+    distances = np.minimum(distances, distances.T)
+    poses = np.where(opposite[..., None, None], np.linalg.inv(poses).swapaxes(0, 1), poses)
+    np.fill_diagonal(distances, 0.0)
+    poses[np.arange(len(poses)), np.arange(len(poses))] = np.eye(3)
+    return distances, poses
 
 
 def invariant_mean(
@@ -269,6 +287,8 @@ def invariant_mean(
     n_iter: int = 50,
     step: float = 1.0,
     sigmas: Sequence[float] = SMOOTHING_LEVELS,
+    start: ArrayLike | None = None,
+    max_angle: float = math.pi,
     max_shift: float | None = None,
     max_scale: float = 1.5,
     snapshots: Sequence[int] = (),
@@ -290,6 +310,10 @@ def invariant_mean(
         Learning rate.
     sigmas : sequence of float, default (0, 1, 2, 4)
         Smoothing levels; every step uses the one that lowers the objective (2.3) most (section 5).
+    start : (n, 3, 3) array, optional
+        Poses to start from; by default the identity, as published.
+    max_angle : float, default pi
+        Largest rotation in radians; with less than pi the poses are a subset of the group (footnote 2).
     max_shift : float, optional
         Largest shift in pixels; three eighths of the larger side by default.
     max_scale : float, default 1.5
@@ -313,7 +337,7 @@ def invariant_mean(
     """
     batch = as_batch(images).detach().to(device)
     channels = np.ndim(images[0]) == 3  # type: ignore[index]
-    lie, bounds = _prepared(batch, group, max_shift, max_scale)
+    lie, bounds = _prepared(batch, group, max_angle, max_shift, max_scale)
     _check_count("n_iter", n_iter)
     share = _checked_weights(weights, len(batch)).to(batch)
     kept: dict[int, NDArray] = {}
@@ -324,7 +348,8 @@ def invariant_mean(
 
     found = descend(
         batch, torch.zeros(len(batch), dtype=torch.long, device=batch.device), share, lie,
-        n_steps=n_iter, step=step, sigmas=tuple(sigmas), bounds=bounds, watch=keep_snapshot,
+        start=None if start is None else torch.as_tensor(start).to(batch), n_steps=n_iter, step=step,
+        sigmas=tuple(sigmas), bounds=bounds, watch=keep_snapshot,
     )  # fmt: skip
     return InvariantMean(
         mean=from_batch(found.targets[0], channels=channels),
@@ -340,11 +365,13 @@ def invariant_attention(
     beta: float = 2.0,
     n_iter: int = 2,
     *,
+    kernel: str | Kernel = "rbf",
     solver: str = "search",
     weight_steps: int = 30,
     mean_steps: int = 30,
     step: float = 1.0,
     sigmas: Sequence[float] = SMOOTHING_LEVELS,
+    max_angle: float = math.pi,
     max_shift: float | None = None,
     max_scale: float = 1.5,
     progress: Callable[[str, int, int], None] | None = None,
@@ -362,6 +389,8 @@ def invariant_attention(
         Of the kernel; see the module's docstring.
     n_iter : int, default 2
         Number of rounds.
+    kernel : "rbf" or callable, default "rbf"
+        The kernel: ``exp(-beta d^2)``, or a function of an array of distances that never rises; it ignores beta.
     solver : {"search", "descent"}, default "search"
         How the poses of the weights are found, as for :func:`invariant_weights`. With ``"descent"`` the means start
         from the identity, as published; with ``"search"`` from the poses that the search found.
@@ -371,6 +400,8 @@ def invariant_attention(
         Learning rate.
     sigmas : sequence of float, default (0, 1, 2, 4)
         Smoothing levels in pixels.
+    max_angle : float, default pi
+        Largest rotation in radians; with less than pi the poses are a subset of the group (footnote 2).
     max_shift : float, optional
         Largest shift in pixels; three eighths of the larger side by default.
     max_scale : float, default 1.5
@@ -386,8 +417,8 @@ def invariant_attention(
 
     Notes
     -----
-    Labels are the connected components of the pairs with ``gamma_ij`` of at least one half, which give each other at
-    least half the weight that they give themselves.
+    Labels are the connected components of the pairs that give each other at least half the weight that they give
+    themselves.
 
     Examples
     --------
@@ -397,13 +428,13 @@ def invariant_attention(
     """
     batch = as_batch(images).detach().to(device)
     channels = np.ndim(images[0]) == 3  # type: ignore[index]
-    lie, bounds = _prepared(batch, group, max_shift, max_scale)
+    lie, bounds = _prepared(batch, group, max_angle, max_shift, max_scale)
     _check_count("n_iter", n_iter)
 
     def weigh(batch: Tensor) -> InvariantWeights:
         return invariant_weights(
-            batch.movedim(1, -1), lie, beta, solver=solver, n_steps=weight_steps, step=step, sigmas=sigmas,
-            max_shift=max_shift, max_scale=max_scale, device=device,
+            batch.movedim(1, -1), lie, beta, kernel=kernel, solver=solver, n_steps=weight_steps, step=step,
+            sigmas=sigmas, max_angle=max_angle, max_shift=max_shift, max_scale=max_scale, device=device,
         )  # fmt: skip
 
     stacks, found = [batch], [weigh(batch)]
@@ -423,44 +454,53 @@ def invariant_attention(
         if progress is not None:
             progress("weights", done + 1, n_iter)
         found.append(weigh(stacks[-1]))
-    distances = [weights.distances for weights in found]
     return InvariantAttention(
         images=[from_batch(stack, channels=channels) for stack in stacks],
         weights=[weights.weights for weights in found],
-        distances=distances,
-        radii=np.array([matrix.max() for matrix in distances]),
-        contractions=np.array([_contraction(*pair) for pair in itertools.pairwise(distances)]),
+        distances=[weights.distances for weights in found],
         labels=labels_from(found[-1].gamma),
     )
 
 
 def labels_from(gamma: NDArray) -> NDArray:
-    """Connected components of the pairs with a score of at least one half, numbered by size."""
-    _, labels = scipy.sparse.csgraph.connected_components(gamma >= 0.5, directed=False)
+    """Connected components of the pairs with at least half the score of an image with itself, numbered by size."""
+    _, labels = scipy.sparse.csgraph.connected_components(gamma >= 0.5 * gamma.diagonal().max(), directed=False)
     order = np.argsort(-np.bincount(labels), kind="stable")
     return np.argsort(order)[labels]
 
 
-def _contraction(before: NDArray, after: NDArray) -> float:
-    """The largest factor by which a distance changed, over the pairs whose distance was not zero."""
-    counts = before > 1e-6 * max(before.max(), np.finfo(float).tiny)
-    return float((after[counts] / before[counts]).max()) if counts.any() else 0.0
+def _kernel(kernel: str | Kernel, beta: float) -> Kernel:
+    """The kernel as a function of an array of distances, which checks its own values."""
+    if not (np.isfinite(beta) and beta > 0):
+        raise ValueError(f"beta must be a positive number, got {beta}")
+    if kernel == "rbf":
+        return lambda distances: np.exp(-beta * distances**2)
+    if not callable(kernel):
+        raise ValueError(f"kernel must be 'rbf' or a function of an array of distances, got {kernel!r}")
+
+    def checked(distances: NDArray) -> NDArray:
+        scores = np.asarray(kernel(distances), dtype=np.float64)
+        if scores.shape != distances.shape or not np.isfinite(scores).all() or (scores < 0).any():
+            raise ValueError("kernel must return one finite number of at least zero for each distance")
+        if (np.diff(scores.ravel()[np.argsort(distances, axis=None)]) > 1e-12 * scores.max()).any():
+            raise ValueError("kernel must not rise with the distance: the best pose is the one of least distance")
+        if not (scores.diagonal() > 0).all():
+            raise ValueError("kernel must be positive at distance zero")
+        return scores
+
+    return checked
 
 
 def _column_normalised(gamma: NDArray) -> NDArray:
     return gamma / gamma.sum(0, keepdims=True)
 
 
-def _prepared(batch: Tensor, group: str | Group, max_shift: float | None, max_scale: float) -> tuple[LieGroup, Bounds]:
+def _prepared(
+    batch: Tensor, group: str | Group, max_angle: float, max_shift: float | None, max_scale: float
+) -> tuple[LieGroup, Bounds]:
     lie = parse_continuous(group)
     shift = 0.375 * max(batch.shape[-2:]) if max_shift is None else max_shift
-    return lie, Bounds(shift, 1.0 if lie.is_isometric else max_scale)
-
-
-def _checked_beta(beta: float) -> float:
-    if not (np.isfinite(beta) and beta > 0):
-        raise ValueError(f"beta must be a positive number, got {beta}")
-    return float(beta)
+    return lie, Bounds(shift, 1.0 if lie.is_isometric else max_scale, max_angle)
 
 
 def _checked_weights(weights: ArrayLike | None, n: int) -> Tensor:

@@ -103,8 +103,6 @@ def experiment1(settings: Settings, *, max_angle: float, solver: str) -> Outcome
         "labels": found.labels.tolist(),
         "clusters": clusters,
         "agreement with the classes (adjusted Rand index)": agreement,
-        "largest orbit distance R before and after each round": found.radii.tolist(),
-        "largest ratio of distances (4.1) per round": found.contractions.tolist(),
     }
     finding = f"{clusters} clusters in 18 images of 3 classes; agreement {agreement:.2f} (1 is perfect)."
     return Outcome(numbers, [finding], sheet)
