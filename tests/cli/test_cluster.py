@@ -201,7 +201,7 @@ def test_new_images_find_their_cluster(run, new_shapes, tmp_path):
     assert len(rows) == 6
     for row in rows:
         assert row["cluster"] == known[row["path"].partition("/")[0]]
-        assert float(row["distance"]) < float(row["second_distance"])
+        assert float(row["confidence"]) > 0.9
     larger = tmp_path / "larger"
     larger.mkdir()
     for number, path in enumerate(sorted(new_shapes.rglob("*.png"))):

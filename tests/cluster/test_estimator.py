@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score
 
 from unpose import InvariantClustering, align_stack
+from unpose.cluster.assignment import outlier_p_values
 from unpose.cluster.light import normalise_light, without_background
 from unpose.cluster.rounds import NOISE_CORRELATION
-from unpose.data import posed
+from unpose.data import posed, read_images
 from unpose.groups import parse
 from unpose.images import as_batch
 
@@ -165,6 +167,67 @@ def test_rows_of_pixels_and_colour(turned, fitted):
     assert adjusted_rand_score(InvariantClustering(4).fit(colour).labels_, turned.sources) == 1.0
 
 
+def test_channels_may_come_first_or_last(turned):
+    """A batch of torch is recognised by its shape, unless the caller says what it is."""
+    last = np.stack([turned.images, 0.5 * turned.images, turned.images**2], axis=-1)[:3]
+    first = torch.from_numpy(last).movedim(-1, 1)
+    model = InvariantClustering(1).fit(first)
+    assert model.image_shape_ == (25, 25, 3)
+    assert model.means_.shape == (1, 25, 25, 3)
+    distances = model.transform(last)
+    assert (distances < 0.3).all()
+    assert np.array_equal(model.transform(list(first.numpy())), distances)
+    assert np.array_equal(model.set_params(channels_first=True).transform(first), distances)
+    with pytest.raises(ValueError, match="look like"):
+        model.set_params(channels_first=False).transform(first)
+
+
+def test_pictures_of_different_sizes_are_placed_as_on_the_command_line(turned):
+    rng = np.random.default_rng(2)
+    pictures = [np.pad(image, rng.integers(0, 5, 2)) for image in turned.images[6:12]]
+    placed = read_images(pictures).images
+    model = InvariantClustering(2).fit(pictures)
+    assert model.image_shape_ == placed.shape[1:]
+    assert np.array_equal(model.transform(pictures), model.transform(placed))
+    assert np.array_equal(model.predict([pictures[0], np.zeros((9, 9))]), [model.labels_[0], -1])
+
+
+def test_new_points_join_the_cluster_of_their_neighbours_and_not_of_the_nearest_average():
+    points, moon = make_moons(160, noise=0.03, random_state=0)
+    model = InvariantClustering(2).fit(points[:120])
+    right = np.array([model.labels_[moon[:120] == k][0] for k in (0, 1)])[moon]
+    assert np.array_equal(model.labels_, right[:120])
+    assert np.array_equal(model.predict(points), right)
+    nearest_average = model.transform(points).argmin(1)
+    assert (nearest_average != right).mean() > 0.1
+
+
+def test_assignments_tell_copies_confident_doubtful_and_foreign_images(turned, fitted):
+    fresh = posed(shapes(), "se2", copies=2, max_shift=2.0, random_state=9)
+    half = 0.5 * (turned.images[0] + turned.images[9])  # two things on top of each other
+    checks = np.indices((25, 25)).sum(0) // 2 % 2 * np.float32(1)
+    found = fitted.assign(np.stack([*turned.images[:3], *fresh.images, half, checks, np.zeros((25, 25))]))
+    assert np.array_equal(found.labels[:3], fitted.labels_[:3])
+    assert (found.confidences[:3] == 1).all()  # copies of fitted images
+    assert (found.confidences[3:11] > 0.9).all()
+    assert (found.p_values[11:13] < 1e-3).all()
+    assert found.labels[13] == -1
+    assert (found.p_values[13], found.confidences[13], found.second[13]) == (0, 0, -1)
+    assert np.isinf(found.distances[13])
+    angle = found.poses[3:11] @ fresh.poses  # the same for both copies of a thing, up to rounding
+    np.testing.assert_allclose(angle[::2][:, :2, :2], angle[1::2][:, :2, :2], atol=0.05)
+
+
+def test_p_values_are_uniform_for_images_of_the_same_kind():
+    rng = np.random.default_rng(0)
+    known, new = rng.lognormal(0.3, 0.2, 60), rng.lognormal(0.3, 0.2, 400)
+    p_values = outlier_p_values(new, np.zeros(400, int), known, np.zeros(60, int))
+    assert abs((p_values < 0.05).mean() - 0.05) < 0.04
+    assert abs((p_values < 0.5).mean() - 0.5) < 0.1
+    assert np.isnan(outlier_p_values(new, np.zeros(400, int), known[:4], np.zeros(4, int))).all()
+    assert outlier_p_values(np.array([9.0]), np.zeros(1, int), known, np.zeros(60, int)) < 1e-6
+
+
 def test_noise_is_averaged_away_and_shapes_are_not(turned, fitted):
     assert [each.averaged for each in fitted.history_] == [False]  # copies differ by next to nothing
     noisy = turned.images + np.random.default_rng(0).normal(0, 0.5, turned.images.shape).astype(np.float32)
@@ -216,7 +279,8 @@ def test_bad_input(turned):
         (InvariantClustering(2, group="s02"), images, "s02"),
         (InvariantClustering(2, light="off"), images, "light"),
         (InvariantClustering(2), np.zeros((0, 9, 9)), "no images"),
-        (InvariantClustering(2), [np.eye(9), np.eye(8)], "read_images"),
+        (InvariantClustering(2), [np.ones((8, 8, 2)), np.ones((9, 9, 3))], "the same channels"),
+        (InvariantClustering(2), [np.eye(9), np.full((8, 8), np.nan)], "image 1: .*NaN"),
     ]:
         with pytest.raises(ValueError, match=message):
             model.fit(data)

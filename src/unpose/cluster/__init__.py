@@ -11,6 +11,7 @@ paper's method, exactly as published, is in :mod:`unpose.cluster.published`. Fil
 ``readout.py``    from the attention matrix to labels, with the criterion of ``modularity.py``
 ``stability.py``  how far the clusters of random subsets agree, the measure of confidence
 ``copies.py``     images that are copies of others
+``assignment.py`` new images: the votes of their neighbours, and images of none of the clusters
 ``averaging.py``  alternate between aligning images to their average and averaging them
 ``saving.py``     a fitted estimator as two files
 ``pictures.py``   aligned images, averages and rounds of attention as people see them
@@ -21,6 +22,7 @@ paper's method, exactly as published, is in :mod:`unpose.cluster.published`. Fil
 """
 
 from unpose.cluster.agreement import agreement_with_classes
+from unpose.cluster.assignment import Assignment
 from unpose.cluster.averaging import AlignedStack, align_stack
 from unpose.cluster.estimator import InvariantClustering
 from unpose.cluster.layout import graph_layout
@@ -29,6 +31,7 @@ from unpose.cluster.pictures import apply_poses, attention_frames, group_means
 
 __all__ = [
     "AlignedStack",
+    "Assignment",
     "InvariantClustering",
     "agreement_with_classes",
     "align_stack",

@@ -19,22 +19,25 @@ from torch import Tensor
 from unpose.align import Neighbours, Progress, Search, align, nearest
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.cluster import saving
+from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, vote_shares
 from unpose.cluster.averaging import average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies, near_copies
-from unpose.cluster.graph import N_NEIGHBOURS, SEARCH_SIDE
+from unpose.cluster.graph import N_NEIGHBOURS, SEARCH_SIDE, bandwidths
 from unpose.cluster.light import LIGHT_CONTRAST, check_content, has_content, normalise_light
 from unpose.cluster.pictures import pictures_html
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
 from unpose.cluster.stability import reliability_notes, subset_stability
 from unpose.groups import parse_continuous
-from unpose.images import as_batch, downscale, from_batch, smooth
+from unpose.images import as_batch, downscale, from_batch, onto_one_canvas, smooth
 
 _TOLERANCE = math.radians(10)
 """Rotation that neighbours may differ by even if the group has no rotations, as a small difference of shape."""
 _MAX_EXHAUSTIVE = 4000
 """Up to this many images the CPU searches every pair; for more, a cheaper search selects candidates."""
 _CANDIDATES = 250
+_MAX_REFERENCE_BYTES = 10**9
+"""Most memory that the fitted images may take which a fitted estimator keeps."""
 
 
 class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
@@ -56,10 +59,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         Largest shift in pixels; a quarter of the larger side by default.
     max_scale : float, default 1.5
         Largest factor of scale.
-    light : {"ignore", "keep"}, default "ignore"
-        "ignore" removes brightness, contrast and a linear background; "keep" lets them count as differences.
+    light : {"ignore", "local", "keep"}, default "ignore"
+        "ignore" removes brightness, contrast and a linear background; "local" also contrast that varies inside the
+        image, such as shadows and reflections; "keep" lets all of them count as differences.
     mask : None or "disc", default None
         Pixels that are compared.
+    channels_first : bool or None, default None
+        Whether images with channels are (n, c, h, w), as in torch, instead of (n, h, w, c). None decides by the shape:
+        they are if the second axis is 1, 3 or 4 and the last is longer than 4. Results always have the channels last.
     random_state : int, RandomState or None, default 0
         Seed of the read-out; the same seed gives the same labels for any ``n_jobs`` and ``memory``.
     device : str, default "cpu"
@@ -99,6 +106,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The attention matrix that the clusters are read from.
     neighbours_ : unpose.align.Neighbours
         The nearest neighbours from which the attention matrix is computed.
+    references_ : (m, c, h, w) array
+        The fitted images that are neither constant nor copies, at the size of the search and without effects of light:
+        what new images are compared with.
     n_clusters_, n_iter_ : int
         Number of clusters, and of rounds of attention.
     history_ : list of unpose.cluster.rounds.Round
@@ -133,6 +143,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     copies_: NDArray
     means_: NDArray
     poses_: NDArray
+    references_: NDArray
 
     def __init__(
         self,
@@ -145,6 +156,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         max_scale: float = 1.5,
         light: str = "ignore",
         mask: str | None = None,
+        channels_first: bool | None = None,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "cpu",
         n_jobs: int | None = None,
@@ -158,6 +170,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.max_scale = max_scale
         self.light = light
         self.mask = mask
+        self.channels_first = channels_first
         self.random_state = random_state
         self.device = device
         self.n_jobs = n_jobs
@@ -175,8 +188,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : (n, h, w), (n, h, w, c) or (n, pixels) array
-            Images, or rows of pixels with ``image_shape``.
+        X : (n, h, w), (n, h, w, c) or (n, pixels) array, or list of arrays (h, w) or (h, w, c)
+            Images, or rows of pixels with ``image_shape``. Pictures of different sizes are scaled to one square canvas
+            as on the command line (:mod:`unpose.images.canvas`).
         y : ignored
             Present for the conventions of scikit-learn.
         progress : callable, optional
@@ -200,8 +214,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         search = None if self._is_vectors else self._search(progress)
         if search is None:
             neighbours, history = _vector_neighbours(batch[rows]), list[Round]()
+            typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
         else:
-            neighbours, history, first = self._neighbours(batch[rows], search, checkpoints)
+            neighbours, history, first, typical = self._neighbours(batch[rows], search, checkpoints)
             counted = first == np.arange(len(rows))
             if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
                 self.copies_ = same.copy()
@@ -209,7 +224,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 self.copies_ = self.copies_[same]
                 rows, near = rows[counted], rows[~counted]
                 again = None if checkpoints is None else PrefixedCheckpoints(checkpoints, "different")
-                neighbours, history, _ = self._neighbours(batch[rows], search, again)
+                neighbours, history, _, typical = self._neighbours(batch[rows], search, again)
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))
             self.stability_, confidences = math.nan, np.zeros(1)
@@ -234,6 +249,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.weights_ = _weights_of_all(weights, rows, n)
         self.neighbours_ = _neighbours_of_all(neighbours, rows, n)
         self.history_, self.n_iter_ = history, max(1, len(history))
+        self.references_, self._typical_distances = self._as_references(batch[rows]), typical
         return self
 
     @property
@@ -266,9 +282,74 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         return distances, poses
 
     def predict(self, X: ArrayLike) -> NDArray:
-        """Index of the nearest average over the orbit of each image, (n,); -1 for constant images."""
-        distances = self.transform(X)
-        return np.where(np.isfinite(distances).any(1), distances.argmin(1), -1)
+        """Cluster of each image by the votes of its nearest fitted images, (n,); -1 for constant images."""
+        return self.assign(X).labels
+
+    def assign(self, X: ArrayLike, *, progress: Progress | None = None) -> Assignment:
+        """Assign new images to the clusters, with confidences, outliers and poses.
+
+        The nearest fitted images of each image are searched as in :meth:`fit`, and vote with the weights of attention.
+        Poses are those onto the average of the cluster.
+
+        Parameters
+        ----------
+        X : like that of :meth:`fit`
+            New images.
+        progress : callable, optional
+            Called as ``progress(stage, done, total)``.
+
+        Returns
+        -------
+        Assignment
+            Labels, confidences, p-values that are small for images of none of the clusters, and poses.
+        """
+        check_is_fitted(self)
+        batch, shown = self._read(X, fitting=False)
+        n, rows = len(batch), np.flatnonzero(shown)
+        labels, second, distances = np.full(n, -1), np.full(n, -1), np.full(n, np.inf)
+        confidences, p_values, poses = np.zeros(n), np.zeros(n), np.tile(np.eye(3), (n, 1, 1))
+        if len(rows) == 0:
+            return Assignment(labels, confidences, p_values, second, distances, poses)
+        images = batch[rows]
+        labels[rows], confidences[rows], p_values[rows], second[rows] = self._votes(images, progress)
+        if self._is_vectors:
+            distances[rows] = np.linalg.norm(images[:, 0, 0].numpy() - self.means_[labels[rows]], axis=1)
+        else:
+            means, search = self._means_with_channels(), self._search(progress)
+            found = align(images.movedim(1, -1), means, to=labels[rows], search=search)
+            distances[rows], poses[rows] = found.distances, found.poses
+        return Assignment(labels, confidences, p_values, second, distances, poses)
+
+    def _votes(self, images: Tensor, progress: Progress | None) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+        """Label, confidence, p-value and second label, (n,) each, of images (n, c, h, w)."""
+        counted = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
+        known = self.labels_[counted]
+        found = self._nearest_references(images, progress)
+        scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
+        shares = vote_shares(found.indices, found.distances, scales, known, self.n_clusters_)
+        order = np.argsort(-shares, axis=1, kind="stable")
+        labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
+        second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
+        p_values = outlier_p_values(neighbour_distance(found.distances), labels, self._typical_distances, known)
+        return labels, shares.max(1), p_values, second
+
+    def _nearest_references(self, images: Tensor, progress: Progress | None) -> Neighbours:
+        """The nearest fitted images of images (n, c, h, w)."""
+        if len(self.references_) == 0:
+            raise ValueError(
+                "the fitted images took more than 1 GB and were not kept, so new images cannot be assigned by their "
+                "neighbours; use transform(X).argmin(1), the nearest average"
+            )
+        references = torch.from_numpy(self.references_)
+        k = min(N_NEIGHBOURS, len(references))
+        if self._is_vectors:
+            found = NearestNeighbors(n_neighbors=k).fit(references[:, 0, 0].numpy()).kneighbors(images[:, 0, 0].numpy())
+            return Neighbours(found[1], found[0], np.zeros((*found[0].shape, 3, 3)))
+        return nearest(
+            self._small(images).movedim(1, -1), k, others=references.float().movedim(1, -1),
+            candidates=self._candidates(len(references)),
+            search=self._graph_search(self._search(progress), max(images.shape[-2:])),
+        )  # fmt: skip
 
     def fit_transform(self, X: ArrayLike, y: object = None, **fit_params: Any) -> NDArray:
         """Fit, and return the orbit distance of the same images to every average, (n, K)."""
@@ -335,17 +416,27 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             X = _as_images(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
         elif not fitting and self._is_vectors:
             raise ValueError(f"vectors of {self.means_.shape[1]} numbers were fitted, got images; fit images instead")
-        batch = as_batch(X, dtype=torch.float32).detach()
+        elif isinstance(X, list | tuple) and len({np.shape(picture) for picture in X}) > 1:
+            X = onto_one_canvas(X, None if fitting else (self.image_shape_[0], self.image_shape_[1]))
+        has_channels = _ndim(X) == 4
+        batch = as_batch(X, dtype=torch.float32, channels_first=has_channels and self._is_channels_first(X)).detach()
         if fitting:
-            self._is_vectors, self._has_channels = False, _ndim(X) == 4
+            self._is_vectors, self._has_channels = False, has_channels
             self.n_features_in_, self.copies_ = math.prod(batch.shape[1:]), first_copies(batch)
         channels, height, width = batch.shape[1:]
-        shape = (height, width, channels) if _ndim(X) == 4 else (height, width)
+        shape = (height, width, channels) if has_channels else (height, width)
         if not fitting and shape != self.image_shape_:
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
         normalised = normalise_light(batch, self.light)
         return normalised, has_content(normalised)
+
+    def _is_channels_first(self, X: Any) -> bool:
+        """Whether images with four axes are (n, c, h, w)."""
+        if self.channels_first is not None:
+            return self.channels_first
+        shape = X.shape if hasattr(X, "shape") else (len(X), *np.shape(X[0]))
+        return shape[1] in (1, 3, 4) and shape[3] > 4
 
     def _means_with_channels(self) -> NDArray:
         """The averages as (K, h, w, c)."""
@@ -372,45 +463,63 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _neighbours(
         self, images: Tensor, search: Search, checkpoints: Checkpoints | None
-    ) -> tuple[Neighbours | None, list[Round], NDArray]:
+    ) -> tuple[Neighbours | None, list[Round], NDArray, NDArray]:
         """Nearest neighbours of images (n, c, h, w), downscaled, after the rounds of attention; None for one image.
 
-        The last result is the first image that is a near copy of each image, (n,).
+        The other results are the statistics of the rounds, the first image that is a near copy of each image, (n,), and
+        the distance of each image from its neighbours before any round, (n,).
         """
         n = len(images)
         if n == 1:
-            return None, [], np.zeros(1, np.int64)
-        factor = max(1.0, max(images.shape[-2:]) / SEARCH_SIDE)
-        small = downscale(images, factor)
+            return None, [], np.zeros(1, np.int64), np.zeros(1)
+        small = self._small(images)
+        search = self._graph_search(search, max(images.shape[-2:]))
+        # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
+        quick = torch.device(self.device).type == "cpu" and not parse_continuous(self.group).scales
+        history: list[Round] = []
+        while True:
+            stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
+            found = nearest(
+                small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), candidates=self._candidates(n), quick=quick,
+                checkpoints=stored, search=search,
+            )  # fmt: skip
+            if not history:
+                first, typical = near_copies(small, found), neighbour_distance(found.distances)
+            history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
+            if not history[-1].averaged:
+                return found, history, first, typical
+            small = average_neighbours(small, found)
+
+    def _small(self, images: Tensor) -> Tensor:
+        """Images (n, c, h, w) at the size at which neighbours are searched."""
+        return downscale(images, max(1.0, max(images.shape[-2:]) / SEARCH_SIDE))
+
+    def _graph_search(self, search: Search, side: int) -> Search:
+        """The search for neighbours among images whose longer side was ``side`` before they were made small."""
+        factor = max(1.0, side / SEARCH_SIDE)
         group = parse_continuous(self.group)
         if not group.shifts:
-            max_shift: float | None = _TOLERANCE * max(small.shape[-2:]) / 2  # of a rotation, at the edge of the image
+            max_shift: float | None = _TOLERANCE * math.ceil(side / factor) / 2  # of a rotation, at the image's edge
         else:
             max_shift = None if self.max_shift is None else self.max_shift / factor
-        search = replace(
+        return replace(
             search,
             group="perspective" + "+mirror" * group.mirrored,
             max_angle=max(self.max_angle, _TOLERANCE) if group.turns else _TOLERANCE,
             max_shift=max_shift,
             max_scale=self.max_scale if group.scales else 1.0,
         )
-        on_cpu = torch.device(self.device).type == "cpu"
-        candidates = _CANDIDATES if on_cpu and n > _MAX_EXHAUSTIVE else None
-        # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
-        quick = on_cpu and not group.scales
-        history: list[Round] = []
-        while True:
-            stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
-            found = nearest(
-                small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), candidates=candidates, quick=quick, checkpoints=stored,
-                search=search,
-            )  # fmt: skip
-            if not history:
-                first = near_copies(small, found)
-            history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
-            if not history[-1].averaged:
-                return found, history, first
-            small = average_neighbours(small, found)
+
+    def _candidates(self, n: int) -> int | None:
+        """Number of candidates per image that the search among n images looks at; None for all."""
+        return _CANDIDATES if torch.device(self.device).type == "cpu" and n > _MAX_EXHAUSTIVE else None
+
+    def _as_references(self, images: Tensor) -> NDArray:
+        """The fitted images that count, (m, c, h, w), as they are kept to compare new ones with."""
+        if self._is_vectors:
+            return images.numpy()
+        small = self._small(images).to(torch.float16).numpy()
+        return small if small.nbytes <= _MAX_REFERENCE_BYTES else small[:0]
 
     def _set_averages(
         self, batch: Tensor, rows: NDArray, labels: NDArray, exemplars: NDArray, search: Search | None,

@@ -23,10 +23,7 @@ def attention_matrix(indices: NDArray, distances: NDArray, n_attended: int = N_A
     """
     n, k = indices.shape
     k = min(k, n_attended)
-    scale = distances[:, min(_BANDWIDTH_NEIGHBOUR, distances.shape[1]) - 1]
-    # Copies of one image have distance 0; they get a positive bandwidth, far below that of the other images.
-    floor = 1e-6 * max(float(np.median(distances)), float(distances.max()) * 1e-3, 1e-12)
-    scale = np.maximum(scale, floor)
+    scale = bandwidths(distances)
     weights = np.exp(-(distances[:, :k] ** 2) / (scale[:, None] * scale[indices[:, :k]]))
     # Weights that underflow stay positive, because clusters cannot be read out from a graph without edges.
     weights = np.maximum(weights, 1e-12)
@@ -35,3 +32,11 @@ def attention_matrix(indices: NDArray, distances: NDArray, n_attended: int = N_A
     symmetric = sparse.csr_array(directed.maximum(directed.T))
     symmetric.sort_indices()
     return symmetric
+
+
+def bandwidths(distances: NDArray) -> NDArray:
+    """Bandwidth of each image, its distance to the seventh of its neighbours (n, k), nearest first: (n,)."""
+    scale = distances[:, min(_BANDWIDTH_NEIGHBOUR, distances.shape[1]) - 1]
+    # Copies of one image have distance 0; they get a positive bandwidth, far below that of the other images.
+    floor = 1e-6 * max(float(np.median(distances)), float(distances.max()) * 1e-3, 1e-12)
+    return np.maximum(scale, floor)

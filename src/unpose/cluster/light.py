@@ -1,26 +1,31 @@
-"""Remove the effects of light before images are compared: a linear background, brightness and contrast."""
+"""Remove the effects of light before images are compared: a background, brightness and contrast, or local contrast."""
 
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unpose.images import as_batch, pixel_grid
+from unpose.images import as_batch, pixel_grid, smooth
 
-LIGHT_CONTRAST = {"ignore": "gain", "keep": "none"}
+LIGHT_CONTRAST = {"ignore": "gain", "local": "gain", "keep": "none"}
 """Value of ``light`` -> changes of contrast that distances ignore; see :mod:`unpose.align.photometry`."""
 _ITERATIONS = 30
 _CHUNK_PIXELS = 2**21
 """Pixels that are processed at a time."""
+_LOCAL_SIGMA = 1 / 8
+"""Standard deviation of the window of local contrast, as a share of the shorter side."""
+_LOCAL_FLOOR = 0.5
+"""Smallest local standard deviation that is divided by, as a share of that of the whole image: flat parts stay flat."""
 
 
 def normalise_light(images: Tensor, light: str) -> Tensor:
     """Prepare images (n, c, h, w) for comparison and averaging.
 
     "keep" returns them unchanged. "ignore" subtracts the plane fitted to the border and scales all images to the same
-    norm, the median of all norms, so that a bright photograph has no more weight than a dark one.
+    norm, the median of all norms, so that a bright photograph has no more weight than a dark one. "local" then also
+    divides out contrast that varies inside the image.
     """
     if light not in LIGHT_CONTRAST:
-        raise ValueError(f"light must be 'ignore' or 'keep', got {light!r}")
+        raise ValueError(f"light must be one of {', '.join(map(repr, LIGHT_CONTRAST))}, got {light!r}")
     if light == "keep":
         return images
     chunk = max(1, _CHUNK_PIXELS // images[0].numel())
@@ -30,6 +35,9 @@ def normalise_light(images: Tensor, light: str) -> Tensor:
     has_signal = norm > 1e-5 * torch.linalg.vector_norm(images.flatten(1), dim=1).clamp(min=1e-12)
     if not has_signal.any():
         return torch.zeros_like(flat)
+    if light == "local":
+        flat = torch.cat([local_contrast(part) for part in flat.split(chunk)])
+        norm = torch.linalg.vector_norm(flat.flatten(1), dim=1)
     factor = torch.where(has_signal, norm[has_signal].median() / norm.clamp(min=1e-30), 0.0)
     return flat * factor[:, None, None, None]
 
@@ -41,8 +49,8 @@ def constant_images(images: ArrayLike | Tensor, *, light: str = "ignore") -> NDA
     ----------
     images : (n, h, w) or (n, h, w, c) array
         Images.
-    light : {"ignore", "keep"}, default "ignore"
-        Whether a linear background is removed first, as in :class:`InvariantClustering`.
+    light : {"ignore", "local", "keep"}, default "ignore"
+        What is removed first, as in :class:`InvariantClustering`.
 
     Returns
     -------
@@ -102,3 +110,18 @@ def without_background(images: Tensor) -> Tensor:
         weights = slack / torch.maximum(deviation, slack)
     background = (fit @ plane.T).unflatten(-1, (height, width))
     return (images.double() - background).to(images)
+
+
+def local_contrast(images: Tensor) -> Tensor:
+    """Subtract the local mean of images (n, c, h, w) and divide by the local standard deviation.
+
+    Both are Gaussian averages about each pixel, inside the frame. All channels share the standard deviation, so that
+    colours keep their relation.
+    """
+    height, width = images.shape[-2:]
+    sigma = _LOCAL_SIGMA * min(height, width)
+    inside = smooth(torch.ones(1, 1, height, width).to(images), sigma)
+    difference = images - smooth(images, sigma) / inside
+    energy = difference.square().mean(1, keepdim=True)
+    floor = _LOCAL_FLOOR**2 * energy.mean((2, 3), keepdim=True) + 1e-30
+    return difference / (smooth(energy, sigma) / inside + floor).sqrt()

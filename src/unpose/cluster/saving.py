@@ -17,13 +17,15 @@ from unpose.cluster.rounds import Round
 from unpose.files import read_file, write_chunks
 from unpose.groups import LieGroup
 
-FORMAT = 2
+FORMAT = 3
 """Version of the format; increased when an older version of unpose would misread the files."""
 _ARRAYS = (
     "labels_", "means_", "standard_errors_", "poses_", "confidences_", "exemplars_", "symmetries_", "copies_",
+    "references_",
 )  # fmt: skip
 _PARAMETERS = (
-    "n_clusters", "group", "image_shape", "max_angle", "max_shift", "max_scale", "light", "mask", "random_state",
+    "n_clusters", "group", "image_shape", "max_angle", "max_shift", "max_scale", "light", "mask",
+    "channels_first", "random_state",
 )  # fmt: skip
 _MAX_BYTES = 2**33
 
@@ -36,6 +38,7 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "weights.data": weights.data, "weights.indices": weights.indices.astype(np.int64),
         "weights.indptr": weights.indptr.astype(np.int64), "neighbours.indices": model.neighbours_.indices,
         "neighbours.distances": model.neighbours_.distances, "neighbours.poses": model.neighbours_.poses,
+        "typical_distances": model._typical_distances,
     }  # fmt: skip
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
     about = {
@@ -87,6 +90,9 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     for name, size in wanted.items():
         if arrays[name].shape != size:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {size}")
+    n_counted = int(((model.labels_ >= 0) & (model.copies_ == np.arange(n))).sum())
+    if len(arrays["references_"]) not in (0, n_counted) or arrays["typical_distances"].shape != (n_counted,):
+        raise ValueError(f"references_ or typical_distances do not belong to the {n_counted} images that count")
     if not ((arrays["copies_"] >= 0) & (arrays["copies_"] <= np.arange(n))).all():
         raise ValueError("copies_ has entries that are not earlier images")
     if count < 1 or (not is_vectors and math.prod(shape) != about["n_features_in"]):
@@ -95,6 +101,7 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     model.weights_ = sparse.csr_array(parts, shape=(n, n))
     model.weights_.check_format(full_check=True)
     model.neighbours_ = Neighbours(*(arrays[f"neighbours.{name}"] for name in ("indices", "distances", "poses")))
+    model._typical_distances = arrays["typical_distances"]
     model.stability_ = math.nan if about["stability"] is None else float(about["stability"])
     model.n_clusters_, model.n_features_in_ = count, int(about["n_features_in"])
     model._is_vectors, model._has_channels = is_vectors, len(shape) == 3

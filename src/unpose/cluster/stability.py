@@ -67,7 +67,7 @@ def reliability_notes(stability: float, n_different: int, n_copies: int) -> list
     notes = []
     if math.isnan(stability):
         few = "1 image is" if n_different == 1 else f"{n_different} different images are"
-        notes.append(f"{few} too few to tell how reliable the groups are.")
+        notes.append(f"{few} too few to tell how many groups there are and how reliable they are.")
     elif stability < UNSTABLE:
         notes.append(
             f"The groups are not stable (agreement {stability:.2f} between random subsets of the images): they may be "

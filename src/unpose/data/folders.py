@@ -29,7 +29,7 @@ from unpose.files import (
     read_header,
     split_array_name,
 )
-from unpose.images import LARGEST_DEFAULT_CANVAS, as_batch, choose_canvas, from_batch, onto_canvas
+from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_canvas, onto_one_canvas
 
 Colour = Literal["auto", "grey", "rgb"]
 Progress = Callable[[str, int, int], None]
@@ -231,28 +231,29 @@ def _from_arrays(
     pictures: Sequence[object], size: int | None, colour: Colour, min_images: int, budget: int
 ) -> ImageSet:
     """Images (h, w) or (h, w, 3) of any sizes on one canvas."""
-    frames = []
+    shapes: list[tuple[int, ...]] = []
     for k, picture in enumerate(pictures):
         if isinstance(picture, str | os.PathLike):
             raise InputError("the list mixes paths and arrays; give either")
-        array = np.asarray(picture)
-        if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] != 3):
-            raise InputError(f"image {k} must be (h, w) or (h, w, 3), got shape {array.shape}")
-        try:
-            batch = as_batch(array[None])  # (1, c, h, w)
-        except ValueError as error:
-            raise InputError(f"image {k}: {error}") from error
-        frames.append(from_batch(batch.float(), channels=array.ndim == 3)[0])
-    if len(frames) < min_images:
-        raise InputError(f"the list holds {_with_plural(len(frames), 'image')}, at least {min_images} are needed")
-    sizes = [frame.shape[:2] for frame in frames]
+        shapes.append(np.asarray(picture).shape)
+        if len(shapes[k]) not in (2, 3) or shapes[k][2:] not in ((), (3,)):
+            raise InputError(f"image {k} must be (h, w) or (h, w, 3), got shape {shapes[k]}")
+    if len(shapes) < min_images:
+        raise InputError(f"the list holds {_with_plural(len(shapes), 'image')}, at least {min_images} are needed")
+    sizes = [(height, width) for height, width, *_ in shapes]
     shape, rule = choose_canvas(sizes, size)
-    channels = 3 if colour == "rgb" or any(frame.ndim == 3 for frame in frames) else 1
-    _check_budget("the list", len(frames), shape, channels, budget)
-    names = [str(k) for k in range(len(frames))]
+    channels = 3 if colour == "rgb" or any(len(each) == 3 for each in shapes) else 1
+    _check_budget("the list", len(shapes), shape, channels, budget)
+    try:
+        placed = onto_one_canvas(pictures, shape)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    names = [str(k) for k in range(len(shapes))]
     kept = [
-        _Kept(ListedFile(Path(), name), k, 0, _with_colour(onto_canvas(frame, shape), colour))
-        for k, (name, frame) in enumerate(zip(names, frames, strict=True))
+        _Kept(
+            ListedFile(Path(), name), k, 0, _with_colour(image if image.ndim == len(given) else image[..., 0], colour)
+        )
+        for k, (name, image, given) in enumerate(zip(names, placed, shapes, strict=True))
     ]
     stored = sizes[0] if len(set(sizes)) == 1 else None
     return ImageSet(_stacked(kept, shape, colour), names, [], np.arange(len(kept)), None, [], rule, stored, [])

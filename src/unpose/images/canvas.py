@@ -9,8 +9,11 @@ of the longer sides of the images, and at most 128 pixels.
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+
+from unpose.images.batch import as_batch, from_batch
 
 LARGEST_DEFAULT_CANVAS = 128
 """Largest default side in pixels: enough detail to find a pose, and time grows with the number of pixels."""
@@ -90,6 +93,46 @@ def onto_canvas(frame: NDArray, shape: tuple[int, int]) -> NDArray:
     top, left = (shape[0] - inner[0]) // 2, (shape[1] - inner[1]) // 2
     canvas[top : top + inner[0], left : left + inner[1]] = frame
     return canvas
+
+
+def onto_one_canvas(pictures: Sequence[NDArray], shape: tuple[int, int] | None = None) -> NDArray:
+    """Bring pictures of different sizes onto one canvas.
+
+    Parameters
+    ----------
+    pictures : sequence of arrays, shape (h, w) or (h, w, c)
+        Integer types are scaled as in :func:`unpose.images.as_batch`. If some pictures have channels and others are
+        grey, the grey ones get equal channels.
+    shape : (int, int), optional
+        Height and width of the canvas; :func:`choose_canvas` chooses it by default.
+
+    Returns
+    -------
+    ndarray of float32, shape (n, height, width) or (n, height, width, c)
+
+    Examples
+    --------
+    >>> onto_one_canvas([np.ones((8, 4)), np.ones((12, 12, 3), np.uint8)]).shape
+    (2, 10, 10, 3)
+    """
+    frames = []
+    for k, picture in enumerate(pictures):
+        if np.ndim(picture) not in (2, 3):
+            raise ValueError(f"image {k} must be (h, w) or (h, w, channels), got shape {np.shape(picture)}")
+        try:
+            batch = as_batch([picture], dtype=torch.float32)
+        except ValueError as error:
+            raise ValueError(f"image {k}: {error}") from error
+        frames.append(from_batch(batch, channels=np.ndim(picture) == 3)[0])
+    channels = {frame.shape[2] for frame in frames if frame.ndim == 3}
+    if len(channels) > 1:
+        raise ValueError(f"images must have the same channels or none, got {sorted(channels)} channels")
+    shape = shape or choose_canvas([(frame.shape[0], frame.shape[1]) for frame in frames])[0]
+    placed = [onto_canvas(frame, shape) for frame in frames]
+    if channels:
+        wanted = (*shape, *channels)
+        placed = [np.broadcast_to(frame[..., None] if frame.ndim == 2 else frame, wanted) for frame in placed]
+    return np.stack(placed)
 
 
 def border_level(images: NDArray) -> NDArray:

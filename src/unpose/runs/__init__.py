@@ -7,14 +7,12 @@ Which file to open:
 
 - ``finished.py``: the finished run; what the results are, how they are stored, the table and the page
 - ``folder.py``: the folder while a run is in progress; the lock, checkpoints, and what may be replaced
-- ``membership.py``: how well new images belong to the clusters of a run
 - ``settings.py``: the settings of a run and ``config.toml``
 - ``tables.py``: CSV that is safe in spreadsheets, and poses as readable numbers
 """
 
 from unpose.runs.finished import FinishedRun, cluster_name, read_run, write_run
 from unpose.runs.folder import RunFolder, fingerprint
-from unpose.runs.membership import fits_cluster, membership
 from unpose.runs.settings import RunConfig, RunError, RunSettings, read_settings
 from unpose.runs.tables import csv_text, pose_parts
 
@@ -27,8 +25,6 @@ __all__ = [
     "cluster_name",
     "csv_text",
     "fingerprint",
-    "fits_cluster",
-    "membership",
     "pose_parts",
     "read_run",
     "read_settings",

@@ -1,6 +1,7 @@
 """``unpose predict``: the cluster of a run, or the class of a network, for new images."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +12,20 @@ from unpose.cli.shared.inputs import ModelFile, load_model, pick_device
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
-from unpose.runs import csv_text, fits_cluster, membership, pose_parts, read_run
+from unpose.runs import csv_text, pose_parts, read_run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unpose.cluster import Assignment
     from unpose.data import ImageSet
 
 _RUN_COLUMNS = (
-    "path", "frame", "cluster", "confidence", "fits", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance",
-    "second", "second_distance",
+    "path", "frame", "cluster", "confidence", "fits", "p_value", "angle", "shift_x", "shift_y", "scale", "mirrored",
+    "distance", "second",
 )  # fmt: skip
+_LEAST_P_VALUE = 0.05
+"""An image fits its cluster if at least so many of its members are as far from their neighbours."""
 
 
 @click.command(
@@ -54,17 +58,16 @@ def command(
 
     The command writes a table with one row for each image, to stdout or to a file.
 
-    RUN is a folder that `unpose cluster` wrote. Every image is aligned to every mean, over all poses, and assigned to
-    the nearest. The run itself groups images by their neighbours instead, so its own images may get another cluster
-    here: of small digits, 83 % got the same.
+    RUN is a folder that `unpose cluster` wrote. The images of the run that are most similar to a new image, over all
+    poses, vote for its cluster, as in the run itself.
 
-    The table gives the cluster; the confidence, which is the membership of fuzzy c-means, 1 / sum (d_nearest / d)^4
-    over the distances d from all means; and whether the image fits: "no" if it is farther from the mean than 99 % of
-    the cluster's own members are from the mean of the others, so it may be of a kind that the run has not seen. "fits"
-    is empty for clusters of fewer than five different images. Then follow the rotation angle, shift (in pixels of the
-    run's canvas) and scale, whether the image is mirrored, and the distances from the nearest and the second nearest
-    mean. These are the distances of the pose search, which ignore light if the run did; the distance in the run's
-    labels.csv is the RMS difference of pixels.
+    The table gives the cluster; the confidence, which is the cluster's share of the votes; whether the image fits; and
+    the p-value, which is the share of the cluster's members that are as far from the images most similar to them. An
+    image with a p-value below 0.05 does not fit, so it may be of a kind that the run has not seen, but so may one in
+    twenty of the known kinds. Both are empty for clusters of fewer than five different images. Then follow the
+    rotation angle, shift (in pixels of the run's canvas) and scale, whether the image is mirrored, the distance from
+    the mean of the cluster, and the cluster with the second most votes, if any. The distance is that of the pose
+    search, which ignores light if the run did; the distance in the run's labels.csv is the RMS difference of pixels.
 
     With --model there is no RUN, and the table gives the class of each image and the probability of every class. Images
     are scaled to the size of the network's training images: their aspect ratio is kept, and the rest is filled with
@@ -89,7 +92,7 @@ def command(
 
 
 def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, device: str) -> None:
-    """Write the cluster of every image, its pose, its distance from the mean, and the second nearest cluster."""
+    """Write the cluster of every image, its confidence, whether it fits, its pose and its distance from the mean."""
     import numpy as np
 
     from unpose.data import read_images
@@ -102,46 +105,36 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
             images = read_images(source, size=max(results.shape), colour=results.colour, min_images=1, progress=report)
             # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
             canvas = np.stack([onto_canvas(image, results.shape) for image in images.images])
-            model = results.model.set_params(device=torch_device)
-            distances, poses = model.place(canvas, progress=report)
-        labels = np.where(np.isfinite(distances).any(1), distances.argmin(1), -1)
-        fits = fits_cluster(results, canvas, labels, poses[np.arange(len(labels)), labels])
+            found = results.model.set_params(device=torch_device).assign(canvas, progress=report)
     except ValueError as error:
         raise UserError(str(error)) from error
-    rows = [
-        _cluster_row(*each)
-        for each in zip(images.names, images.frames, distances, poses, membership(distances), fits, strict=True)
-    ]
+    rows = [_cluster_row(*each, found, k) for k, each in enumerate(zip(images.names, images.frames, strict=True))]
     if as_json:
         not_read = [{"path": name, "reason": reason} for name, reason in images.rejected]
         text = json.dumps({"images": rows, "not_read": not_read}, indent=2) + "\n"
     else:
         text = csv_text(_RUN_COLUMNS, rows)
     write_table(text, out, len(rows), images.rejected)
-    if foreign := fits.count(False):
+    foreign, known = (sum(row["fits"] is answer for row in rows) for answer in (False, True))
+    expected = _LEAST_P_VALUE * (foreign + known)
+    if foreign > expected + 2 * expected**0.5:  # more than chance gives among images of known kinds
         click.echo(
-            f"note: {foreign:,} of {len(fits):,} images fit no cluster of the run and may be of another kind; see the "
+            f"note: {foreign:,} of {len(rows):,} images fit no cluster of the run and may be of another kind; see the "
             "column fits",
             err=True,
         )
 
 
-def _cluster_row(
-    name: str, frame: Any, distances: "NDArray", poses: "NDArray", confidence: float, fits: bool | None
-) -> dict[str, Any]:
-    """The nearest mean, the pose onto it, and the second nearest mean; cluster -1 for a constant image.
-
-    ``distances`` (k,) and ``poses`` (k, 3, 3) are those from the image to every mean.
-    """
-    import numpy as np
-
-    row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": -1, "confidence": float(confidence)}
-    row["fits"] = fits
-    order = np.argsort(distances, kind="stable")
-    if np.isfinite(distances[order[0]]):
-        row |= {"cluster": int(order[0])} | pose_parts(poses[order[0]]) | {"distance": float(distances[order[0]])}
-        if len(order) > 1:
-            row |= {"second": int(order[1]), "second_distance": float(distances[order[1]])}
+def _cluster_row(name: str, frame: Any, found: "Assignment", k: int) -> dict[str, Any]:
+    """The row of image k; a constant image has cluster -1 and no pose."""
+    label, p_value = int(found.labels[k]), float(found.p_values[k])
+    row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": label}
+    row |= {"confidence": float(found.confidences[k])}
+    is_known = not math.isnan(p_value)
+    row |= {"fits": p_value >= _LEAST_P_VALUE if is_known else None, "p_value": p_value if is_known else None}
+    if label >= 0:
+        row |= pose_parts(found.poses[k]) | {"distance": float(found.distances[k])}
+        row["second"] = int(found.second[k]) if found.second[k] >= 0 else None
     return row
 
 

@@ -1,17 +1,16 @@
 """How well new images belong to a run: confidence, and images of a kind that the run has not seen."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
 from unpose.data import posed, read_images
-from unpose.runs import RunSettings, fits_cluster, membership, write_run
+from unpose.runs import RunSettings, write_run
 
 TINT = np.array([0.9, 0.6, 0.3], np.float32)
 
@@ -48,46 +47,25 @@ def known(request, tmp_path_factory):
     return run, prepare
 
 
-def answers(run, images):
-    distances, poses = run.model.place(images)
-    labels = np.where(np.isfinite(distances).any(1), distances.argmin(1), -1)
-    return fits_cluster(run, images, labels, poses[np.arange(len(labels)), labels])
+def fits(run, images):
+    """How many of the images fit a cluster."""
+    return int((run.model.assign(images).p_values >= 0.05).sum())
 
 
 def test_new_images_of_a_known_kind_fit_and_others_do_not(known):
     run, prepare = known
-    same = answers(run, prepare(np.concatenate([drawings("hook", 10, 5), drawings("block", 10, 6)])))
-    other = answers(run, prepare(drawings("checks", 10, 7)))
-    assert sum(same) >= 16
-    assert sum(other) <= 1
+    assert fits(run, prepare(np.concatenate([drawings("hook", 10, 5), drawings("block", 10, 6)]))) >= 16
+    assert fits(run, prepare(drawings("checks", 10, 7))) <= 1
 
 
 def test_another_brightness_fits_where_the_run_ignores_light(known):
     run, prepare = known
-    images = prepare(drawings("hook", 10, 5))
-    fits = answers(run, (0.1 + 0.5 * images).astype(np.float32))
-    assert (sum(fits) <= 1) if run.model.light == "keep" else (sum(fits) >= 8)
+    count = fits(run, (0.1 + 0.5 * prepare(drawings("hook", 10, 5))).astype(np.float32))
+    assert count <= 1 if run.model.light == "keep" else count >= 8
 
 
-def test_a_constant_image_fits_nothing_and_small_clusters_are_not_judged(known, run):
-    several, prepare = known
-    flat = prepare(np.full((1, 21, 21), 0.5, np.float32))
-    assert fits_cluster(several, flat, np.array([-1]), np.eye(3)[None]) == [False]
-    assert fits_cluster(run, np.tri(13, dtype=np.float32)[None], np.array([0]), np.eye(3)[None]) == [None]
-
-
-@given(distances=st.lists(st.lists(st.floats(1e-6, 2), min_size=3, max_size=3), min_size=1, max_size=5))
-def test_membership_is_a_share_that_grows_with_the_margin(distances):
-    found = membership(distances)
-    assert ((found >= 1 / 3 - 1e-9) & (found <= 1)).all()
-    farther = np.sort(distances, axis=1) * [1, 1.5, 1.5]
-    assert (membership(farther) >= found - 1e-9).all()
-
-
-def test_membership_at_the_ends():
-    far = [np.inf, np.inf]
-    assert membership([[0.3, 0.3], [0.0, 0.4], far]).tolist() == [0.5, 1.0, 0.0]
-    assert membership([[0.7]]).tolist() == [1.0]
+def test_clusters_of_few_images_are_not_judged(run):
+    assert np.isnan(run.model.assign(np.tri(13, dtype=np.float32)[None]).p_values).all()
 
 
 def test_the_command_says_which_images_fit(known, tmp_path):
@@ -103,5 +81,9 @@ def test_the_command_says_which_images_fit(known, tmp_path):
     assert sum(row["fits"] == "yes" for row in rows[:6]) >= 4
     assert sum(row["fits"] == "no" for row in rows[6:]) >= 5
     assert all(0.5 <= float(row["confidence"]) <= 1 for row in rows)
+    assert all((float(row["p_value"]) >= 0.05) == (row["fits"] == "yes") for row in rows)
     assert "of 12 images fit no cluster of the run" in done.stderr
-    assert "83 %" in CliRunner().invoke(main, ["predict", "--help"]).output
+    np.save(tmp_path / "own.npy", np.load(run.path / "stack.npy"))
+    done = CliRunner().invoke(main, ["predict", str(run.path), str(tmp_path / "own.npy"), "--json"])
+    assert [image["cluster"] for image in json.loads(done.stdout)["images"]] == run.labels.tolist()
+    assert "fit no cluster" not in done.stderr

@@ -1,0 +1,97 @@
+"""Assign new images to clusters by the votes of their nearest fitted images, and tell which belong to none.
+
+The clusters are read from a graph of neighbours, and need not be compact: an image may be nearer to the average of
+another cluster than to that of its own. New images are therefore linked to the graph as the fitted images are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from unpose.cluster.graph import N_ATTENDED, bandwidths
+
+_FEWEST = 5
+"""Different members of a cluster that are needed to know the range of their distances."""
+_COPY = 1e-3
+"""An image is a copy of its nearest one if it is nearer than this share of its bandwidth."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The clusters that new images are assigned to, as :meth:`InvariantClustering.assign` returns them.
+
+    Parameters
+    ----------
+    labels : (n,) array of int
+        Cluster of each image; -1 for constant images.
+    confidences : (n,) array
+        Estimated probability that the label is the one that a fit of all images together would give, in [0, 1].
+    p_values : (n,) array
+        Probability that a member of the cluster is at least as far from its nearest fitted images as this image. Images
+        below 0.01 are of none of the kinds that were fitted, or damaged. NaN for clusters of fewer than five different
+        images, 0 for constant images.
+    second : (n,) array of int
+        Cluster with the second largest vote; -1 where all votes agree.
+    distances : (n,) array
+        Orbit distance from the average of the cluster.
+    poses : (n, 3, 3) array
+        Bring each image onto the average of its cluster.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unpose.cluster import InvariantClustering
+    >>> from unpose.data import posed
+    >>> bars = np.zeros((2, 17, 17)); bars[0, 3:14, 8:10] = 1; bars[1, 5:12, 5:12] = 1
+    >>> model = InvariantClustering(2).fit(posed(bars, copies=8, max_shift=1.0).images)
+    >>> found = model.assign(posed(bars, copies=1, max_shift=1.0, random_state=5).images)
+    >>> sorted(found.labels.tolist()), found.poses.shape
+    ([0, 1], (2, 3, 3))
+    """
+
+    labels: NDArray
+    confidences: NDArray
+    p_values: NDArray
+    second: NDArray
+    distances: NDArray
+    poses: NDArray
+
+
+def vote_shares(indices: NDArray, distances: NDArray, scales: NDArray, labels: NDArray, n_clusters: int) -> NDArray:
+    """Share of each cluster in the attention that images pay to their nearest fitted images, (n, K).
+
+    ``indices`` and ``distances`` are (n, k), nearest first; ``scales`` and ``labels`` are (m,), the bandwidths and the
+    clusters of the fitted images. The weights are those of the attention matrix, ``exp(-d_ij^2 / (s_i s_j))``. A copy
+    of a fitted image attends to that image only.
+    """
+    own = bandwidths(distances)
+    k = min(N_ATTENDED, distances.shape[1])
+    weights = np.exp(-(distances[:, :k] ** 2) / np.maximum(own[:, None] * scales[indices[:, :k]], 1e-300))
+    is_copy = distances[:, 0] <= _COPY * own
+    weights[is_copy, 1:] = 0.0
+    shares = np.zeros((len(distances), n_clusters))
+    np.add.at(shares, (np.arange(len(distances))[:, None], labels[indices[:, :k]]), np.maximum(weights, 1e-12))
+    return shares / shares.sum(1, keepdims=True)
+
+
+def neighbour_distance(distances: NDArray) -> NDArray:
+    """Mean distance of images to their nearest eight, (n, k) -> (n,): large for images like no other."""
+    return distances[:, :N_ATTENDED].mean(1)
+
+
+def outlier_p_values(scores: NDArray, labels: NDArray, known: NDArray, known_labels: NDArray) -> NDArray:
+    """Probability that a member of the cluster has a distance as large as these, (n,).
+
+    ``known`` are the distances of the members (m,), with their clusters ``known_labels`` (m,). Their logarithms are
+    close to normal, so a new one follows Student's distribution about their mean.
+    """
+    p_values = np.full(len(scores), np.nan)
+    for label in np.unique(labels):
+        logs = np.log(np.maximum(known[known_labels == label], 1e-12))
+        if len(logs) >= _FEWEST:
+            rows, spread = labels == label, max(float(logs.std(ddof=1)), 1e-6)
+            deviation = (np.log(np.maximum(scores[rows], 1e-12)) - logs.mean()) / (spread * np.sqrt(1 + 1 / len(logs)))
+            p_values[rows] = stats.t.sf(deviation, len(logs) - 1)
+    return p_values
