@@ -18,6 +18,7 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``layers/constants.py``                      constant tables: never saved, right after every move and load
 ``layers/convolution.py``                    group convolution
 ``layers/convolution_as_attention.py``       the attention layer that equals a given group convolution
+``layers/heads.py``                          heads: class scores, masks, vectors
 ``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
 ``layers/encodings.py``                      position encodings: separable (the paper's) and harmonic (steerable)
 ``layers/invariant_attention.py``            Invariant Attention among patches, patch embedding over an orbit
@@ -36,6 +37,7 @@ from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.convolution_as_attention import attention_from_convolution
 from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding
+from unpose.nn.layers.heads import ClassHead, MaskHead, VectorHead
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
 from unpose.nn.networks.base import Network, count_parameters
@@ -52,6 +54,7 @@ __all__ = [
     "GSA_NET_CONFIGS",
     "NETWORKS",
     "ChannelNorm",
+    "ClassHead",
     "GSANetConfig",
     "GroupConv2d",
     "GroupPool",
@@ -59,12 +62,14 @@ __all__ = [
     "HarmonicEncoding",
     "InvariantAttentionBlock",
     "LiftingSelfAttention",
+    "MaskHead",
     "Network",
     "OrbitAttentionResult",
     "OrbitEmbedding",
     "PointwiseLinear",
     "SeparableEncoding",
     "SpatialPool",
+    "VectorHead",
     "attention_from_convolution",
     "count_parameters",
     "create_network",

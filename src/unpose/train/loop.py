@@ -152,6 +152,8 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
             )
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
+        if (head := network.description.get("head", "classes")) != "classes":
+            raise ValueError(f"recipes train classifiers; network.options has head = {head!r}: use a loop of your own")
         for module in network.modules():
             if part.initialization == "he" and isinstance(module, nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -86,6 +86,13 @@ def as_image_size(image_size: int | Sequence[int]) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
+def stem_halvings(stem: int) -> int:
+    """Return how often a stem halves the image, which makes it ``stem`` times smaller."""
+    if stem not in (1, 2, 4, 8):
+        raise ValueError(f"stem must be 1 (none), 2, 4 or 8, how many times smaller the maps are made, got {stem}")
+    return int(stem).bit_length() - 1
+
+
 def pooled_size(image_size: tuple[int, int]) -> tuple[int, int]:
     """Return the (height, width) of a map after :class:`unpose.nn.SpatialPool`."""
     return (image_size[0] + 1) // 2, (image_size[1] + 1) // 2

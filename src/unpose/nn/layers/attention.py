@@ -30,10 +30,11 @@ from unpose.nn.functional.positions import (
     position_table,
     preserves_area,
     relative_elements,
+    relative_positions,
     widest_window,
 )
 from unpose.nn.layers.constants import ConstantTables
-from unpose.nn.layers.encodings import SeparableEncoding, make_encoding
+from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding, make_encoding
 from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.encoding import separable_table, use_separable_table
 from unpose.nn.ops.pointwise import pointwise
@@ -52,6 +53,7 @@ class _SelfAttention(ConstantTables):
 
     inverses: Tensor
     relations: Tensor
+    basis: Tensor  # (order, *window, functions), with a harmonic encoding and a window
 
     def __init__(
         self,
@@ -90,7 +92,11 @@ class _SelfAttention(ConstantTables):
 
     def constant_tables(self) -> dict[str, Tensor]:
         relations, _ = _relative_elements(self.group, self.mode)
-        return {"inverses": inverse_elements(self.group).contiguous(), "relations": relations}
+        tables = {"inverses": inverse_elements(self.group).contiguous(), "relations": relations}
+        if self._table_window is not None and isinstance(self.encoding, HarmonicEncoding):
+            # Its many small operations are the same in every step, and ``torch.compile`` would compile each.
+            tables["basis"] = self.encoding.basis(relative_positions(tables["inverses"], self._table_window))
+        return tables
 
     def extra_repr(self) -> str:
         return f"group={self.group}, in_channels={self.in_channels}, heads={self.heads}, window={self.window}"
@@ -126,6 +132,9 @@ class _SelfAttention(ConstantTables):
                 )
         # In the precision of the weights, whatever casts the module went through: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
+        if isinstance(encoding, HarmonicEncoding) and self._table_window is not None:
+            basis = self.basis.to(inverses.dtype)
+            return position_table(lambda _: encoding.combine(basis), inverses, self.relations, window).to(dtype), None
         if not isinstance(encoding, SeparableEncoding) or encoding.element is None:
             return position_table(encoding, inverses, self.relations, window).to(dtype), None
         # The channels of x and y depend on the output element and the offset alone.

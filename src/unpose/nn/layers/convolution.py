@@ -4,13 +4,16 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import conv2d, pad
 
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import check_feature_maps, check_positive, check_window, parse_point_group
 from unpose.nn.functional.positions import inverse_elements, relative_elements, relative_positions
 from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.encodings import harmonic_basis
+
+_BLURS = (1.0, 3.0, 3.0, 1.0), (2.0, 4.0, 2.0, 0.0)
+"""Eight times the weights of the blur along an even and along an odd side."""
 
 
 def kernel_basis(group: FiniteGroup, size: int) -> Tensor:
@@ -33,7 +36,7 @@ def kernel_basis(group: FiniteGroup, size: int) -> Tensor:
 
 
 class GroupConv2d(ConstantTables):
-    """Convolution with one kernel transformed by every element of a group; the output has the size of the input.
+    """Convolution with one kernel transformed by every element of a group.
 
     Lifting: ``out(i, h) = sum_j psi(h^-1 (x_j - x_i)) f(j)``, (b, in, h, w) -> (b, out, order, h, w). On the group:
     ``out(i, h) = sum_jk psi(h^-1 (x_j - x_i), h^-1 k) f(j, k)``, (b, in, order, h, w) -> (b, out, order, h, w).
@@ -50,16 +53,23 @@ class GroupConv2d(ConstantTables):
         Whether the input is an image and not a map on the group.
     bias : bool, default True
         Whether to add a learnt constant to each output channel.
+    stride : {1, 2}, default 1
+        1 keeps the size of the input; 2 halves it, like :class:`unpose.nn.SpatialPool`, after a blur.
 
     Notes
     -----
-    The input is padded with zeros. There is no stride: :class:`unpose.nn.SpatialPool` reduces the size of maps without
-    breaking the symmetry.
+    The input is padded with zeros. A plain stride would read other pixels in the rotated image. With ``stride=2`` the
+    kernel is convolved with a binomial blur, which prevents aliasing: of four pixels around the middle of a pair where
+    the side is even, of three around every second pixel where it is odd. Either way the positions of the outputs are
+    symmetric about the centre, so the layer commutes with quarter turns and mirrors at every size, with the same
+    weights. Only a quarter of the outputs is computed.
 
     Examples
     --------
     >>> GroupConv2d("c8", 3, 4, 5, lifting=True)(torch.rand(2, 3, 9, 13)).shape
     torch.Size([2, 4, 8, 9, 13])
+    >>> GroupConv2d("c8", 3, 4, 5, lifting=True, stride=2)(torch.rand(2, 3, 9, 14)).shape
+    torch.Size([2, 4, 8, 5, 7])
     """
 
     basis: Tensor
@@ -74,11 +84,15 @@ class GroupConv2d(ConstantTables):
         *,
         lifting: bool = False,
         bias: bool = True,
+        stride: int = 1,
     ) -> None:
         super().__init__()
         group = parse_point_group(group)
         check_positive(in_channels=in_channels, out_channels=out_channels)
         check_window((kernel_size, kernel_size))
+        if stride not in (1, 2):
+            raise ValueError(f"stride must be 1 or 2, got {stride}; SpatialPool halves maps further")
+        self.stride = stride
         self.group, self.in_channels, self.lifting, self.kernel_size = group, in_channels, lifting, kernel_size
         functions = kernel_basis(group, kernel_size).shape[1]
         shape = (out_channels, in_channels, 1 if lifting else group.order, functions)
@@ -93,7 +107,7 @@ class GroupConv2d(ConstantTables):
 
     def extra_repr(self) -> str:
         out_channels, in_channels = self.weight.shape[:2]
-        return f"group={self.group}, {in_channels} -> {out_channels}, lifting={self.lifting}"
+        return f"group={self.group}, {in_channels} -> {out_channels}, lifting={self.lifting}, stride={self.stride}"
 
     def kernels(self) -> Tensor:
         """Return the kernels of all elements: (out, order, in, keys, size, size)."""
@@ -108,4 +122,22 @@ class GroupConv2d(ConstantTables):
         flat = kernels.flatten(2, 3).flatten(0, 1).to(maps.dtype)  # (out * order, in * keys, size, size)
         bias = None if self.bias is None else self.bias.repeat_interleave(self.group.order).to(maps.dtype)
         stacked = maps if self.lifting else maps.flatten(1, 2)  # (b, in * keys, h, w)
-        return conv2d(stacked, flat, bias, padding=flat.shape[-1] // 2).unflatten(1, (-1, self.group.order))
+        if self.stride == 1:
+            found = conv2d(stacked, flat, bias, padding=flat.shape[-1] // 2)
+        else:
+            before = self.kernel_size // 2 + 1  # pixels from an even pixel to the first one that its output reads
+            padded = pad(stacked, (before, before + 1) * 2)
+            found = conv2d(padded, blurred_kernels(flat, maps.shape[-2], maps.shape[-1]), bias, stride=2)
+        return found.unflatten(1, (-1, self.group.order))
+
+
+def blurred_kernels(kernels: Tensor, height: int, width: int) -> Tensor:
+    """Convolve kernels with the blur for halving maps of this size: (n, m, size, size) -> (n, m, size + 3, size + 3).
+
+    The weights are (1, 3, 3, 1) / 8 along an even side and (1, 2, 1, 0) / 4 along an odd one. They are mixed by the
+    parity, without a branch, so that ``torch.export`` can leave the sides free.
+    """
+    even, odd = (torch.tensor(row, dtype=kernels.dtype, device=kernels.device) / 8 for row in _BLURS)
+    along_y, along_x = (even + side % 2 * (odd - even) for side in (height, width))
+    blur = (along_y[:, None] * along_x).flip(0, 1)  # flipped: conv2d correlates
+    return conv2d(kernels.flatten(0, 1)[:, None], blur[None, None], padding=3)[:, 0].unflatten(0, kernels.shape[:2])

@@ -47,6 +47,8 @@ def attention_from_convolution(convolution: GroupConv2d) -> GroupSelfAttention |
     >>> attention.heads, bool(difference.abs().max() < 1e-12)
     (36, True)
     """
+    if convolution.stride != 1:
+        raise ValueError(f"attention keeps the size of maps, so the stride must be 1, got {convolution.stride}")
     group, size = convolution.group, convolution.kernel_size
     inverses = inverse_elements(group)
     if not torch.equal(inverses, inverses.round()):

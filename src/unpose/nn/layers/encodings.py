@@ -124,11 +124,18 @@ class HarmonicEncoding(nn.Module):
         functions = harmonic_basis(torch.zeros(2), rings).shape[-1]
         self.weight = nn.Parameter(torch.randn(heads, relations or 1, functions, channels) / math.sqrt(functions))
 
+    def basis(self, points: Tensor) -> Tensor:
+        """Evaluate the circular harmonics, which have no weights: (..., 2) -> (..., functions)"""
+        return harmonic_basis(points / self.spacing, self.rings)
+
+    def combine(self, basis: Tensor) -> Tensor:
+        """Return the weighted sums of the functions: (..., functions) -> (heads, relations or 1, ..., channels)"""
+        values = torch.einsum("pn,hrnd->hrpd", basis.flatten(0, -2), self.weight)
+        return values.unflatten(2, basis.shape[:-1])
+
     def forward(self, points: Tensor) -> Tensor:
         """(..., 2) -> (heads, relations or 1, ..., channels)"""
-        basis = harmonic_basis(points.to(self.weight.dtype) / self.spacing, self.rings)  # (..., functions)
-        values = torch.einsum("pn,hrnd->hrpd", basis.flatten(0, -2), self.weight)
-        return values.unflatten(2, points.shape[:-1])
+        return self.combine(self.basis(points.to(self.weight.dtype)))
 
 
 def make_encoding(kind: str, channels: int, relations: int | None, heads: int, reach: float) -> nn.Module:

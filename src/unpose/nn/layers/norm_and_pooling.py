@@ -153,3 +153,23 @@ def _halve(maps: Tensor, axis: int, kind: str) -> Tensor:
     weights = [weight.to(maps.dtype).view(-1, *[1] * (-1 - axis)) for weight in weights]
     weighted = [weight * member for weight, member in zip(weights, members, strict=True)]
     return (weighted[0] + weighted[1] + weighted[2]) / (weights[0] + weights[1] + weights[2])
+
+
+def upsample(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Undo one halving of :class:`SpatialPool` by linear interpolation: (..., h, w) -> (..., *size).
+
+    The values stay at the positions where the halving took them: between the pixels of a pair along an even side, at
+    every second pixel along an odd one.
+    """
+    return _double(_double(maps, -2, size[0]), -1, size[1])
+
+
+def _double(maps: Tensor, axis: int, side: int) -> Tensor:
+    """Interpolate one axis from ``ceil(side / 2)`` to ``side`` pixels; also traced with an unknown side."""
+    odd = side % 2
+    position = torch.arange(side, device=maps.device) * 2 + odd - 1  # four times the position among the given pixels
+    first = position.div(4, rounding_mode="floor")
+    share = (position - 4 * first).to(maps.dtype).view(-1, *[1] * (-1 - axis)) / 4
+    last = maps.shape[axis] - 1
+    below, above = (maps.index_select(axis, index.clamp(0, last)) for index in (first, first + 1))
+    return below + share * (above - below)

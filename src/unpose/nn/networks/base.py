@@ -1,16 +1,17 @@
-"""The base class of all networks, which records how a network was built."""
+"""The base classes of all networks, which record how a network was built."""
 
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
+from unpose.nn.layers.heads import make_head
 
 
 class Network(nn.Module):
-    """Base class of image classifiers: (b, in_channels, h, w) -> (b, n_classes).
+    """Base class of all networks; most are image classifiers: (b, in_channels, h, w) -> (b, n_classes).
 
     Its attribute ``description`` holds the name of the function that built the network and its arguments, as plain
     strings, numbers, lists and dictionaries that JSON can hold; :func:`unpose.nn.rebuild` builds the same network with
@@ -34,6 +35,32 @@ class Network(nn.Module):
         super().__init__()
         self.group = group
         self.description = {"group": group.name} | {name: _as_json(value) for name, value in arguments.items()}
+
+
+class GroupNetwork(Network):
+    """Base class of networks that compute maps on a group, ``features``, and read them with a head.
+
+    A subclass sets ``features``, calls :meth:`set_head` at the end of its constructor and defines :meth:`scores`.
+    """
+
+    features: nn.Module
+    head: nn.Module | None
+
+    def set_head(self, kind: str | None, channels: int, outputs: int, halvings: int) -> None:
+        """Create the head with this name for features that have ``channels`` and were halved ``halvings`` times."""
+        self.head = make_head(kind, self.group, channels, outputs, halvings)
+        self.gives_scores = kind == "classes"
+
+    def scores(self, features: Tensor) -> Tensor:
+        """(b, channels, order, h, w) -> (b, n_classes)"""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(b, in_channels, h, w) -> (b, n_classes), or what the head of the network gives"""
+        features = self.features(images)
+        if self.gives_scores:
+            return self.scores(features)
+        return features if self.head is None else self.head(features, images.shape[-2:])
 
 
 def count_parameters(network: nn.Module) -> int:

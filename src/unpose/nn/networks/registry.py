@@ -29,7 +29,8 @@ def create_network(name: str, **options: Any) -> Network:
         ``"gsa_net"`` (group self-attention), ``"group_cnn"`` (group convolution), ``"swivel_net"`` (convolution, then
         attention), ``"scale_net"`` (dilations) or ``"patch_net"`` (attention among patches).
     **options : Any
-        Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`.
+        Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`. The first three networks take
+        ``head``, for masks or vectors instead of classes, the first two also ``stem``, for large images.
 
     Returns
     -------
@@ -40,6 +41,10 @@ def create_network(name: str, **options: Any) -> Network:
     >>> network = create_network("group_cnn", group="p4", in_channels=1, n_classes=10, image_size=28)
     >>> network.group.name
     'c4'
+    >>> import torch
+    >>> masks = create_network("group_cnn", group="p4", in_channels=3, n_classes=2, image_size=40, head="mask")
+    >>> masks(torch.rand(1, 3, 40, 40)).shape
+    torch.Size([1, 2, 40, 40])
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}; known: {', '.join(NETWORKS)}")

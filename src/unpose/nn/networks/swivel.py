@@ -10,7 +10,7 @@ from unpose.nn.functional.checks import as_image_size, check_positive, check_win
 from unpose.nn.layers.attention import GroupSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import GroupNetwork
 
 
 class _ConvBlock(nn.Sequential):
@@ -57,7 +57,7 @@ class _AttentionBlock(nn.Module):
         return maps + self.pointwise(maps)
 
 
-class SwivelNet(Network):
+class SwivelNet(GroupNetwork):
     """The network of :func:`swivel_net`."""
 
     def __init__(
@@ -71,6 +71,7 @@ class SwivelNet(Network):
         heads: int,
         window: int,
         dropout: float,
+        head: str | None,
     ) -> None:
         super().__init__(
             group,
@@ -83,6 +84,7 @@ class SwivelNet(Network):
             heads=heads,
             window=window,
             dropout=dropout,
+            head=head,
         )
         layers: list[nn.Module] = [
             _ConvBlock(group, in_channels, widths[0], 7, lifting=True),
@@ -96,17 +98,19 @@ class SwivelNet(Network):
                 check_window((window, window), size)
             layers += [_AttentionBlock(group, width, heads, window, dropout) for _ in range(depth)]
         self.features = nn.Sequential(*layers)
-        self.max_pool, self.mean_pool = GroupPool("max"), GroupPool("mean")
-        self.classify = nn.Sequential(
-            nn.LayerNorm(2 * widths[-1]),
-            nn.Dropout(dropout),
-            nn.Linear(2 * widths[-1], n_classes),
-        )
+        if head == "classes":
+            self.max_pool, self.mean_pool = GroupPool("max"), GroupPool("mean")
+            self.classify = nn.Sequential(
+                nn.LayerNorm(2 * widths[-1]),
+                nn.Dropout(dropout),
+                nn.Linear(2 * widths[-1], n_classes),
+            )
+        self.set_head(head, widths[-1], n_classes, len(widths) - 1)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(b, in_channels, h, w) -> (b, n_classes)"""
-        features = self.features(images).mean((-2, -1))  # (b, channels, order)
-        return self.classify(torch.cat([self.max_pool(features), self.mean_pool(features)], dim=1))
+    def scores(self, features: Tensor) -> Tensor:
+        """(b, channels, order, h, w) -> (b, n_classes)"""
+        means = features.mean((-2, -1))  # (b, channels, order)
+        return self.classify(torch.cat([self.max_pool(means), self.mean_pool(means)], dim=1))
 
 
 def swivel_net(
@@ -120,6 +124,7 @@ def swivel_net(
     heads: int = 6,
     window: int = 5,
     dropout: float = 0.1,
+    head: str | None = "classes",
 ) -> SwivelNet:
     """Create a network with a convolution stem and group attention blocks, invariant to the group.
 
@@ -134,7 +139,7 @@ def swivel_net(
     in_channels : int
         Channels of the images.
     n_classes : int
-        Number of classes.
+        Number of classes, or of vectors; not used without a head.
     image_size : int or (int, int)
         Side, or (height, width), in pixels. Windows must fit it; other sizes work as well.
     widths : sequence of int, default (24, 48, 72)
@@ -147,11 +152,15 @@ def swivel_net(
         Odd side of the attention window in pixels.
     dropout : float, default 0.1
         Dropout probability after attention, after pointwise layers and before the last linear map.
+    head : {"classes", "mask", "vectors", "field"} or None, default "classes"
+        What the network gives: class scores (b, n_classes); scores of every pixel (b, n_classes, h, w), which move with
+        the image (:class:`unpose.nn.MaskHead`); vectors (b, n_classes, 2) or a field of them (b, n_classes, 2, h, w),
+        which turn with it (:class:`unpose.nn.VectorHead`); None for the maps (b, channels, order, h, w) themselves.
 
     Returns
     -------
     Network
-        A torch module: (b, in_channels, h, w) -> (b, n_classes).
+        A torch module: (b, in_channels, h, w) -> (b, n_classes), or as ``head`` says.
 
     Notes
     -----
@@ -180,4 +189,5 @@ def swivel_net(
         heads,
         window,
         dropout,
+        head,
     )
