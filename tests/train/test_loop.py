@@ -131,19 +131,23 @@ def test_it_learns(problem, small_recipe):
 
 def test_validation_chooses_and_the_test_set_is_used_once_at_the_end(problem, small_recipe, monkeypatch, tmp_path):
     seen = []
-    honest = loop_module.validate
 
-    def captured(network, split, *rest, **options):
-        seen.append("test" if split is problem.test else "validation")
-        return honest(network, split, *rest, **options)
+    def captured(honest):
+        def look(network, split, *rest, **options):
+            seen.append("test" if split is problem.test else "validation")
+            return honest(network, split, *rest, **options)
 
-    monkeypatch.setattr(loop_module, "validate", captured)
+        return look
+
+    for name in ("validate", "class_figures"):
+        monkeypatch.setattr(loop_module, name, captured(getattr(loop_module, name)))
     outcome = train(problem, small_recipe(epochs=4), tmp_path)
     assert seen == ["validation"] * 4 + ["test"]
     best = max(outcome.history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))
     assert outcome.best_epoch == best["epoch"]
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["test_accuracy"] == outcome.test_accuracy
+    assert result["test_accuracy"] == outcome.test_accuracy == outcome.by_class.accuracy
+    assert result["test_by_class"]["confusion"] == outcome.by_class.confusion.tolist()
     assert result["chosen_epoch"] == outcome.best_epoch
     assert "once" in result["test_set"]
 

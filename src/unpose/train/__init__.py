@@ -10,22 +10,31 @@
 ``checkpoint.py``            networks as files; ``cards.py``: model cards inside them
 ``pretrained.py, weights/``  trained networks that come with the package
 ``evaluation.py``            outputs and accuracy, upright and rotated; ``baseline.py``: the network without the group
+``by_class.py``              figures by class: recall, precision, what is taken for what
+``quick.py, statistics.py``  a classifier of fixed invariant statistics, in seconds
+``records.py``               what a network's file says about its training images
 ``processes.py``             several processes under ``torchrun``
 ============================ =====================================================================================
 """
 
 from unpose.train.baseline import baseline_description
+from unpose.train.by_class import ClassFigures, class_figures, majority_accuracy
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
 from unpose.train.evaluation import accuracy, accuracy_by_angle, predict_logits
 from unpose.train.loop import DivergedError, StoppedError, TrainingProgress, TrainingResult, build_network, train
 from unpose.train.pretrained import pretrained, pretrained_file, pretrained_names
 from unpose.train.processes import Processes, joined_processes, was_restarted
+from unpose.train.quick import QuickNetwork, QuickResult, train_quick
 from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, recipe_from, recipe_names, recipe_toml
+from unpose.train.records import save_quick
 from unpose.train.state import StateError
 
 __all__ = [
+    "ClassFigures",
     "DivergedError",
     "Processes",
+    "QuickNetwork",
+    "QuickResult",
     "Recipe",
     "RecipeError",
     "StateError",
@@ -36,8 +45,10 @@ __all__ = [
     "accuracy_by_angle",
     "baseline_description",
     "build_network",
+    "class_figures",
     "joined_processes",
     "load_network",
+    "majority_accuracy",
     "named_recipe",
     "predict_logits",
     "pretrained",
@@ -50,6 +61,8 @@ __all__ = [
     "recipe_names",
     "recipe_toml",
     "save_network",
+    "save_quick",
     "train",
+    "train_quick",
     "was_restarted",
 ]

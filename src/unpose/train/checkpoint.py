@@ -14,6 +14,7 @@ import torch
 from unpose.files import atomic_file, printable_name
 from unpose.groups import parse
 from unpose.nn import Network, rebuild
+from unpose.train.quick import QuickNetwork
 
 FORMAT = 1
 """Version of the file layout; increased when older readers would misread the file."""
@@ -109,7 +110,7 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
         outline = {name: tuple(tensor.shape) for name, tensor in build_on_meta(description).state_dict().items()}
         _check_shapes(outline, shapes)
         weights = safetensors.torch.load(content)
-        network = rebuild(description)
+        network = _build(description)
         network.load_state_dict(weights, assign=True)
         kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
         if len(kinds) == 1:
@@ -260,7 +261,15 @@ def _check_plausible(description: dict[str, Any], tensors: int) -> None:
 def build_on_meta(description: dict[str, Any]) -> Network:
     """Build the network of a description on the meta device: shapes without weights."""
     with torch.device("meta"):
+        return _build(description)
+
+
+def _build(description: dict[str, Any]) -> Network:
+    """Build the network of a description, which :func:`unpose.nn.rebuild` or :mod:`unpose.train.quick` knows."""
+    if description.get("network") != "quick":
         return rebuild(description)
+    options = {name: value for name, value in description.items() if name not in ("network", "group")}
+    return QuickNetwork(**options)
 
 
 def _check_shapes(wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:

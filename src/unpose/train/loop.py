@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
-from unpose.data.splits import decode_fingerprints, encode_fingerprints, image_fingerprints
+from unpose.data.splits import decode_fingerprints
 from unpose.files import write_text
-from unpose.images import measure_light
 from unpose.nn import (
     GroupSelfAttention,
     LiftingSelfAttention,
@@ -29,6 +28,7 @@ from unpose.nn import (
     with_larger_group,
 )
 from unpose.train.batches import ImageStore, make_image_store, order_of_epoch, seed_for, steps_in_epoch, training_batch
+from unpose.train.by_class import ClassFigures, class_figures
 from unpose.train.checkpoint import load_network, read_notes, save_network
 from unpose.train.cuda_graph import GraphedFunction
 from unpose.train.evaluation import validate
@@ -36,13 +36,12 @@ from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_
 from unpose.train.pretrained import pretrained_file
 from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
+from unpose.train.records import hash_note, light_note
 from unpose.train.state import COLUMNS, STATE_FILE, State, load_state, save_state
 from unpose.train.training_step import training_step
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
 _CHECKPOINT_SECONDS = 300.0
-_MOST_HASHES = 50_000
-"""Largest number of training images whose hashes a network's file lists: 400 kB, a tenth of the header limit."""
 _QUERY_BIAS = 2.0
 """Standard deviation of the query biases with ``initialization = "offsets"``."""
 _LOSS_INTERVAL = 20
@@ -97,6 +96,8 @@ class TrainingResult:
         The kept epoch, from one.
     validation_accuracy, test_accuracy : float
         Of the kept network.
+    by_class : ClassFigures or None, default None
+        What the kept network makes of the test images of each class.
 
     Examples
     --------
@@ -109,6 +110,7 @@ class TrainingResult:
     best_epoch: int
     validation_accuracy: float
     test_accuracy: float
+    by_class: ClassFigures | None = None
 
 
 ProgressCallback = Callable[[TrainingProgress], None]
@@ -267,7 +269,8 @@ def train(
             write_text(folder / CONFIG_FILE, recipe_toml(recipe))
         share_batch_statistics(state.network, processes)
         # From here on tensors of the state are only written in place: a captured step holds their addresses.
-        step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)))
+        weights = _class_weights(dataset, recipe, device)
+        step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)), weights=weights)
         step = GraphedFunction(step, state.changing, device) if captured else step
         store = make_image_store(dataset.train, device)
         hashes = _training_hashes(dataset, recipe) if folder is not None and processes.is_first else {}
@@ -279,8 +282,8 @@ def train(
             run.epoch(state, progress, on_epoch)
     best = state.best_network()
     row = state.history[state.best_epoch - 1]
-    _, tested = validate(best, dataset.test, processes, device)
-    result = TrainingResult(best, state.history, state.best_epoch, row["validation_accuracy"], tested)
+    tested = class_figures(best, dataset.test, dataset.classes, processes=processes, device=device)
+    result = TrainingResult(best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested)
     if folder is not None and processes.is_first:
         write_text(folder / RESULT_FILE, json.dumps(_result_table(result, recipe, dataset), indent=2) + "\n")
     processes.wait()
@@ -377,10 +380,8 @@ class _Run:
         if self.folder is None or not self.processes.is_first:
             return
         if improved:
-            # `predict` compares its images with this. About a thousand evenly spaced images suffice.
-            light = asdict(measure_light(self.dataset.train.images[:: -(-len(self.dataset.train) // 1000)]))
-            notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, "light": light} | state.history[-1]
-            notes |= self.hashes
+            notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, **state.history[-1]}
+            notes |= {"light": light_note(self.dataset), **self.hashes}
             save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
         write_text(self.folder / LOG_FILE, _csv(state.history))
@@ -443,15 +444,20 @@ def _fingerprint(dataset: Dataset) -> str:
 
 def _training_hashes(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
     """Return a note with the hashes of all images the network is trained on; empty if too many or unknown."""
-    if len(dataset.train) + len(dataset.validation) > _MOST_HASHES:
-        return {}
-    known = {*image_fingerprints(dataset.train.images), *image_fingerprints(dataset.validation.images)}
-    if (begin := recipe.network.begin) is not None:
-        before = read_notes(_starting_file(begin)).get("learnt")
-        if before is None:
-            return {}  # an incomplete list would be taken for a complete one
-        known |= decode_fingerprints(before, f"network.begin: {begin}")
-    return {"learnt": encode_fingerprints(known)} if len(known) <= _MOST_HASHES else {}
+    if (begin := recipe.network.begin) is None:
+        return hash_note(dataset)
+    before = read_notes(_starting_file(begin)).get("learnt")
+    if before is None:
+        return {}  # an incomplete list would be taken for a complete one
+    return hash_note(dataset, decode_fingerprints(before, f"network.begin: {begin}"))
+
+
+def _class_weights(dataset: Dataset, recipe: Recipe, device: torch.device) -> Tensor | None:
+    """Return the weight of each class in the loss, whose mean over the training images is one; None for equal ones."""
+    if recipe.class_weights == "none":
+        return None
+    counts = torch.bincount(torch.from_numpy(dataset.train.labels), minlength=len(dataset.classes)).float()
+    return (len(dataset.train) / (int((counts > 0).sum()) * counts.clamp(min=1.0))).to(device)
 
 
 @contextmanager
@@ -495,5 +501,6 @@ def _result_table(result: TrainingResult, recipe: Recipe, dataset: Dataset) -> d
         "chosen_by": "validation accuracy" if recipe.keep == "best" else "the end of the schedule",
         "validation_accuracy": result.validation_accuracy,
         "test_accuracy": result.test_accuracy,
+        "test_by_class": None if result.by_class is None else result.by_class.as_dictionary(),
         "test_set": "used once, after the epoch was chosen",
     }

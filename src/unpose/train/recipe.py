@@ -32,6 +32,7 @@ class DataPart:
 
     name: str = "digits"  # a data set that unpose.data.load knows, or a folder
     size: int | None = None  # longer side in pixels that images of a folder are resized to
+    split_by: str | None = None  # images of one slide or patient stay together; see unpose.data.load
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,8 @@ class Recipe:
     batch_size : int, default 64
         Images of one process in one step.
     label_smoothing : float, default 0.0
+    class_weights : {"none", "balanced"}, default "none"
+        With ``"balanced"`` every class has the same total weight in the loss, however many images it has.
     average : float, default 0.0
         Decay of an exponential moving average of the weights; where positive, the average is validated and kept.
     keep : {"best", "last"}, default "best"
@@ -131,6 +134,7 @@ class Recipe:
     epochs: int = 30
     batch_size: int = 64
     label_smoothing: float = 0.0
+    class_weights: str = "none"
     average: float = 0.0
     keep: str = "best"
     mixed_precision: bool = False
@@ -146,6 +150,7 @@ class Recipe:
         _within("label_smoothing", self.label_smoothing, 0.0, 0.99)
         _within("average", self.average, 0.0, 0.999999)
         _one_of("keep", self.keep, ("best", "last"))
+        _one_of("class_weights", self.class_weights, ("none", "balanced"))
         _within("seed", self.seed, 0, 2**63 - 1)
         if self.optimizer.warmup_epochs >= self.epochs:
             raise RecipeError(

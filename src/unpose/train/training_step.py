@@ -11,8 +11,9 @@ from unpose.train.state import State
 
 
 def training_step(
-    state: State, recipe: Recipe, processes: Processes, batch: int, images: Tensor, labels: Tensor, step: int | Tensor
-) -> None:
+    state: State, recipe: Recipe, processes: Processes, batch: int, images: Tensor, labels: Tensor, step: int | Tensor,
+    *, weights: Tensor | None = None,
+) -> None:  # fmt: skip
     """Update the weights and their moving average; add loss, correct answers and image count to the state's totals.
 
     Parameters
@@ -25,12 +26,15 @@ def training_step(
     images, labels : (b, c, h, w) and (b,) tensors of this process
     step : int or 0-d tensor
         Number of the step from zero; a tensor where steps are captured.
+    weights : (n_classes,) tensor, optional
+        Weight of each class in the loss; by default they are equal.
     """
     state.optimizer.zero_grad(set_to_none=True)
     kind = images.device.type
     with torch.autocast(kind, torch.bfloat16, enabled=recipe.is_mixed_on(kind)):
         outputs = state.network(images)
-    loss = cross_entropy(outputs.float(), labels, label_smoothing=recipe.label_smoothing, reduction="sum")
+    smoothing = recipe.label_smoothing
+    loss = cross_entropy(outputs.float(), labels, weight=weights, label_smoothing=smoothing, reduction="sum")
     (loss / batch).backward()
     sum_gradients(state.network, processes)
     state.optimizer.step()
