@@ -23,6 +23,7 @@ from unpose.nn import (
     rebuild,
     swivel_net,
 )
+from unpose.train import baseline_description
 
 COUNTS = {
     ("rotated-mnist", "c1"): 44_368,
@@ -101,7 +102,7 @@ def test_weights_move_between_networks(generator):
     [
         (lambda: gsa_net("c4", 1, 10, 28, config="mnist"), "rotated-mnist"),
         (lambda: gsa_net("se2", 1, 10, 28), "finite group"),
-        (lambda: gsa_net("dilations(3)", 1, 10, 28), "closed"),
+        (lambda: gsa_net("dilations(3, 3)", 1, 10, 28), "larger than an image"),
         (lambda: gsa_net("c4", 1, 10, 4), "larger than an image of 2 x 2"),
         (lambda: gsa_net("c4", 1, 10, (28, 28, 3)), "image_size"),
         (lambda: gsa_net("c4", 1, 10, 28, config=GSANetConfig(2, ((6,),))), "at least 4 channels"),
@@ -211,3 +212,33 @@ def test_the_example_of_a_plain_training_loop_runs():
 def test_numpy_numbers_give_the_same_description():
     found = group_cnn("c4", np.int64(2), np.arange(3).max() + 1, np.int64(8), parameters=3000)
     assert json.dumps(found.description) == json.dumps(group_cnn("c4", 2, 3, 8, parameters=3000).description)
+
+
+def test_scores_of_a_network_for_dilations_do_not_depend_on_the_canvas(generator):
+    # An object on a larger empty canvas covers a smaller share of it: a mean over the image would change.
+    config = GSANetConfig(6, ((6,), (6,)), window=3, heads=2)
+    small = torch.zeros(2, 1, 32, 32)
+    small[..., 12:20, 12:20] = torch.rand(2, 1, 8, 8, generator=generator)
+    large = torch.nn.functional.pad(small, (8, 8, 8, 8))
+    changes = {}
+    torch.manual_seed(0)
+    for group in ("dilations(2, 1.5)", "dilations(1)", "c1"):
+        network = gsa_net(group, 1, 3, 32, config=config).eval()
+        with torch.no_grad():
+            changes[group] = float((network(large) - network(small)).abs().max())
+    assert changes["dilations(2, 1.5)"] < 1e-5
+    assert changes["dilations(1)"] < 1e-5
+    assert changes["c1"] > 1e-3
+
+
+def test_a_network_for_dilations_has_gradients_everywhere_and_a_baseline_of_one_scale(generator):
+    config = GSANetConfig(6, ((6,),), window=3, heads=2, attention_dropout=0.0, value_dropout=0.0)
+    torch.manual_seed(0)
+    network = gsa_net("dilations(3, 1.5)", 1, 3, 9, config=config)
+    images = torch.rand(3, 1, 9, 9, generator=generator)
+    torch.nn.functional.cross_entropy(network(images), torch.tensor([0, 1, 2])).backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+    assert baseline_description(network.description)["group"] == "dilations(1)"
+    assert rebuild(network.description).description == network.description

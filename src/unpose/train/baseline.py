@@ -11,7 +11,8 @@ def baseline_description(description: dict[str, Any]) -> dict[str, Any]:
 
     The smallest width that reaches the parameter count is taken. A :func:`unpose.nn.gsa_net` shares nearly all
     parameters among group elements, so its baseline keeps the widths and only lacks the element embeddings (well below
-    1 %). The baseline of a :func:`unpose.nn.scale_net` sees a single scale with exactly as many parameters.
+    1 %). The baseline of a network for dilations sees a single scale; that of a :func:`unpose.nn.scale_net` has exactly
+    as many parameters.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ def baseline_description(description: dict[str, Any]) -> dict[str, Any]:
     >>> baseline_description(group_cnn("c4", 1, 10, 8, parameters=2000).description)["group"]
     'c1'
     """
-    if description["network"] == "scale_net":
+    if description["group"].startswith("dilations"):
         return description | {"group": "dilations(1)"}
     plain = description | {"group": "c1"}
     wanted = _count(description)

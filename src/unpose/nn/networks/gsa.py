@@ -7,11 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import as_image_size, check_window, parse_point_group, pooled_size, stem_halvings
+from unpose.nn.functional.checks import as_image_size, check_window, parse_finite, pooled_size
+from unpose.nn.functional.positions import widest_window
 from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
-from unpose.nn.layers.convolution import GroupConv2d
+from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool, norm_swish
-from unpose.nn.networks.base import GroupNetwork
+from unpose.nn.networks.base import Network
+from unpose.nn.networks.scale import combine_scales, scale_penalty
 from unpose.nn.ops.autocast import full_precision
 
 
@@ -79,10 +81,6 @@ GSA_NET_CONFIGS = {
 """The published architectures of appendix F.1, F.2 and F.3 by name."""
 
 
-_STEM_KERNEL = 5
-"""Side, in pixels, of the kernels of a convolution stem."""
-
-
 class _Block(nn.Module):
     """One block of figure F.1: attention, then two pointwise layers, each with a residual connection."""
 
@@ -119,39 +117,21 @@ class _Block(nn.Module):
         return maps + self.pointwise(maps)
 
 
-class GSANet(GroupNetwork):
+class GSANet(ConstantTables, Network):
     """The network of :func:`gsa_net`."""
 
+    scale_penalty: Tensor
+
     def __init__(
-        self,
-        group: FiniteGroup,
-        in_channels: int,
-        n_classes: int,
-        image_size: tuple[int, int],
-        config: GSANetConfig,
-        stem: int,
-        head: str | None,
+        self, group: FiniteGroup, in_channels: int, n_classes: int, image_size: tuple[int, int], config: GSANetConfig
     ) -> None:
         super().__init__(
-            group,
-            network="gsa_net",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            config=config,
-            stem=stem,
-            head=head,
+            group, network="gsa_net", in_channels=in_channels, n_classes=n_classes, image_size=image_size, config=config
         )
-        halvings = stem_halvings(stem)
-        channels, size = config.lifted, image_size
-        for _ in range(halvings):
-            size = pooled_size(size)
-        reach = None if config.window is not None else max(size) / 2
-        lifting: nn.Module
-        if stem > 1:
-            lifting = GroupConv2d(group, in_channels, config.lifted, _STEM_KERNEL, lifting=True, stride=2)
-        else:
-            lifting = LiftingSelfAttention(
+        reach = None if config.window is not None else max(image_size) / 2
+        blocks: list[nn.Module] = [
+            nn.Dropout(config.input_dropout),
+            LiftingSelfAttention(
                 group,
                 in_channels,
                 config.lifted,
@@ -160,29 +140,39 @@ class GSANet(GroupNetwork):
                 window=config.window,
                 reach=reach,
                 attention_dropout=config.attention_dropout,
-            )
-        blocks: list[nn.Module] = [nn.Dropout(config.input_dropout), lifting, *norm_swish(config.lifted)]
-        blocks += [SpatialPool("max") for _ in range(halvings - 1)]
+            ),
+            *norm_swish(config.lifted),
+        ]
+        channels, size = config.lifted, image_size
         for index, stage in enumerate(config.stages):
             for width in stage:
                 blocks.append(_Block(group, channels, width, config, reach))
                 channels = width
                 if config.window is not None:
-                    check_window((config.window, config.window), size)
+                    check_window((widest_window(group, config.window),) * 2, size)
             if index < len(config.stages) - 1 or config.pool_last:
                 blocks += [SpatialPool("max"), nn.Dropout(config.stage_dropout)]
                 size = pooled_size(size)
-                halvings += 1
                 reach = reach and max(reach / 2, 1.0)
         self.features = nn.Sequential(*blocks)
-        if head == "classes":
-            self.classify = PointwiseLinear(channels, n_classes, bias=False)
-            self.pool = GroupPool("max")
-        self.set_head(head, channels, n_classes, halvings)
+        self.classify = PointwiseLinear(channels, n_classes, bias=False)
+        self.pool = GroupPool("max")
+        self.compute_tables()
 
-    def scores(self, features: Tensor) -> Tensor:
-        """(b, channels, order, h, w) -> (b, n_classes)"""
-        return self.pool(self.classify(features)).mean((-2, -1))
+    def constant_tables(self) -> dict[str, Tensor]:
+        return {"scale_penalty": scale_penalty(self.group)} if self._is_for_dilations() else {}
+
+    def _is_for_dilations(self) -> bool:
+        return self.group.name.startswith("dilations")  # dilations(1), the baseline, too
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(b, in_channels, h, w) -> (b, n_classes)"""
+        classes = self.classify(self.features(images))
+        if not self._is_for_dilations():
+            return self.pool(classes).mean((-2, -1))
+        # The maximum over the image does not depend on the size of the object; the mean would.
+        maxima = classes.amax((-2, -1)).transpose(1, 2)  # (b, scales, n_classes)
+        return combine_scales(maxima, self.scale_penalty if self.training else None)
 
 
 def gsa_net(
@@ -192,8 +182,6 @@ def gsa_net(
     image_size: int | Sequence[int],
     *,
     config: str | GSANetConfig | dict[str, Any] = "rotated-mnist",
-    stem: int = 1,
-    head: str | None = "classes",
 ) -> GSANet:
     """Create a group self-attention network (figure F.1), invariant to the group.
 
@@ -201,28 +189,22 @@ def gsa_net(
     ----------
     group : str or FiniteGroup
         The paper's Z2 is ``c1``, M is ``d1``, R4, R8, R12 and R16 are ``c4``, ``c8``, ``c12``, ``c16``, R4M is ``d4``.
+        ``dilations(COUNT, RATIO)`` is appendix E: objects at several sizes.
     in_channels : int
         Channels of the images.
     n_classes : int
-        Number of classes, or of vectors; not used without a head.
+        Number of classes.
     image_size : int or (int, int)
         Side, or (height, width), in pixels. Windows must fit it, and global attention scales its
         encoding by it. Other sizes work as well.
     config : str, GSANetConfig or dict, default "rotated-mnist"
         A published architecture, ``"rotated-mnist"``, ``"cifar-10"`` or ``"patch-camelyon"``, or one of your own, or
         the fields of one.
-    stem : {1, 2, 4, 8}, default 1
-        For large images, such as 4 for 224 pixels: the first layer, a convolution instead of attention, makes the
-        maps this many times smaller.
-    head : {"classes", "mask", "vectors", "field"} or None, default "classes"
-        What the network gives: class scores (b, n_classes); scores of every pixel (b, n_classes, h, w), which move with
-        the image (:class:`unpose.nn.MaskHead`); vectors (b, n_classes, 2) or a field of them (b, n_classes, 2, h, w),
-        which turn with it (:class:`unpose.nn.VectorHead`); None for the maps (b, channels, order, h, w) themselves.
 
     Returns
     -------
     Network
-        A torch module: (b, in_channels, h, w) -> (b, n_classes), or as ``head`` says.
+        A torch module: (b, in_channels, h, w) -> (b, n_classes).
 
     Notes
     -----
@@ -243,7 +225,10 @@ def gsa_net(
     layers; neither is in the paper, and neither is here. The paper gives no window for the second and third; 5 is our
     choice.
 
-    The head is the paper's: a linear map, the maximum over the group, the mean over the image.
+    The head is the paper's: a linear map, the maximum over the group, the mean over the image. The paper has no network
+    for dilations; here its head is that of :func:`unpose.nn.scale_net`, the maximum over the image for each scale, then
+    ``log sum exp`` over scales, because a mean over the image depends on the size of the object. Windows grow with the
+    scale, so the largest must fit the smallest map, and the cost grows with its square.
 
     Examples
     --------
@@ -260,4 +245,4 @@ def gsa_net(
         config = GSA_NET_CONFIGS[config]
     elif not isinstance(config, GSANetConfig):
         config = GSANetConfig(**config)
-    return GSANet(parse_point_group(group), in_channels, n_classes, as_image_size(image_size), config, stem, head)
+    return GSANet(parse_finite(group), in_channels, n_classes, as_image_size(image_size), config)

@@ -73,6 +73,28 @@ def smooth_kernel_basis(size: int) -> Tensor:
     return functions / functions.square().sum((-2, -1), keepdim=True).sqrt()
 
 
+def scale_penalty(group: FiniteGroup) -> Tensor:
+    """Return what training subtracts from the scores of each scale: (preferred scales, scales) in float64.
+
+    An image prefers the finest scale or one of the next third of all scales, drawn anew in every step. Without this
+    prior the finest scale learns most, and no scale is left for objects smaller than those of the training images.
+    """
+    scales = group.elements[:, 0, 0]
+    octaves = (scales / scales[: group.order // 3 + 1, None]).log2().abs()
+    return _OCTAVE_PENALTY * octaves
+
+
+def combine_scales(scores: Tensor, penalty: Tensor | None) -> Tensor:
+    """Sum the evidence of all scales: (b, scales, n_classes) -> (b, n_classes), with :func:`scale_penalty` in training.
+
+    The score of a class is ``log sum_s exp(score(s, class))``.
+    """
+    if penalty is not None:
+        preferred = torch.randint(len(penalty), scores.shape[:1], device=scores.device)
+        scores = scores - penalty[preferred][..., None]  # (b, scales, 1)
+    return scores.logsumexp(1)
+
+
 class ScaleLayer(ConstantTables):
     """Convolution, batch norm and Swish with the same weights at every scale, each on its own pixel grid.
 
@@ -138,10 +160,7 @@ class ScaleNet(ConstantTables, Network):
         self.compute_tables()
 
     def constant_tables(self) -> dict[str, Tensor]:
-        # Preferred scales in training: the finest and the next third of all scales.
-        scales = self.group.elements[:, 0, 0]
-        octaves = (scales / scales[: self.group.order // 3 + 1, None]).log2().abs()  # (preferred, scales)
-        return {"scale_penalty": _OCTAVE_PENALTY * octaves}
+        return {"scale_penalty": scale_penalty(self.group)}
 
     def features(self, images: Tensor) -> list[Tensor]:
         """(b, in_channels, h, w) -> (b, channels, h_s, w_s) for each scale"""
@@ -159,13 +178,7 @@ class ScaleNet(ConstantTables, Network):
 
     def forward(self, images: Tensor) -> Tensor:
         """(b, in_channels, h, w) -> (b, n_classes)"""
-        scores = self.scores(images)
-        if self.training:
-            # Without this prior the finest scale learns most, and no scale is left for objects that are smaller than
-            # those of the training images.
-            preferred = torch.randint(len(self.scale_penalty), images.shape[:1], device=images.device)
-            scores = scores - self.scale_penalty[preferred][..., None]  # (b, scales, 1)
-        return scores.logsumexp(1)
+        return combine_scales(self.scores(images), self.scale_penalty if self.training else None)
 
 
 def scale_net(
