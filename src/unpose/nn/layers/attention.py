@@ -30,10 +30,11 @@ from unpose.nn.functional.positions import (
     position_table,
     preserves_area,
     relative_elements,
+    relative_positions,
     widest_window,
 )
 from unpose.nn.layers.constants import ConstantTables
-from unpose.nn.layers.encodings import SeparableEncoding, make_encoding
+from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding, make_encoding
 from unpose.nn.ops.autocast import product_type
 from unpose.nn.ops.encoding import separable_table, use_separable_table
 from unpose.nn.ops.pointwise import pointwise
@@ -52,6 +53,7 @@ class _SelfAttention(ConstantTables):
 
     inverses: Tensor
     relations: Tensor
+    basis: Tensor  # (order, *window, functions), with a harmonic encoding and a window
 
     def __init__(
         self,
@@ -91,6 +93,9 @@ class _SelfAttention(ConstantTables):
     def constant_tables(self) -> dict[str, Tensor]:
         relations, _ = _relative_elements(self.group, self.mode)
         tables = {"inverses": inverse_elements(self.group).contiguous(), "relations": relations}
+        if self._table_window is not None and isinstance(self.encoding, HarmonicEncoding):
+            # Its many small operations are the same in every step, and ``torch.compile`` would compile each.
+            tables["basis"] = self.encoding.basis(relative_positions(tables["inverses"], self._table_window))
         if self._dilates and self._table_window is not None:
             tables["bias"] = dilation_bias(self.group, self.window, self._table_window, relations.shape[-1])
         return tables
@@ -131,6 +136,9 @@ class _SelfAttention(ConstantTables):
                 )
         # In the precision of the weights, whatever casts the module went through: the same weights, the same bits.
         inverses = self.inverses.to(self.project.weight.dtype)
+        if isinstance(encoding, HarmonicEncoding) and self._table_window is not None:
+            basis = self.basis.to(inverses.dtype)
+            return position_table(lambda _: encoding.combine(basis), inverses, self.relations, window).to(dtype), None
         if not isinstance(encoding, SeparableEncoding) or encoding.element is None:
             return position_table(encoding, inverses, self.relations, window).to(dtype), None
         # The channels of x and y depend on the output element and the offset alone.

@@ -7,12 +7,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import as_image_size, check_window, parse_finite, pooled_size
+from unpose.nn.functional.checks import as_image_size, check_window, parse_finite, pooled_size, stem_halvings
 from unpose.nn.functional.positions import widest_window
 from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.constants import ConstantTables
+from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool, norm_swish
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import GroupNetwork
 from unpose.nn.networks.scale import combine_scales, scale_penalty
 from unpose.nn.ops.autocast import full_precision
 
@@ -81,6 +82,10 @@ GSA_NET_CONFIGS = {
 """The published architectures of appendix F.1, F.2 and F.3 by name."""
 
 
+_STEM_KERNEL = 5
+"""Side, in pixels, of the kernels of a convolution stem."""
+
+
 class _Block(nn.Module):
     """One block of figure F.1: attention, then two pointwise layers, each with a residual connection."""
 
@@ -117,21 +122,41 @@ class _Block(nn.Module):
         return maps + self.pointwise(maps)
 
 
-class GSANet(ConstantTables, Network):
+class GSANet(ConstantTables, GroupNetwork):
     """The network of :func:`gsa_net`."""
 
     scale_penalty: Tensor
 
     def __init__(
-        self, group: FiniteGroup, in_channels: int, n_classes: int, image_size: tuple[int, int], config: GSANetConfig
+        self,
+        group: FiniteGroup,
+        in_channels: int,
+        n_classes: int,
+        image_size: tuple[int, int],
+        config: GSANetConfig,
+        stem: int,
+        head: str | None,
     ) -> None:
         super().__init__(
-            group, network="gsa_net", in_channels=in_channels, n_classes=n_classes, image_size=image_size, config=config
+            group,
+            network="gsa_net",
+            in_channels=in_channels,
+            n_classes=n_classes,
+            image_size=image_size,
+            config=config,
+            stem=stem,
+            head=head,
         )
-        reach = None if config.window is not None else max(image_size) / 2
-        blocks: list[nn.Module] = [
-            nn.Dropout(config.input_dropout),
-            LiftingSelfAttention(
+        halvings = stem_halvings(stem)
+        channels, size = config.lifted, image_size
+        for _ in range(halvings):
+            size = pooled_size(size)
+        reach = None if config.window is not None else max(size) / 2
+        lifting: nn.Module
+        if stem > 1:
+            lifting = GroupConv2d(group, in_channels, config.lifted, _STEM_KERNEL, lifting=True, stride=2)
+        else:
+            lifting = LiftingSelfAttention(
                 group,
                 in_channels,
                 config.lifted,
@@ -140,10 +165,9 @@ class GSANet(ConstantTables, Network):
                 window=config.window,
                 reach=reach,
                 attention_dropout=config.attention_dropout,
-            ),
-            *norm_swish(config.lifted),
-        ]
-        channels, size = config.lifted, image_size
+            )
+        blocks: list[nn.Module] = [nn.Dropout(config.input_dropout), lifting, *norm_swish(config.lifted)]
+        blocks += [SpatialPool("max") for _ in range(halvings - 1)]
         for index, stage in enumerate(config.stages):
             for width in stage:
                 blocks.append(_Block(group, channels, width, config, reach))
@@ -153,10 +177,13 @@ class GSANet(ConstantTables, Network):
             if index < len(config.stages) - 1 or config.pool_last:
                 blocks += [SpatialPool("max"), nn.Dropout(config.stage_dropout)]
                 size = pooled_size(size)
+                halvings += 1
                 reach = reach and max(reach / 2, 1.0)
         self.features = nn.Sequential(*blocks)
-        self.classify = PointwiseLinear(channels, n_classes, bias=False)
-        self.pool = GroupPool("max")
+        if head == "classes":
+            self.classify = PointwiseLinear(channels, n_classes, bias=False)
+            self.pool = GroupPool("max")
+        self.set_head(head, channels, n_classes, halvings)
         self.compute_tables()
 
     def constant_tables(self) -> dict[str, Tensor]:
@@ -165,9 +192,9 @@ class GSANet(ConstantTables, Network):
     def _is_for_dilations(self) -> bool:
         return self.group.name.startswith("dilations")  # dilations(1), the baseline, too
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(b, in_channels, h, w) -> (b, n_classes)"""
-        classes = self.classify(self.features(images))
+    def scores(self, features: Tensor) -> Tensor:
+        """(b, channels, order, h, w) -> (b, n_classes)"""
+        classes = self.classify(features)
         if not self._is_for_dilations():
             return self.pool(classes).mean((-2, -1))
         # The maximum over the image does not depend on the size of the object; the mean would.
@@ -182,6 +209,8 @@ def gsa_net(
     image_size: int | Sequence[int],
     *,
     config: str | GSANetConfig | dict[str, Any] = "rotated-mnist",
+    stem: int = 1,
+    head: str | None = "classes",
 ) -> GSANet:
     """Create a group self-attention network (figure F.1), invariant to the group.
 
@@ -193,18 +222,25 @@ def gsa_net(
     in_channels : int
         Channels of the images.
     n_classes : int
-        Number of classes.
+        Number of classes, or of vectors; not used without a head.
     image_size : int or (int, int)
         Side, or (height, width), in pixels. Windows must fit it, and global attention scales its
         encoding by it. Other sizes work as well.
     config : str, GSANetConfig or dict, default "rotated-mnist"
         A published architecture, ``"rotated-mnist"``, ``"cifar-10"`` or ``"patch-camelyon"``, or one of your own, or
         the fields of one.
+    stem : {1, 2, 4, 8}, default 1
+        For large images, such as 4 for 224 pixels: the first layer, a convolution instead of attention, makes the
+        maps this many times smaller.
+    head : {"classes", "mask", "vectors", "field"} or None, default "classes"
+        What the network gives: class scores (b, n_classes); scores of every pixel (b, n_classes, h, w), which move with
+        the image (:class:`unpose.nn.MaskHead`); vectors (b, n_classes, 2) or a field of them (b, n_classes, 2, h, w),
+        which turn with it (:class:`unpose.nn.VectorHead`); None for the maps (b, channels, order, h, w) themselves.
 
     Returns
     -------
     Network
-        A torch module: (b, in_channels, h, w) -> (b, n_classes).
+        A torch module: (b, in_channels, h, w) -> (b, n_classes), or as ``head`` says.
 
     Notes
     -----
@@ -245,4 +281,4 @@ def gsa_net(
         config = GSA_NET_CONFIGS[config]
     elif not isinstance(config, GSANetConfig):
         config = GSANetConfig(**config)
-    return GSANet(parse_finite(group), in_channels, n_classes, as_image_size(image_size), config)
+    return GSANet(parse_finite(group), in_channels, n_classes, as_image_size(image_size), config, stem, head)
