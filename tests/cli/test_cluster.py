@@ -8,14 +8,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from sklearn.metrics import adjusted_rand_score
 
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
+from unpose.data import posed
 
 NO_NETWORK = """
 import sys
@@ -235,6 +238,40 @@ def test_the_poses_of_new_images_bring_them_onto_the_means(run, new_shapes, tmp_
         assert np.abs(image - mean).mean() < 0.2 * np.abs(still - mean).mean()
         assert row["mirrored"] == "no"
         assert abs(float(row["scale"]) - 1) < 1e-5
+
+
+def test_a_run_of_local_contrast_in_a_disc_inside_a_rim(tmp_path):
+    """Things in a bright rim, under light that varies inside the image; the rim is cut off and never compared."""
+    rng, (rows, columns) = np.random.default_rng(0), np.mgrid[:36, :36] - 17.5
+    kinds = np.zeros((2, 26, 26), np.float32)
+    kinds[0, 5:20, 12:15] = kinds[0, 5:8, 12:20] = kinds[1, 8:18, 8:18] = 1
+    kinds[1, 11:15, 11:15] = 0
+    turned = posed(kinds, copies=6, max_shift=1.0, random_state=4)
+    things = np.zeros((12, 36, 36), np.float32)
+    things[:, 5:31, 5:31] = turned.images
+    for thing, angle in zip(things, rng.uniform(0, 6.3, 12), strict=True):
+        thing *= np.exp((np.cos(angle) * columns + np.sin(angle) * rows) / 14)
+        thing[[0, 1, 2, -3, -2, -1]] = thing[:, [0, 1, 2, -3, -2, -1]] = rng.uniform(2, 6)
+    np.save(tmp_path / "rims.npy", things)
+    run = tmp_path / "run"
+    done = unpose(
+        "cluster", tmp_path / "rims.npy", "-o", run, "-k", 2, "--light", "local", "--mask", "disc", "--crop", "0.1"
+    )
+    assert done.exit_code == 0, done.output
+    config = tomllib.loads((run / "config.toml").read_text())
+    assert (config["crop"], config["light"], config["mask"], config["size"]) == (4, "local", "disc", 36)
+    labels = [int(row["cluster"]) for row in table((run / "labels.csv").read_text())]
+    assert adjusted_rand_score(turned.sources, labels) == 1.0
+    assert np.asarray(Image.open(run / "means" / "cluster-000.png")).shape == (28, 28)
+    told = json.loads(CliRunner().invoke(main, ["predict", str(run), str(tmp_path / "rims.npy"), "--json"]).stdout)
+    assert [image["cluster"] for image in told["images"]] == labels
+    done = unpose("export", run, "--to", "npz", "-o", tmp_path / "rims.npz")
+    assert done.exit_code == 0, done.output
+    assert np.load(tmp_path / "rims.npz")["aligned"].shape == (12, 28, 28)
+    for crop in ("0.6", "15"):
+        done = unpose("cluster", tmp_path / "rims.npy", "-o", tmp_path / "other", "--crop", crop)
+        assert done.exit_code == 2
+        assert "--crop" in done.output
 
 
 def test_predict_says_what_it_needs(run, shapes, tmp_path):

@@ -123,15 +123,21 @@ class FinishedRun:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the canvas, in pixels."""
+        """Height and width of the images that were compared, in pixels."""
         height, width = self.about["shape"][:2]
         return int(height), int(width)
+
+    @property
+    def canvas_shape(self) -> tuple[int, int]:
+        """Height and width of the canvas before its sides were cropped, in pixels."""
+        height, width = self.shape
+        return height + 2 * int(self.settings.crop), width + 2 * int(self.settings.crop)
 
     @property
     def source_scale(self) -> float | None:
         """Pixels of the files for one pixel of the canvas; None where the images had several sizes."""
         stored = self.about.get("source_shape")
-        return None if stored is None else max(stored) / max(self.shape)
+        return None if stored is None else max(stored) / max(self.canvas_shape)
 
     @property
     def colour(self) -> Any:
@@ -289,6 +295,8 @@ def _check(run: FinishedRun) -> None:
         raise ValueError("images.json does not belong to the model")
     if list(run.model.image_shape_) != run.about["shape"] or not isinstance(run.about["settings"]["seed"], int):
         raise ValueError("the settings do not belong to the model")
+    if not isinstance(run.settings.crop, int) or not 0 <= run.settings.crop <= 4096:
+        raise ValueError("crop in config.toml is not a number of pixels")
 
 
 def write_run(

@@ -37,10 +37,15 @@ class RunSettings:
         Largest shift, in pixels of the canvas.
     max_scale : float, default 1.5
         Largest change of size, as a factor.
-    light : {"ignore", "keep"}, default "ignore"
-        Whether brightness, contrast and a sloping background are removed before images are compared.
+    light : {"ignore", "local", "keep"}, default "ignore"
+        Whether brightness, contrast and a sloping background are removed before images are compared; "local" also
+        removes contrast that varies inside the image.
+    mask : {"none", "disc"}, default "none"
+        Pixels that are compared: all, or those in the largest disc.
     size : int or "auto", default "auto"
         Longer side of the canvas, in pixels.
+    crop : float, default 0
+        What is cut off at every side of the canvas: pixels, or below 0.5 a share of its shorter side.
     seed : int, default 0
         Seed of every random choice.
     jobs : int or "auto", default "auto"
@@ -63,7 +68,9 @@ class RunSettings:
     max_shift: float | str = "auto"
     max_scale: float = 1.5
     light: str = "ignore"
+    mask: str = "none"
     size: int | str = "auto"
+    crop: float = 0
     seed: int = 0
     jobs: int | str = "auto"
     memory: int = 4 * 10**9

@@ -78,7 +78,8 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
             stack = align_stack(
                 images.images, group=settings.group, light=settings.light, max_angle=math.radians(settings.max_angle),
                 max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, device=settings.device,
-                n_jobs=value_or_none(settings.jobs), memory=settings.memory, progress=report, checkpoints=folder,
+                mask=None if settings.mask == "none" else settings.mask, n_jobs=value_or_none(settings.jobs),
+                memory=settings.memory, progress=report, checkpoints=folder,
             )  # fmt: skip
             distances = _write_results(out, images, stack)
             folder.write_rejected(images)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
       unpose cluster scans/ -o run --group se2+mirror    objects that lie on either side
       unpose cluster shapes/ -o run --group similarity   ignore size, too
       unpose cluster slides/ -o run --max-angle 20       nearly upright already
+      unpose cluster coins/ -o run --light local --mask disc --crop 0.1      metal under changing light
       unpose cluster particles.mrcs -o run --size 64 --memory 8GB
       unpose cluster photos/ -o again --config run/config.toml
     """
@@ -116,7 +117,7 @@ def _fit(images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "
     model = InvariantClustering(
         value_or_none(settings.clusters), group=settings.group, max_angle=math.radians(settings.max_angle),
         max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, light=settings.light,
-        random_state=settings.seed, device=settings.device, n_jobs=value_or_none(settings.jobs),
-        memory=settings.memory,
+        mask=None if settings.mask == "none" else settings.mask, random_state=settings.seed, device=settings.device,
+        n_jobs=value_or_none(settings.jobs), memory=settings.memory,
     )  # fmt: skip
     return model.fit(images.images, progress=report_phase, checkpoints=folder)

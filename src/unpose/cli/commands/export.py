@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.inputs import cropped
 from unpose.cli.shared.output import check_output, counted, is_stream, write_output, writing
 from unpose.cli.shared.progress import progress
 from unpose.runs import cluster_name, fingerprint, pose_parts, read_run
@@ -95,7 +96,7 @@ def _read_again(run: "FinishedRun", moved: Path | None) -> "NDArray":
     source = moved or run.source
     try:
         with progress() as report:
-            images = read_images(source, size=max(run.shape), progress=report)
+            images = cropped(read_images(source, size=max(run.canvas_shape), progress=report), int(run.settings.crop))
     except ValueError as error:
         raise UserError(
             f"the images of the run cannot be read again: {error}; give their place with --images"

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.inputs import ModelFile, load_model, pick_device
+from unpose.cli.shared.inputs import ModelFile, cropped, load_model, pick_device
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
@@ -102,9 +103,11 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
     torch_device = str(pick_device(device))
     try:
         with progress() as report:
-            images = read_images(source, size=max(results.shape), colour=results.colour, min_images=1, progress=report)
+            whole, colour = results.canvas_shape, results.colour
+            images = read_images(source, size=max(whole), colour=colour, min_images=1, progress=report)
             # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
-            canvas = np.stack([onto_canvas(image, results.shape) for image in images.images])
+            placed = replace(images, images=np.stack([onto_canvas(image, whole) for image in images.images]))
+            canvas = cropped(placed, int(results.settings.crop)).images
             found = results.model.set_params(device=torch_device).assign(canvas, progress=report)
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
+_SMALLEST_SIDE = 8
+"""Pixels that must remain of the canvas after cropping."""
 
 
 def pick_device(name: str) -> "torch.device":
@@ -114,9 +116,34 @@ def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, R
             source, size=value_or_none(settings.size), memory=settings.memory, n_jobs=value_or_none(settings.jobs),
             progress=report,
         )  # fmt: skip
-    longer = max(images.images.shape[1:3])
-    shift = longer / 4 if settings.max_shift == "auto" else settings.max_shift
-    return images, replace(settings, group=group, size=longer, max_shift=shift)
+    size, margin = max(images.images.shape[1:3]), _margin(settings.crop, images)
+    images = cropped(images, margin)
+    shift = max(images.images.shape[1:3]) / 4 if settings.max_shift == "auto" else settings.max_shift
+    return images, replace(settings, group=group, size=size, max_shift=shift, crop=margin)
+
+
+def _margin(crop: float, images: "ImageSet") -> int:
+    """What ``--crop`` cuts off at every side, in pixels."""
+    shorter = min(images.images.shape[1:3])
+    if 0.5 <= crop < 1:
+        raise UserError(f"--crop must be a share below 0.5, or at least 1 pixel, got {crop:g}")
+    margin = round(crop if crop >= 1 else crop * shorter)
+    if shorter - 2 * margin < _SMALLEST_SIDE:
+        raise UserError(
+            f"--crop {crop:g} leaves {max(0, shorter - 2 * margin)} of {shorter} pixels; at least {_SMALLEST_SIDE} "
+            "must remain"
+        )
+    return margin
+
+
+def cropped(images: "ImageSet", margin: int) -> "ImageSet":
+    """The images without ``margin`` pixels at every side."""
+    if margin == 0:
+        return images
+    height, width = images.images.shape[1:3]
+    inside = images.images[:, margin : height - margin, margin : width - margin]
+    rule = f"{images.canvas}; {margin} pixels are cut off at every side"
+    return replace(images, images=inside, canvas=rule)
 
 
 def finished_run(command: str, source: Path, folder: "RunFolder", settings: "RunSettings") -> "RunConfig | None":

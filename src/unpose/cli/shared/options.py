@@ -87,11 +87,19 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
                      help="Largest shift in pixels of the canvas; a quarter of its longer side by default."),
         click.option("--max-scale", type=click.FloatRange(1), default=default.max_scale, show_default=True,
                      metavar="F", help="Largest change of size, as a factor; for groups that include scale."),
-        click.option("--light", type=click.Choice(["ignore", "keep"]), default=default.light, show_default=True,
-                     help="Whether to ignore differences in brightness, contrast and a sloping background."),
+        click.option("--light", type=click.Choice(["ignore", "local", "keep"]), default=default.light,
+                     show_default=True,
+                     help="Whether to ignore differences in brightness, contrast and a sloping background; local also "
+                          "ignores shadows and reflections, which change the contrast inside the image."),
+        click.option("--mask", type=click.Choice(["none", "disc"]), default=default.mask, show_default=True,
+                     help="Pixels that are compared: all, or those in the largest disc, if the corners show something "
+                          "else."),
         click.option("--size", type=NumberOrAuto(click.IntRange(8, 4096), "PX"), default="auto",
                      help="Longer side of the canvas that all images are scaled to; by default the median size of the "
                           "images, at most 128."),
+        click.option("--crop", type=click.FloatRange(0), default=default.crop, show_default=True, metavar="F",
+                     help="Cut this much off every side of the canvas, such as a rim: a share of its shorter side "
+                          "below 0.5, such as 0.15, or pixels."),
         click.option("--seed", type=click.IntRange(0), default=default.seed, show_default=True,
                      help="Random seed; the same seed gives the same files."),
         click.option("--jobs", type=NumberOrAuto(click.IntRange(1), "N"), default="auto",
