@@ -27,7 +27,8 @@ def test_warp_in_image_and_pose():
             return warp(images, group.exp(twist), (2, 3))
 
         assert gradcheck(warped, (images, twist))
-        assert gradgradcheck(warped, (images, twist))
+        # Along random directions: all second derivatives of 36 pixels would take ten times as long.
+        assert gradgradcheck(warped, (images, twist), fast_mode=True)
 
 
 def test_warp_at_the_identity():

@@ -82,13 +82,14 @@ def _refine(  # type: ignore[no-untyped-def]
             stiffness = 0.0
             for d in range(dim):
                 stiffness = max(stiffness, normal[d, d] / units[d] ** 2)
-        drift[:], damping, pose = 0.0, 1e-3, poses[p]
+        damping, pose = 1e-3, poses[p]
         for d in range(dim):
+            drift[d] = 0.0
             prior[d] = prior_weights[d] * units[d] ** 2 * stiffness
         error = _evaluate(images, left[p], pose, goal, image_gradient, velocities, padded_mask, mask, contrast,
                           total_weight, buffers, gradient)  # fmt: skip
         for _ in range(n_steps):
-            system[:] = normal
+            _copy_matrix(normal, system)
             for d in range(dim):
                 system[d, d] += prior[d] + damping * stiffness * units[d] ** 2 + 1e-12
                 xi[d] = gradient[d] + prior[d] * drift[d]
@@ -105,7 +106,9 @@ def _refine(  # type: ignore[no-untyped-def]
             is_better = trial_error <= error and _is_within(trial, bounds)
             is_done = largest_step < tolerance[0] or (is_better and error - trial_error <= tolerance[1] * error)
             if is_better:
-                pose[:], drift[:], gradient[:] = trial, trial_drift, trial_gradient
+                _copy_matrix(trial, pose)
+                for d in range(dim):
+                    drift[d], gradient[d] = trial_drift[d], trial_gradient[d]
                 error = trial_error
             damping = min(max(damping * (0.3 if is_better else 10.0), 1e-6), 1e3)
             if is_done:
@@ -127,7 +130,8 @@ def _evaluate(  # type: ignore[no-untyped-def]
     overlap = contrast == 1 or contrast == 3
     warp(images, image, _inverse(pose), padded_mask, mask, overlap, warp_buffers, warped, weight)
     gain = 1.0
-    means[:] = 0.0
+    for c in range(channels):
+        means[c, 0] = means[c, 1] = 0.0
     if contrast != 0:
         pair_moments(warped, goal, weight, moments)
         product = energy = 0.0
@@ -258,18 +262,37 @@ def _exp_times_pose(algebra, xi, pose, out):  # type: ignore[no-untyped-def]
     while largest > 0.1 and halvings < 60:
         largest, halvings = largest / 2, halvings + 1
     scale = 0.5**halvings
-    out[:] = np.eye(3)
+    for i in range(3):
+        for j in range(3):
+            out[i, j] = 1.0 if i == j else 0.0
     for n in range(8, 0, -1):
         _matrix_product(matrix, out, scale / n, power)
-        out[:] = power
+        _copy_matrix(power, out)
         for i in range(3):
             out[i, i] += 1.0
     for _ in range(halvings):
         _matrix_product(out, out, 1.0, power)
-        out[:] = power
-    power[:] = out
+        _copy_matrix(power, out)
+    _copy_matrix(out, power)
     _matrix_product(power, pose, 1.0, out)
-    out /= out[2, 2]
+    _scale_to_last_entry(out)
+
+
+@compiled
+def _copy_matrix(source, out):  # type: ignore[no-untyped-def]
+    """Copy entry by entry: numba compiles the checks of shapes in ``out[:] = source`` for seconds."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] = source[i, j]
+
+
+@compiled
+def _scale_to_last_entry(pose):  # type: ignore[no-untyped-def]
+    """Scale a homography in place to a last entry of one."""
+    last = pose[2, 2]
+    for i in range(3):
+        for j in range(3):
+            pose[i, j] /= last
 
 
 @compiled
@@ -288,7 +311,7 @@ def _inverse(pose):  # type: ignore[no-untyped-def]
         for j in range(3):
             a, b, c, d = (i + 1) % 3, (i + 2) % 3, (j + 1) % 3, (j + 2) % 3
             out[j, i] = pose[a, c] * pose[b, d] - pose[a, d] * pose[b, c]
-    out /= out[2, 2]
+    _scale_to_last_entry(out)
     return out
 
 

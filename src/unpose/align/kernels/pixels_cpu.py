@@ -175,7 +175,7 @@ def warp(images, image, source_from_fixed, padded_mask, mask, overlap, buffers, 
     _, channels, rows, columns = images.shape
     height, width = mask.shape
     source_height, source_width = rows - 2 * MARGIN, columns - 2 * MARGIN
-    flat, flat_mask, row_stride = images.ravel(), padded_mask.ravel(), np.uintp(columns)
+    flat, flat_mask, flat_weight, row_stride = images.ravel(), padded_mask.ravel(), mask.ravel(), np.uintp(columns)
     half_x, half_y, near = (source_width - 1) / 2, (source_height - 1) / 2, 2 * np.spacing(_ONE)
     is_affine = source_from_fixed[2, 0] == 0.0 and source_from_fixed[2, 1] == 0.0
     grid, projected, index, weights, taps = buffers
@@ -197,7 +197,8 @@ def warp(images, image, source_from_fixed, padded_mask, mask, overlap, buffers, 
         for c in range(channels):
             _interpolate_columns(flat, (image * channels + c) * rows * columns + first, row_stride, index, v, taps)
             _interpolate_rows(taps, u, warped[c, begin:end])
-        weight[begin:end] = mask.ravel()[begin:end]
+        for k in range(begin, end):
+            weight[k] = flat_weight[k]
         if overlap:
             _interpolate_columns(flat_mask, first, row_stride, index, v, taps)
             _interpolate_rows(taps, u, projected[0, : end - begin])
