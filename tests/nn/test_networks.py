@@ -209,6 +209,14 @@ def test_the_example_of_a_plain_training_loop_runs():
     assert "the same answer after a quarter turn: 100%" in done.stdout
 
 
+def test_the_example_of_a_lightning_module_runs():
+    if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
+        pytest.skip("lightning is not installed")
+    example = Path(__file__).parents[2] / "examples" / "lightning_module.py"
+    done = subprocess.run([sys.executable, example, "3"], capture_output=True, text=True, check=True)
+    assert "the same answer after a quarter turn: 100%" in done.stdout
+
+
 def test_numpy_numbers_give_the_same_description():
     found = group_cnn("c4", np.int64(2), np.arange(3).max() + 1, np.int64(8), parameters=3000)
     assert json.dumps(found.description) == json.dumps(group_cnn("c4", 2, 3, 8, parameters=3000).description)
