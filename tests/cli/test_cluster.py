@@ -179,7 +179,7 @@ def test_an_existing_folder_is_never_overwritten_unasked(run, shapes, tmp_path):
         (["SHAPES", "-o", "x", "--group", "p4"], "continuous"),
         (["SHAPES", "-o", "x", "--max-angle", "400"], "180"),
         (["SHAPES", "-o", "x", "--memory", "lots"], "4GB"),
-        (["SHAPES", "-o", "x", "--memory", "5MB"], "GB"),
+        (["SHAPES", "-o", "x", "--memory", "5MB"], "give --memory "),
         (["SHAPES", "-o", "x", "--device", "abacus"], "abacus"),
         (["SHAPES", "-o", "x", "--resume"], "no run to continue"),
         (["SHAPES", "-o", "SHAPES/run"], "must not contain each other"),

@@ -5,17 +5,30 @@
 ``nearest``          the nearest neighbours of each image under the orbit distance
 ``orbit_distances``  the dense matrix of orbit distances
 ``Search``           the settings that all three take: group, bounds, contrast, mask, device, threads, memory
+``check_memory``     refuses a search that needs more memory than its budget
 ==================== ==================================================================================================
 
 Where to look: ``api.py`` has the public functions and ``search.py`` their settings; ``pipeline.py`` takes pairs through
 the stages; ``coarse.py`` scores a grid of poses in the steerable basis of ``basis.py``; ``refine.py`` is the
 Gauss-Newton refinement, ``pyramid.py`` the image sizes at which it runs; ``photometry.py`` has the distances;
-``neighbour_graph.py`` is the quick variant of ``nearest``; ``kernels/`` has the code for each device. Two modules are
-imported by their own names: ``unpose.align.checkpoints``, with which an interrupted search continues, and
-``unpose.align.descent``, the published gradient descent.
+``neighbour_graph.py`` is the quick variant of ``nearest``; ``memory.py`` estimates the peak memory; ``kernels/`` has
+the code for each device. Two modules are imported by their own names: ``unpose.align.checkpoints``, with which an
+interrupted search continues, and ``unpose.align.descent``, the published gradient descent.
 """
 
 from unpose.align.api import Alignment, Neighbours, align, nearest, orbit_distances
+from unpose.align.memory import MemoryBudgetError, check_memory
 from unpose.align.search import Progress, Search, SearchSettings
 
-__all__ = ["Alignment", "Neighbours", "Progress", "Search", "SearchSettings", "align", "nearest", "orbit_distances"]
+__all__ = [
+    "Alignment",
+    "MemoryBudgetError",
+    "Neighbours",
+    "Progress",
+    "Search",
+    "SearchSettings",
+    "align",
+    "check_memory",
+    "nearest",
+    "orbit_distances",
+]

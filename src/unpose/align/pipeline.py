@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from unpose.align import coarse, photometry, refine
+from unpose.align.memory import check_memory
 from unpose.align.pyramid import Level
 from unpose.align.search import Search
 from unpose.compiled import worker_pool
-from unpose.files import in_bytes
 from unpose.groups import inverse, transform
 from unpose.images import as_batch, downscale
 
@@ -49,7 +49,7 @@ class Job:
         self.plan = coarse.make_plan(shape, search)
         self.mask = search.mask_for(shape).to(self.device)
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
-        self._check_memory(one, two)
+        check_memory(len(one), 0 if two is one else len(two), shape, one.shape[1], search)
         prepared = self._prepare(one)
         self.fixed, self.coarse_fixed, self.fixed_is_constant = prepared
         self.moving, self.coarse_moving, self.moving_is_constant = prepared if moving is None else self._prepare(two)
@@ -82,24 +82,6 @@ class Job:
         flat = images[:, :, self.mask > 0].flatten(1)
         is_constant = flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)
         return images, small, is_constant.cpu()
-
-    def _check_memory(self, one: Tensor, two: Tensor) -> None:
-        """Estimate the peak memory beforehand; beyond the images, all work is done in chunks of fixed size."""
-        if self.search.memory is None:
-            return
-        budget = in_bytes(self.search.memory)
-        sides = one.numel() + (0 if two is one else two.numel())
-        views, pixels = len(self.plan.views), self.plan.shape[0] * self.plan.shape[1]
-        images = 4 * sides * (2 + 2 / self.plan.factor**2)
-        searching = 512 * pixels * views + self.search.n_threads * 128 * (512 * views + 8 * len(one))
-        pairs = _CHUNK["cpu"] * 1600 * 4 * 30 + 16_000 * len(one)  # one chunk, and the candidates of each image
-        need = images + searching + pairs + 500 * 2**20  # the last term is the interpreter with torch and numba
-        if need > budget:
-            raise ValueError(
-                f"about {need / 1e9:.1f} GB are needed for {len(one)} images of {one.shape[2]} x {one.shape[3]}, more "
-                f"than the budget of {budget / 1e9:.1f} GB; use fewer or smaller images, smaller bounds (max_shift, "
-                "max_scale), or a larger budget (memory)"
-            )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor
 
-from unpose.align import Neighbours, Progress, Search, align, nearest
+from unpose.align import Neighbours, Progress, Search, align, check_memory, nearest
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.cluster import saving
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, vote_shares
@@ -216,6 +216,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             neighbours, history = _vector_neighbours(batch[rows]), list[Round]()
             typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
         else:
+            height, width = batch.shape[-2:]
+            check_memory(len(rows), self.n_clusters or 1, (height, width), batch.shape[1], search)  # of the averages
             neighbours, history, first, typical = self._neighbours(batch[rows], search, checkpoints)
             counted = first == np.arange(len(rows))
             if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies

@@ -12,7 +12,7 @@ Where to look:
 ``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
 ``listing``         which files of a folder could be images
 ``atomic``          writing files complete or not at all
-``byte_sizes``      sizes such as 4GB
+``byte_sizes``      sizes such as 4GB, and how much memory is free
 ``arrays``          whole arrays of public data sets (a door of its own, for ``unpose.data``)
 =================== ============================================================================================
 
@@ -20,7 +20,7 @@ Most users call :func:`unpose.data.read_images`, which reads a whole folder into
 """
 
 from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text
-from unpose.files.byte_sizes import in_bytes
+from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.formats import decoder_limits, read_frames, read_header
 from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
 from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
@@ -33,6 +33,7 @@ __all__ = [
     "UnreadableError",
     "as_unreadable_error",
     "atomic_file",
+    "available_memory",
     "decoder_limits",
     "in_bytes",
     "list_images",
@@ -41,6 +42,7 @@ __all__ = [
     "read_file",
     "read_frames",
     "read_header",
+    "readable_bytes",
     "split_array_name",
     "write_chunks",
     "write_image",

@@ -50,8 +50,8 @@ class RunSettings:
         Seed of every random choice.
     jobs : int or "auto", default "auto"
         Number of threads; does not change the results.
-    memory : int, default 4_000_000_000
-        Memory budget in bytes; does not change the results.
+    memory : int or "auto", default "auto"
+        Memory budget in bytes, by default four fifths of the memory that is free; does not change the results.
     device : str, default "auto"
         Device that torch computes on, such as ``"cpu"`` or ``"cuda:1"``.
 
@@ -73,7 +73,7 @@ class RunSettings:
     crop: float = 0
     seed: int = 0
     jobs: int | str = "auto"
-    memory: int = 4 * 10**9
+    memory: int | str = "auto"
     device: str = "auto"
 
     def decisive(self) -> dict[str, Any]:

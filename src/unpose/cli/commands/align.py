@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import run_errors
-from unpose.cli.shared.inputs import finished_run, read_run_images, value_or_none
+from unpose.cli.shared.inputs import finished_run, memory_budget, read_run_images, value_or_none
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
@@ -79,7 +79,7 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
                 images.images, group=settings.group, light=settings.light, max_angle=math.radians(settings.max_angle),
                 max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, device=settings.device,
                 mask=None if settings.mask == "none" else settings.mask, n_jobs=value_or_none(settings.jobs),
-                memory=settings.memory, progress=report, checkpoints=folder,
+                memory=memory_budget(settings), progress=report, checkpoints=folder,
             )  # fmt: skip
             distances = _write_results(out, images, stack)
             folder.write_rejected(images)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError, run_errors
-from unpose.cli.shared.inputs import finished_run, read_run_images, value_or_none
+from unpose.cli.shared.inputs import finished_run, memory_budget, read_run_images, value_or_none
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
@@ -118,6 +118,6 @@ def _fit(images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "
         value_or_none(settings.clusters), group=settings.group, max_angle=math.radians(settings.max_angle),
         max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, light=settings.light,
         mask=None if settings.mask == "none" else settings.mask, random_state=settings.seed, device=settings.device,
-        n_jobs=value_or_none(settings.jobs), memory=settings.memory,
+        n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings),
     )  # fmt: skip
     return model.fit(images.images, progress=report_phase, checkpoints=folder)

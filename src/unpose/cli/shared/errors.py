@@ -22,6 +22,21 @@ def unexpected_error(error: Exception, log: Path) -> click.ClickException:
     return click.ClickException(f"failed: {first_line}; {log} has the details")
 
 
+def _with_flags(error: ValueError) -> str:
+    """The message of an error; one that names parameters of Python names the flags of the command instead."""
+    from unpose.align import MemoryBudgetError
+    from unpose.files import readable_bytes
+
+    if not isinstance(error, MemoryBudgetError):
+        return str(error)
+    smaller = f", --size {error.fitting_side}" if error.fitting_side else ""
+    return (
+        f"about {readable_bytes(error.needed)} are needed for {error.what}, more than the budget of "
+        f"{readable_bytes(error.budget)}; give --memory {readable_bytes(error.needed)}{smaller}, or smaller bounds "
+        "(--max-shift, --max-scale)"
+    )
+
+
 @contextmanager
 def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
     """Turn errors of a run into one line, and write them to the log of a run that has begun.
@@ -49,8 +64,9 @@ def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
         log(error.message)
         raise
     except ValueError as error:
-        log(str(error))
-        raise UserError(str(error)) from error
+        message = _with_flags(error)
+        log(message)
+        raise UserError(message) from error
     except OSError as error:
         log(str(error))
         raise click.ClickException(str(error)) from error

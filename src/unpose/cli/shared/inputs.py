@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
+_MEMORY_SHARE = 0.8
+"""Share of the free memory that a run may use unless told otherwise."""
 _SMALLEST_SIDE = 8
 """Pixels that must remain of the canvas after cropping."""
 
@@ -76,14 +78,17 @@ def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str,
 
 
 def load_data(
-    name: str, root: Path | None, size: int | None = None, *, channels: int | None = None, quiet: bool = False
-) -> "Dataset":
+    name: str, root: Path | None, size: int | None = None, *, channels: int | None = None,
+    split_by: str | None = None, quiet: bool = False,
+) -> "Dataset":  # fmt: skip
     """Load a data set, and list on stderr what could not be read."""
     from unpose.data import load
 
     with progress(quiet=quiet) as report:
         try:
-            dataset = load(name, root, size=size, colour=_COLOURS.get(channels, "auto"), progress=report)
+            dataset = load(
+                name, root, size=size, colour=_COLOURS.get(channels, "auto"), split_by=split_by, progress=report
+            )
         except (ValueError, OSError) as error:
             raise click.UsageError(str(error)) from error
     if not quiet:
@@ -113,8 +118,8 @@ def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, R
         ) from error
     with progress() as report:
         images = read_images(
-            source, size=value_or_none(settings.size), memory=settings.memory, n_jobs=value_or_none(settings.jobs),
-            progress=report,
+            source, size=value_or_none(settings.size), memory=value_or_none(settings.memory),
+            n_jobs=value_or_none(settings.jobs), progress=report,
         )  # fmt: skip
     size, margin = max(images.images.shape[1:3]), _margin(settings.crop, images)
     images = cropped(images, margin)
@@ -155,6 +160,15 @@ def finished_run(command: str, source: Path, folder: "RunFolder", settings: "Run
     folder.remove_leftovers()
     click.echo(f"{folder.path} holds this run, already finished.", err=True)
     return config
+
+
+def memory_budget(settings: "RunSettings") -> int | None:
+    """The memory budget of a run in bytes: by default a share of the memory that is free; None if that is unknown."""
+    from unpose.files import available_memory
+
+    if settings.memory != "auto":
+        return int(settings.memory)
+    return None if (free := available_memory()) is None else int(_MEMORY_SHARE * free)
 
 
 def value_or_none(value: Any) -> Any:

@@ -104,8 +104,9 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
                      help="Random seed; the same seed gives the same files."),
         click.option("--jobs", type=NumberOrAuto(click.IntRange(1), "N"), default="auto",
                      help="Number of threads; all cores by default. Results do not depend on it."),
-        click.option("--memory", type=ByteSize(), default="4GB", show_default=True,
-                     help="Memory budget; a run that needs more is refused before it starts."),
+        click.option("--memory", type=NumberOrAuto(ByteSize(), "SIZE"), default="auto",
+                     help="Memory budget, such as 5GB; a run that needs more is refused before it starts. By default "
+                          "four fifths of the memory that is free."),
         device_option,
         click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), is_eager=True,
                      callback=_read_config, expose_value=False,

@@ -1,0 +1,52 @@
+"""The estimate of memory, and the error that says what to give instead."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unpose.align import MemoryBudgetError, Search, check_memory
+from unpose.align.memory import needed_memory
+from unpose.files import available_memory, in_bytes, readable_bytes
+
+
+@given(size=st.integers(1, 10**14))
+def test_a_readable_size_is_read_back_and_never_less(size):
+    shown = readable_bytes(size)
+    assert size <= in_bytes(shown) <= 1.1 * size + 1
+    assert not shown.startswith("0")
+
+
+def test_free_memory_is_a_positive_number_or_unknown():
+    free = available_memory()
+    assert free is None or free > 0
+
+
+@pytest.mark.parametrize("group", ["se2", "similarity+mirror"])
+def test_what_the_error_says_works_when_given(group):
+    with pytest.raises(MemoryBudgetError) as caught:
+        check_memory(400, 0, (48, 48), 1, Search(group=group, max_shift=12, memory="700MB", n_jobs=2))
+    error = caught.value
+    told = readable_bytes(error.needed)
+    assert f"memory={told!r}" in str(error)
+    assert error.budget == 700_000_000
+    check_memory(400, 0, (48, 48), 1, Search(group=group, max_shift=12, memory=told, n_jobs=2))
+    side = error.fitting_side
+    assert f"at most {side} pixels" in str(error)
+    check_memory(400, 0, (side, side), 1, Search(group=group, max_shift=side / 4, memory="700MB", n_jobs=2))
+
+
+def test_a_budget_that_nothing_fits_is_named_and_no_size_is_promised():
+    with pytest.raises(MemoryBudgetError, match="budget of 5MB") as caught:
+        check_memory(9, 0, (32, 32), 1, Search(memory="5MB"))
+    assert caught.value.fitting_side is None
+    assert "images of at most" not in str(caught.value)
+
+
+def test_more_images_views_channels_and_threads_need_no_less():
+    def need(n=100, side=48, channels=1, jobs=1, **settings):
+        return needed_memory(n, 0, (side, side), channels, Search(n_jobs=jobs, **settings))
+
+    least = need()
+    for more in (need(n=3000), need(group="similarity"), need(group="se2+mirror"), need(jobs=2), need(max_shift=20.0)):
+        assert more > least
+    assert need(group="similarity+mirror") < 3e9  # measured: 2.6 GB
