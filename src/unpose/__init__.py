@@ -12,6 +12,8 @@ The names most people need:
 ``load``                    load a labelled data set by name, or from a folder
 ``gsa_net``                 a network of group self-attention, invariant by construction
 ``pretrained``              a trained network that comes with the package
+``symmetrize``              average any model over the orbit of each image
+``canonicalize``            bring each image to its canonical pose before a model sees it
 ``equivariance_error``      measure how invariant or equivariant a function is
 =========================== ====================================================================================
 
@@ -26,6 +28,7 @@ The rooms, each imported as ``unpose.<room>``:
 ``nn``        layers and networks that are equivariant to a group
 ``train``     recipes, the training loop, checkpoints, pretrained networks
 ``data``      data sets, folders and generators
+``adapt``     make a model that one already has invariant: averages, canonicalizers
 ``audit``     measure how invariant or equivariant any function is, and which module breaks it
 ``reproduce`` the figures, tables and theorems of the papers, each of which can be run
 ``runs``      the folder of a finished ``unpose cluster`` run, from Python
@@ -42,12 +45,13 @@ from typing import Any
 __version__ = "0.1.0"
 
 _ROOMS = (
-    "align", "audit", "cluster", "compiled", "data", "files", "groups", "images", "nn", "report",
+    "adapt", "align", "audit", "cluster", "compiled", "data", "files", "groups", "images", "nn", "report",
     "reproduce", "runs", "train",
 )  # fmt: skip
 _NAMES = {
     "InvariantClustering": "cluster",
     "align_stack": "cluster",
+    "canonicalize": "adapt",
     "equivariance_error": "audit",
     "gsa_net": "nn",
     "load": "data",
@@ -55,6 +59,7 @@ _NAMES = {
     "posed": "data",
     "pretrained": "train",
     "read_images": "data",
+    "symmetrize": "adapt",
     "warp": "images",
 }
 

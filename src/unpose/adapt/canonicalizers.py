@@ -1,0 +1,305 @@
+"""Canonicalizers without training: from moments, by search against references, from a model's own features.
+
+A canonicalizer is a torch module that maps images (n, c, h, w) to a :class:`~unpose.adapt.poses.Pose`. It keeps no
+state of a call. All of them can be exchanged for one another; ``coordinates.py`` and ``learned.py`` have more.
+"""
+
+import math
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from unpose.adapt.frames import MOMENT_GROUPS, moment_frames
+from unpose.adapt.models import as_model
+from unpose.adapt.poses import Pose
+from unpose.adapt.views import check_border, one_view, resampled
+from unpose.align import Search, SearchSettings, nearest
+from unpose.audit import evaluation
+from unpose.groups import FiniteGroup, Group, area_change, inverse, parse, parse_continuous, rotation
+from unpose.images import as_batch, from_batch
+
+_N_ALTERNATIVES = 3
+_DIFFERENT_DEGREES = 20.0
+"""Two poses are clearly different if they differ by more than this angle, by a mirror, or by three pixels."""
+
+
+class Canonicalizer(nn.Module):
+    """Base class: ``forward`` maps images (n, c, h, w) to a :class:`Pose`, and leaves nothing behind in the module.
+
+    Examples
+    --------
+    >>> isinstance(moments("so2"), Canonicalizer)
+    True
+    """
+
+    def forward(self, images: Tensor) -> Pose:
+        """(n, c, h, w) -> Pose of n"""
+        raise NotImplementedError
+
+
+def pose_from_scores(scores: Tensor, elements: Tensor, identity_score: Tensor, different: Tensor) -> Pose:
+    """The pose of the highest score.
+
+    scores (n, k) of elements (n, k, 3, 3) or (k, 3, 3); identity_score (n,); different (n, k, k) or (k, k) says which
+    candidates are clearly different poses.
+    """
+    n, k = scores.shape
+    value, best = scores.max(1)
+    rows = torch.arange(n, device=scores.device)
+    different = different.expand(n, k, k)[rows, best]  # (n, k)
+    others = scores.masked_fill(~different, -torch.inf)
+    ranked, order = others.topk(min(_N_ALTERNATIVES, k), dim=1)
+    elements = elements.expand(n, k, 3, 3)
+    chosen = elements[rows, best]
+    # An alternative that does not exist is the best pose once more.
+    alternatives = torch.where((ranked > -torch.inf)[:, :, None, None], elements[rows[:, None], order], chosen[:, None])
+    return Pose(chosen, value, value - ranked[:, 0], value - identity_score, alternatives)
+
+
+def are_different(elements: Tensor) -> Tensor:
+    """Which of the poses (..., k, 3, 3) are clearly different from one another: (..., k, k) bool."""
+    relative = inverse(elements)[..., :, None, :, :] @ elements[..., None, :, :, :]  # (..., k, k, 3, 3)
+    angle = torch.atan2(
+        relative[..., 0, 1] - relative[..., 1, 0], relative[..., 0, 0] + relative[..., 1, 1]
+    ).abs()  # fmt: skip
+    shift = relative[..., :2, 2].norm(dim=-1)
+    return (angle > math.radians(_DIFFERENT_DEGREES)) | (area_change(relative) < 0) | (shift > 3)
+
+
+class _Moments(Canonicalizer):
+    standard: Tensor
+
+    def __init__(self, group: Group, views: int, standard: Tensor) -> None:
+        super().__init__()
+        self.group, self.views = group, views
+        self.register_buffer("standard", standard)
+
+    def forward(self, images: Tensor) -> Pose:
+        frames, weights = moment_frames(images, self.group, self.views)  # type: ignore[arg-type]
+        frames = self.standard.to(frames) @ frames
+        scores = weights.log()
+        # The identity has the score of the nearest pose of the frame.
+        turn = frames[..., 0, 0] + frames[..., 1, 1]  # largest for the pose nearest to the identity
+        unturned = scores.gather(1, turn.argmax(1, keepdim=True))[:, 0]
+        return pose_from_scores(scores, frames, unturned, are_different(frames))
+
+
+def moments(group: str | Group, like: ArrayLike | Tensor | None = None, *, views: int = 8) -> Canonicalizer:
+    """Canonicalize by moments: the centroid to the centre, the principal axis to a standard direction.
+
+    Free of training and fast, for objects on an even background. The direction is undefined for round objects, which
+    a margin near zero says.
+
+    Parameters
+    ----------
+    group : str or Group
+        translation, so2, se2 or similarity.
+    like : images, optional
+        Upright images: their mean direction is the standard one. By default it is along x.
+    views : int, default 8
+        Number of directions that are compared.
+
+    Returns
+    -------
+    Canonicalizer
+
+    Examples
+    --------
+    >>> bar = torch.zeros(1, 1, 17, 17); bar[..., 7:10, 3:14] = 1
+    >>> pose = moments("so2")(bar.mT)
+    >>> round(abs(float(pose.element[0, 0, 1])), 3)  # turned by a right angle
+    1.0
+    """
+    parsed = parse_continuous(group)
+    if parsed.kind not in MOMENT_GROUPS or parsed.mirrored:
+        raise ValueError(f"moments canonicalize {', '.join(MOMENT_GROUPS)}, got {parsed}")
+    standard = torch.eye(3)
+    if like is not None and parsed.turns:
+        frames, weights = moment_frames(as_images(like).float(), parsed, views)
+        best = frames[torch.arange(len(frames)), weights.argmax(1)]  # (n, 3, 3)
+        # The frame turns the principal direction to x; upright images have it at a mean angle from there.
+        cos, sin = best[:, 0, 0].mean(), best[:, 0, 1].mean()
+        standard = rotation(-torch.atan2(sin, cos))
+    return _Moments(parsed, views, standard)
+
+
+class _SearchReferences(Canonicalizer):
+    references: Tensor
+
+    def __init__(self, references: Tensor, neighbours: int, search: Search) -> None:
+        super().__init__()
+        self.register_buffer("references", references)
+        self.neighbours, self.search = min(neighbours, len(references)), search
+
+    def forward(self, images: Tensor) -> Pose:
+        batch, others = (from_batch(part.detach().float(), channels=True) for part in (images, self.references))
+        found = nearest(batch, self.neighbours, others=others, search=self.search)
+        elements = inverse(torch.from_numpy(found.poses)).to(images)  # (n, k, 3, 3)
+        scores = -torch.from_numpy(found.distances).to(images)
+        unmoved = -torch.cdist(images.flatten(1).float(), self.references.to(images).flatten(1).float()).amin(1)
+        return pose_from_scores(scores, elements, unmoved.to(images), are_different(elements))
+
+
+def search(references: ArrayLike | Tensor, *, neighbours: int = 5, **settings: Unpack[SearchSettings]) -> Canonicalizer:
+    """Canonicalize by the orbit search: the pose that brings an image nearest to one of the upright references.
+
+    Works without training for every group that the search knows: se2, similarity, affine, perspective.
+
+    Parameters
+    ----------
+    references : (m, h, w) or (m, h, w, c) array, or (m, c, h, w) tensor
+        Upright images, or prototypes of them such as means of classes; some hundred do well.
+    neighbours : int, default 5
+        References whose poses are compared, for the margin and the alternatives.
+    **settings : optional
+        Settings of the search: group ("se2" by default), max_angle, max_shift, max_scale, contrast and others;
+        :class:`unpose.align.Search` describes them.
+
+    Returns
+    -------
+    Canonicalizer
+
+    Examples
+    --------
+    >>> upright = torch.zeros(1, 1, 16, 16); upright[..., 4:12, 6:9] = 1; upright[..., 10:12, 6:12] = 1
+    >>> pose = search(upright, group="so2")(upright.rot90(1, (2, 3)))
+    >>> round(float(torch.atan2(pose.element[0, 0, 1], pose.element[0, 0, 0]).rad2deg()))
+    -90
+    """
+    return _SearchReferences(as_images(references).float(), neighbours, Search(**settings))
+
+
+class _Energy(Canonicalizer):
+    training_features: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, model: nn.Module, group: FiniteGroup, training: Tensor, scale: Tensor, neighbours: int, border: str
+    ) -> None:
+        super().__init__()
+        self.model, self.group, self.neighbours, self.border = model, group, neighbours, border
+        self.register_buffer("training_features", training)
+        self.register_buffer("scale", scale)
+        self.training = model.training
+
+    def scores(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, order): how near the features of each view are to the training features."""
+        found = []
+        for pose in self.group.elements:
+            features = self.model(one_view(images, pose, self.border)).flatten(1) / self.scale
+            distances = torch.cdist(features, self.training_features)
+            found.append(-distances.topk(self.neighbours, dim=1, largest=False).values.mean(1))
+        return torch.stack(found, dim=1)
+
+    def forward(self, images: Tensor) -> Pose:
+        scores, elements = self.scores(images), self.group.elements.to(images)
+        return pose_from_scores(
+            scores, elements, scores[:, 0], ~torch.eye(len(elements), dtype=torch.bool).to(scores.device)
+        )
+
+
+def energy(
+    features: Any, training_images: ArrayLike | Tensor, group: str | Group = "c8", *, neighbours: int = 5,
+    border: str = "zero",
+) -> Canonicalizer:  # fmt: skip
+    """Canonicalize by a model's own features: the view whose features are nearest to those of training images.
+
+    Without training, at the cost of one call of the features per element. Distances find poses well where the model's
+    confidence does not.
+
+    Parameters
+    ----------
+    features : object
+        What :func:`as_model` takes; it returns a feature vector (n, d), better from before the last layer.
+    training_images : (m, h, w) or (m, h, w, c) array, or (m, c, h, w) tensor
+        Upright images like those the model was trained on; some thousand do well.
+    group : str or Group, default "c8"
+        A finite group.
+    neighbours : int, default 5
+        The score is minus the mean distance to this many nearest training features.
+    border : {"zero", "reflect", "replicate"}, default "zero"
+        What lies outside the image.
+
+    Returns
+    -------
+    Canonicalizer
+
+    Examples
+    --------
+    >>> upright = torch.rand(20, 1, 9, 9) * torch.linspace(0, 1, 9)  # brighter to the right
+    >>> pose = energy(lambda images: images.flatten(1), upright, "c4")(upright.rot90(1, (2, 3)))
+    >>> pose.element[0].round().tolist()
+    [[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    parsed = parse(group)
+    if not isinstance(parsed, FiniteGroup):
+        raise ValueError(f"energy compares the elements of a finite group such as c8, got {parsed}")
+    model = as_model(features)
+    with evaluation(model):
+        training = torch.cat([model(part).flatten(1) for part in as_images(training_images).split(256)])
+    if neighbours > len(training):
+        raise ValueError(f"neighbours must not exceed the {len(training)} training images, got {neighbours}")
+    scale = training.std(0).clamp(min=1e-3 * float(training.std()) + 1e-12)
+    return _Energy(model, parsed, training / scale, scale, neighbours, check_border(border))
+
+
+class _Iterated(Canonicalizer):
+    def __init__(self, steps: tuple[Canonicalizer, ...], rounds: int, border: str) -> None:
+        super().__init__()
+        self.steps, self.rounds, self.border = nn.ModuleList(steps), rounds, border
+
+    def forward(self, images: Tensor) -> Pose:
+        first: Pose | None = None
+        element, gain = torch.eye(3, dtype=images.dtype, device=images.device), torch.zeros_like(images[:, 0, 0, 0])
+        for _ in range(self.rounds):
+            for step in self.steps:
+                # Poses are composed, and the original is resampled once.
+                current: Pose = step(images if first is None else resampled(images, element, self.border))
+                element = current.element @ element
+                gain = gain + current.gain
+                first = first or current
+        if first is None:
+            raise ValueError("iterate needs at least one canonicalizer and one round")
+        return Pose(element, first.value, first.margin, gain, first.alternatives)
+
+
+def iterate(*canonicalizers: Canonicalizer, rounds: int = 1, border: str = "zero") -> Canonicalizer:
+    """Apply canonicalizers one after the other, each to the image as the ones before it have brought it.
+
+    Poses are composed and the original image is resampled once. Several rounds of one canonicalizer refine its pose;
+    different ones share the work, such as a rotation found by ``learned`` and the rest found by ``regress``.
+
+    Parameters
+    ----------
+    *canonicalizers : Canonicalizer
+        In the order in which they are applied.
+    rounds : int, default 1
+        How often all of them are applied.
+    border : {"zero", "reflect", "replicate"}, default "zero"
+        What lies outside the image.
+
+    Returns
+    -------
+    Canonicalizer
+        Its value, margin and alternatives are those of the first estimate; gains add up.
+
+    Examples
+    --------
+    >>> bar = torch.zeros(1, 1, 17, 17); bar[..., 7:10, 3:12] = 1
+    >>> twice = iterate(moments("se2"), rounds=2)(bar)
+    >>> bool((moments("se2")(bar).element - twice.element).abs().max() < 0.1)
+    True
+    """
+    if not canonicalizers or rounds < 1:
+        raise ValueError(f"iterate needs at least one canonicalizer and one round, got {len(canonicalizers)}, {rounds}")
+    return _Iterated(canonicalizers, rounds, check_border(border))
+
+
+def as_images(images: ArrayLike | Tensor) -> Tensor:
+    """A tensor (n, c, h, w) as it is, or an array (n, h, w) or (n, h, w, c) as one; float64 arrays become float32."""
+    if isinstance(images, Tensor) and images.ndim == 4:
+        return images
+    return as_batch(np.asarray(images) if not isinstance(images, Tensor) else images, dtype=torch.float32)

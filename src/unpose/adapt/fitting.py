@@ -1,0 +1,255 @@
+"""Train a canonicalizer on images of one's own; no labels are needed.
+
+The images are taken to be in the orientation that the model was trained for. Copies of them are moved by random
+elements of the group, and the canonicalizer learns to tell by which: this is the prior towards the training
+orientation. With a model, the scorer also learns at which poses that model gives the right answer, so that it spends
+nothing on images whose pose does not matter.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from unpose.adapt.canonicalizers import as_images, moments
+from unpose.adapt.learned import Learned, Regress, learned
+from unpose.adapt.models import as_model, check_model
+from unpose.adapt.views import check_border, one_view, resampled
+from unpose.audit import evaluation
+from unpose.groups import (
+    FiniteGroup,
+    Group,
+    LieGroup,
+    parse_continuous,
+    reflection,
+    rotation,
+    transform,
+)
+
+Progress = Callable[[str, int, int], None]
+_UNMOVED = 0.25
+"""Share of training images that are only mirrored or turned by quarters: inputs without traces of interpolation."""
+_ROUNDS = 3
+"""Times that images of unknown pose are aligned again with the canonicalizer learnt so far."""
+
+
+def fit_canonicalizer(
+    model: Any,
+    images: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor | None = None,
+    *,
+    group: str | Group = "so2",
+    canonicalizer: Learned | Regress | None = None,
+    distort: str | Group | None = None,
+    upright: bool = True,
+    steps: int = 1000,
+    batch_size: int = 128,
+    learning_rate: float = 4e-3,
+    border: str = "zero",
+    device: str | torch.device = "cpu",
+    random_state: int = 0,
+    progress: Progress | None = None,
+) -> Learned | Regress:
+    """Train a canonicalizer on images, for a given model or for any.
+
+    Parameters
+    ----------
+    model : object or None
+        What :func:`as_model` takes, a classifier. A scorer of a finite group then also learns at which poses this model
+        is right. It is only called, never changed.
+    images : (n, h, w) or (n, h, w, c) array, or (n, c, h, w) tensor
+        Training images, in the orientation of the images that the model was trained on.
+    labels : (n,) integers, optional
+        The classes of the images; by default what the model answers to them.
+    group : str or Group, default "so2"
+        For :func:`learned`, if no canonicalizer is given.
+    canonicalizer : Learned or Regress, optional
+        The canonicalizer to train, which is changed; by default a new ``learned(group, channels)``.
+    distort : str or Group, optional
+        A continuous group, such as "affine", whose random elements distort the images of a scorer of rotations, so
+        that it finds rotations of distorted images too.
+    upright : bool, default True
+        Whether the images are upright. If not, they are first aligned by their moments, and twice more with what was
+        learnt from that.
+    steps : int, default 1000
+        Training steps.
+    batch_size : int, default 128
+        Images per step.
+    learning_rate : float, default 4e-3
+        Largest learning rate of AdamW; it rises linearly over a tenth of the steps and falls as a cosine.
+    border : {"zero", "reflect", "replicate"}, default "zero"
+        What lies outside the image.
+    device : str or torch.device, default "cpu"
+        Where to train. The canonicalizer stays there.
+    random_state : int, default 0
+        Seed of the batches, the poses and, for a new canonicalizer, of its weights.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``.
+
+    Returns
+    -------
+    Learned or Regress
+        The trained canonicalizer, in evaluation mode.
+
+    Examples
+    --------
+    >>> bars = torch.zeros(16, 1, 16, 16); bars[..., 3:13, 7:9] = 1; bars[..., 3:5, 7:12] = 1
+    >>> scorer = fit_canonicalizer(None, bars, group="c4", steps=20, batch_size=16)
+    >>> pose = scorer(bars[:1].rot90(1, (2, 3)))
+    >>> pose.element[0, 0].int().tolist()  # turns it back
+    [0, -1, 0]
+    """
+    batch = as_images(images).to(device, torch.float32)
+    if steps < 1 or batch_size < 1 or len(batch) < 2:
+        raise ValueError(f"at least 2 images and 1 step are needed, got {len(batch)} images and {steps} steps")
+    check_border(border)
+    generator = torch.Generator().manual_seed(int(random_state))
+    if canonicalizer is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(random_state))
+            canonicalizer = learned(group, batch.shape[1], width=8)
+    canonicalizer.to(device).train()
+    rounds = 1 if upright else _ROUNDS
+    for done in range(rounds):
+        aligned = batch if upright else _aligned(batch, canonicalizer if done else None, border)
+        table = _answers_by_pose(model, aligned, labels, canonicalizer, border)
+        task = (
+            _RegressionTask(canonicalizer, border)
+            if isinstance(canonicalizer, Regress)
+            else _ScoringTask(canonicalizer, distort, border)
+        )
+        part = max(1, steps // rounds)
+        for step in _training(canonicalizer, task, aligned, table, part, batch_size, learning_rate, generator):
+            if progress is not None:
+                progress("canonicalizer", done * part + step, rounds * part)
+    return canonicalizer.eval()
+
+
+def _training(
+    canonicalizer: Learned | Regress, task: "_ScoringTask | _RegressionTask", images: Tensor, table: Tensor | None,
+    steps: int, batch_size: int, learning_rate: float, generator: torch.Generator,
+) -> Iterator[int]:  # fmt: skip
+    """The training loop; yields the number of finished steps."""
+    optimizer = torch.optim.AdamW(canonicalizer.parameters(), lr=learning_rate, weight_decay=0.01)
+    canonicalizer.train()
+    for step in range(steps):
+        progressed = (step + 1) / steps
+        rate = learning_rate * min(progressed / 0.1, 0.5 * (1 + math.cos(math.pi * max(0.0, progressed - 0.1) / 0.9)))
+        for part in optimizer.param_groups:
+            part["lr"] = max(rate, 1e-3 * learning_rate)
+        chosen = torch.randint(len(images), (min(batch_size, 4 * len(images)),), generator=generator)
+        chosen = chosen.to(images.device)
+        loss = task.loss(images[chosen], None if table is None else table[chosen], generator)
+        if not torch.isfinite(loss):
+            raise ValueError(f"the training of the canonicalizer diverged at step {step}; lower learning_rate")
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        yield step + 1
+
+
+class _ScoringTask:
+    """Rotated and mirrored copies of images, and the loss of a scorer on them."""
+
+    def __init__(self, scorer: Learned, distort: str | Group | None, border: str) -> None:
+        self.scorer, self.border = scorer, border
+        self.distort = None if distort is None else parse_continuous(distort)
+
+    def loss(self, images: Tensor, table: Tensor | None, generator: torch.Generator) -> Tensor:
+        angles, signs = self._draw(len(images), generator)
+        poses = rotation(angles)
+        if self.distort is not None:
+            poses = poses @ _distortions(self.distort, len(images), min(images.shape[-2:]), generator)
+        poses = torch.where(signs[:, None, None] < 0, poses @ reflection(poses.dtype), poses)
+        moved = resampled(images, poses.to(images), self.border)
+        angles, signs = angles.to(images), signs.to(images)
+        with _half_precision(images):
+            log_weights, centres, concentrations = self.scorer.posterior(moved)
+        prior = -self.scorer.log_density(log_weights, centres, concentrations, angles[:, None], signs[:, None]).mean()
+        if table is None:
+            return prior
+        # Element h of the scorer shows the model the view h^-1 g; the table has its answers by this element.
+        relative = self._relative(angles, signs)  # (n, order)
+        right = table.gather(1, relative).clamp(min=1e-6).log()
+        return 0.5 * prior - 0.5 * (log_weights + right).logsumexp(1).mean()
+
+    def _draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Angles (n,) and signs (n,) of random poses."""
+        choice = torch.randint(self.scorer.group.order, (n,), generator=generator)
+        angles, signs = torch.tensor(self.scorer.angles)[choice], torch.tensor(self.scorer.signs)[choice]
+        if not self.scorer.continuous:
+            return angles, signs
+        free = (2 * torch.rand(n, generator=generator) - 1) * math.pi
+        quarters = torch.randint(4, (n,), generator=generator) * (math.pi / 2)
+        return torch.where(torch.rand(n, generator=generator) < _UNMOVED, quarters, free), signs
+
+    def _relative(self, angles: Tensor, signs: Tensor) -> Tensor:
+        """Index (n, order) of h^-1 g in the group, for the poses g of the images and every element h."""
+        group = self.scorer.group
+        own_angles, own_signs = (torch.tensor(part).to(angles) for part in (self.scorer.angles, self.scorer.signs))
+        near = (angles[:, None] - own_angles).cos().masked_fill(signs[:, None] != own_signs, -2)
+        g = near.argmax(1).cpu()
+        return group.product[group.inverse][:, g].T.to(angles.device)
+
+
+class _RegressionTask:
+    """Copies of images moved by up to 20 degrees, and how far a regression fails to bring their points back."""
+
+    def __init__(self, regression: Regress, border: str) -> None:
+        self.regression, self.border = regression, border
+
+    def loss(self, images: Tensor, table: Tensor | None, generator: torch.Generator) -> Tensor:
+        side = min(images.shape[-2:])
+        poses = self.regression.group.random(
+            len(images), generator=generator, max_shift=side / 10, max_angle=0.35, max_scale=1.25, max_stretch=1.3
+        ).to(images)
+        moved = resampled(images, poses, self.border)
+        corner = side / 4
+        points = images.new_tensor([[x, y] for x in (-corner, 0.0, corner) for y in (-corner, 0.0, corner)])
+        with _half_precision(images):
+            coordinates = self.regression.coordinates(moved)
+        back = transform(self.regression.pose_of(coordinates, side) @ poses, points.expand(len(images), -1, -1))
+        return (back - points).square().mean() / corner**2
+
+
+def _half_precision(images: Tensor) -> torch.autocast:
+    """bfloat16 for the network on a GPU; poses and resampling stay in float32."""
+    return torch.autocast(images.device.type, torch.bfloat16, enabled=images.device.type == "cuda")
+
+
+def _distortions(group: LieGroup, n: int, side: int, generator: torch.Generator) -> Tensor:
+    """Random elements of a group without rotation, (n, 3, 3): they distort an image before it is rotated."""
+    return group.random(n, generator=generator, max_angle=0.0, max_shift=side / 12, max_scale=1.25, max_stretch=1.3)
+
+
+def _aligned(images: Tensor, canonicalizer: Learned | Regress | None, border: str) -> Tensor:
+    """Images of unknown pose, aligned by what was learnt so far or, at first, by their moments."""
+    finder = moments("so2") if canonicalizer is None else canonicalizer
+    with evaluation(finder):
+        return torch.cat([resampled(part, finder(part).element, border) for part in images.split(256)])
+
+
+def _answers_by_pose(
+    model: Any, images: Tensor, labels: ArrayLike | Tensor | None, canonicalizer: Learned | Regress, border: str
+) -> Tensor | None:
+    """Probability that a model gives to the right class of each image, by element: (n, order), or None."""
+    if model is None or isinstance(canonicalizer, Regress):
+        return None
+    wrapped = as_model(model)
+    check_model(wrapped, images[:8])
+    group: FiniteGroup = canonicalizer.group
+    classes = None if labels is None else torch.as_tensor(labels).to(images.device)
+    found = []
+    with evaluation(wrapped):
+        for start in range(0, len(images), 256):
+            part = images[start : start + 256]
+            answers = [wrapped(one_view(part, pose, border)) for pose in group.elements]
+            if answers[0].ndim != 2:
+                return None  # not a classifier: the prior alone
+            chances = [a if wrapped.gives == "probabilities" else a.float().softmax(1) for a in answers]
+            own = chances[0].argmax(1) if classes is None else classes[start : start + 256]
+            found.append(torch.stack([chance.gather(1, own[:, None].long())[:, 0] for chance in chances], dim=1))
+    return torch.cat(found).float()

@@ -1,0 +1,54 @@
+"""Views of images: resampled by poses, exactly where pixels map to pixels, with a choice of what lies outside.
+
+Convention
+----------
+Images are ``(n, c, h, w)`` tensors. A pose maps coordinates of the image to coordinates of its view.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from unpose.groups import as_quarter_turns
+from unpose.images import mirror, quarter_turn, warp
+
+BORDERS = ("zero", "reflect", "replicate")
+
+
+def check_border(border: str) -> str:
+    """Return the name of a border if it is one of :data:`BORDERS`."""
+    if border not in BORDERS:
+        raise ValueError(f"border must be one of {', '.join(map(repr, BORDERS))}, got {border!r}")
+    return border
+
+
+def one_view(images: Tensor, pose: Tensor, border: str = "zero") -> Tensor:
+    """All images resampled by one pose (3, 3); quarter turns and mirrors permute pixels, and may swap the sides."""
+    exact = as_quarter_turns(pose)
+    if exact is None:
+        return resampled(images, pose.to(images), border)
+    turns, mirrored = exact
+    return quarter_turn(mirror(images) if mirrored else images, turns)
+
+
+def resampled(images: Tensor, poses: Tensor, border: str = "zero") -> Tensor:
+    """Images resampled by poses (n, 3, 3) or (3, 3), once, at their own size.
+
+    With a border other than "zero", images are first continued by a quarter of their larger side, so that the corners
+    of a rotated photograph are not black.
+    """
+    if border == "zero":
+        return warp(images, poses)
+    shape = (images.shape[-2], images.shape[-1])
+    margin = min(math.ceil(max(shape) / 4) + 2, min(shape) - 1)
+    return warp(pad(images, (margin,) * 4, mode=border), poses, shape)
+
+
+def disc(shape: tuple[int, int], like: Tensor) -> Tensor:
+    """The pixels (h, w) inside the inscribed circle, as zeros and ones: what no rotation moves out of the image."""
+    height, width = shape
+    y = torch.arange(height, dtype=like.dtype, device=like.device) - (height - 1) / 2
+    x = torch.arange(width, dtype=like.dtype, device=like.device) - (width - 1) / 2
+    return (x.square() + y.square()[:, None] <= min(shape) ** 2 / 4).to(like.dtype)
