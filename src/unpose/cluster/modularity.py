@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unpose.compiled import CACHE
+
 _MIN_GAIN = 1e-6
 """Sweeps over all nodes end when one gains less modularity than this."""
 
@@ -74,7 +76,7 @@ def _aggregate(graph: sparse.csr_array, labels: NDArray) -> sparse.csr_array:
     return sparse.csr_array(member.T @ graph @ member)
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=CACHE)
 def _move_nodes(indptr, indices, weights, degree, labels, volume, resolution, order, may_empty):  # type: ignore[no-untyped-def]
     """Sweep over the nodes of a CSR graph and move each to its best cluster, changing labels and volumes in place."""
     total = max(degree.sum(), 1e-300)

@@ -1,6 +1,7 @@
 """What every CPU kernel needs: numba decorators, threads, and the test for tracing.
 
 =================================== ===============================================================================
+``CACHE``                           whether numba can keep compiled kernels on disk, for kernels with other options
 ``compiled``                        numba decorator for a kernel: releases the GIL, cached on disk, FMA allowed
 ``inlined``                         numba decorator for a small function that is inlined into kernels
 ``llvm_intrinsic``                  makes hand-written LLVM vector code callable from a kernel
@@ -20,10 +21,11 @@ from unpose.compiled.threads import in_threads, worker_pool
 from unpose.compiled.tracing import is_traced_or_transformed, is_transformed
 
 if TYPE_CHECKING:
-    from unpose.compiled.decorators import compiled, inlined
+    from unpose.compiled.decorators import CACHE, compiled, inlined
     from unpose.compiled.llvm import llvm_intrinsic
 
 __all__ = [
+    "CACHE",
     "compiled",
     "in_threads",
     "inlined",
@@ -36,7 +38,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # numba is slow to import, and threads and tracing do not need it.
-    if name in ("compiled", "inlined"):
+    if name in ("CACHE", "compiled", "inlined"):
         from unpose.compiled import decorators
 
         return getattr(decorators, name)

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.compiled import compiled, in_threads
+from unpose.compiled import CACHE, compiled, in_threads
 from unpose.groups import inverse
 
 MARGIN = 4
 """Zeros around moving images: all taps of positions between -2 and size + 1 lie in the padded image."""
 N_MOMENTS = 6
-compiled_sum = numba.njit(nogil=True, cache=True, fastmath={"contract", "reassoc", "nsz", "nnan"}, error_model="numpy")
+compiled_sum = numba.njit(nogil=True, cache=CACHE, fastmath={"contract", "reassoc", "nsz", "nnan"}, error_model="numpy")
 """Numba decorator for loops that sum over pixels: LLVM may reorder the sum to use SIMD, always in the same way."""
 _LOWEST, _ZERO, _HALF = np.float32(-2), np.float32(0), np.float32(0.5)
 _ONE, _TWO, _FAR_AWAY, _MIN_DEPTH = np.float32(1), np.float32(2), np.float32(1e6), np.float32(1e-3)

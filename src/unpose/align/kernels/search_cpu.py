@@ -34,7 +34,7 @@ import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils
 
-from unpose.compiled import llvm_intrinsic
+from unpose.compiled import CACHE, llvm_intrinsic
 
 _FEATURES = binding.get_host_cpu_features()
 _LANES = 16 if _FEATURES.get("avx512f", False) else 8 if _FEATURES.get("avx", False) else 4
@@ -231,7 +231,7 @@ def _best_angle(
         _store(builder, builder.load(index), best_angle, 0, i)
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True, cache=CACHE)
 def _search_all_pairs(
     moving: Any, fixed_blocks: Any, starts: Any, cos_sin: Any, n_angles: int, workspace: Any, results: Any
 ) -> None:
