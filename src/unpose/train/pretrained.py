@@ -22,7 +22,7 @@ def pretrained_names() -> list[str]:
     Examples
     --------
     >>> pretrained_names()
-    ['mnist-c8', 'rotmnist-attention', 'rotmnist-modern']
+    ['cifar10-d4', 'mnist-c8', 'rotmnist-attention', 'rotmnist-modern']
     """
     return sorted(path.stem for path in WEIGHTS.glob("*.safetensors"))
 
