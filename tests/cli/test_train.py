@@ -75,11 +75,75 @@ def test_from_a_folder_to_a_network(run, photos):
     assert "22 images for training, 4 for validation, 4 for the test" in done.stderr
     assert "epoch   4 of 4" in done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
-        "config.toml", "curves.png", "log.csv", "model.safetensors", "result.json", "state.safetensors",
+        "card.md", "config.toml", "confusion.csv", "confusion.png", "curves.png", "log.csv", "model.safetensors",
+        "quick.safetensors", "result.json", "state.safetensors",
     ]  # fmt: skip
     assert load_network(out / "model.safetensors").group.name == "c4"
     assert read_recipe(out / "config.toml").data.name == str(photos)
     assert np.asarray(Image.open(out / "curves.png")).std() > 5
+
+
+def test_figures_by_class_stand_beside_two_baselines(run):
+    out, done = run
+    assert "on this machine; --size, --epochs and --group change it, --quick takes seconds" in done.stderr
+    assert "first answer: the quick classifier is right for" in done.stderr
+    result = json.loads((out / "result.json").read_text())
+    counts = np.array(result["test_by_class"]["confusion"])
+    assert counts.sum(1).tolist() == [2, 2]
+    assert counts.trace() / 4 == result["test_accuracy"]
+    assert list(result["baselines"]) == ["quick classifier", "always bar"]
+    assert result["baselines"]["always bar"]["test_accuracy"] == 0.5
+    card = (out / "card.md").read_text()
+    for line in ("group_cnn c4", "quick classifier", "always bar", "recall", "precision"):
+        assert line in done.stdout
+        assert line in card
+    table = list(csv.DictReader((out / "confusion.csv").read_text().splitlines()))
+    assert [[int(row["taken for bar"]), int(row["taken for square"])] for row in table] == counts.tolist()
+    assert np.asarray(Image.open(out / "confusion.png")).std() > 5
+
+
+def test_quick_needs_no_network_and_its_file_is_read_by_every_command(photos, tmp_path):
+    done = unpose("train", photos, "--quick", "--class-weights", "balanced", "-o", tmp_path / "q")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
+        "card.md", "config.toml", "confusion.csv", "confusion.png", "model.safetensors", "result.json",
+    ]  # fmt: skip
+    result = json.loads((tmp_path / "q" / "result.json").read_text())
+    model = tmp_path / "q" / "model.safetensors"
+    data, notes, upright = measured(model, photos)
+    assert (data["images"], data["left_out"]) == (4, 26)
+    assert "left out of the test" in notes[0]
+    assert upright["model.safetensors"] == result["test_accuracy"]
+    rows = list(csv.DictReader(io.StringIO(unpose("predict", "--model", model, photos).stdout)))
+    assert sum(row["name"].startswith(row["class"]) for row in rows) > 20
+    audited = json.loads(unpose("audit", model, "--images", photos, "--count", 5, "--json").stdout)
+    assert audited["group"] == "d4"
+    assert audited["holds"]
+    again = unpose("train", photos, "--quick", "-o", tmp_path / "q")
+    assert again.exit_code == 2
+    assert "already holds a run" in words(again.stderr)
+    assert unpose("train", photos, "--quick", "-o", tmp_path / "q", "--force").exit_code == 0
+    assert "no --group" in words(unpose("train", photos, "--quick", "--group", "c4").stderr)
+
+
+def test_images_of_one_slide_stay_together(tmp_path):
+    folder = tmp_path / "slides"
+    for slide in range(6):
+        draw(folder, 3, seed=slide, name=f"slide{slide}_")
+    printed = unpose("train", folder, "--split-by", "slide[0-9]", "--size", 9, "--print").stdout
+    assert 'split_by = "slide[0-9]"' in printed
+    assert "size = 9" in printed
+    done = unpose("train", folder, "--split-by", "slide[0-9]", "--quick", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "divided by slide[0-9]: 4 groups for training, 1 for validation, 1 for the test" in done.stderr
+    for split_by, message in (
+        ("slide", "1 group (slide)"),
+        ("patient", "no name matches"),
+        ("[", "regular expression"),
+    ):
+        wrong = unpose("train", folder, "--split-by", split_by, "--quick", "-o", tmp_path / "none")
+        assert wrong.exit_code == 2, wrong.output
+        assert message in words(wrong.stderr)
 
 
 def test_evaluate_measures_every_angle_and_plots_a_second_network(run, photos, tmp_path):
@@ -91,6 +155,11 @@ def test_evaluate_measures_every_angle_and_plots_a_second_network(run, photos, t
     numbers = json.loads(done.stdout)
     line = numbers["accuracy"]["model.safetensors"]
     assert len(line) == 24 == len(numbers["degrees"])
+    by_class = numbers["by_class"]["model.safetensors"]
+    assert by_class["accuracy"] == pytest.approx(line[0])
+    assert sum(each["images"] for each in by_class["classes"]) == numbers["data"]["images"]
+    assert (tmp_path / "new" / "angles-confusion.png").exists()
+    assert (tmp_path / "new" / "angles-confusion.csv").exists()
     assert numbers["accuracy"]["other.safetensors"] == line
     assert line[0] == line[6] == line[12] == line[18] == numbers["upright"]["model.safetensors"]  # quarter turns
     assert np.asarray(Image.open(tmp_path / "new" / "angles.png")).std() > 5
@@ -98,6 +167,8 @@ def test_evaluate_measures_every_angle_and_plots_a_second_network(run, photos, t
     assert "all: 30 images" in told.stdout
     assert "upright" in told.stdout
     assert "rotated" in told.stdout
+    assert "Always answering bar would be right for 50.00%" in told.stdout
+    assert "recall" in told.stdout
 
 
 def test_evaluate_matches_classes_by_name(run, photos, tmp_path):
@@ -219,7 +290,7 @@ def test_evaluate_recognizes_training_images_on_another_canvas_and_in_colour(tmp
                 pixels = (pixels[..., :1] // 2 + rng.integers(60, 63, (200, 300, 3), dtype=np.uint8)).astype(np.uint8)
             Image.fromarray(pixels).save(tmp_path / "mixed" / label / f"{number}.png")
     out = tmp_path / "run"
-    done = unpose("train", tmp_path / "mixed", "--group", "c1", "--epochs", 1, "-o", out)
+    done = unpose("train", tmp_path / "mixed", "--group", "c1", "--epochs", 1, "--size", 128, "-o", out)
     assert done.exit_code == 0, done.output
     assert load_network(out / "model.safetensors").description["image_size"] == [85, 128]
     assert measured(out / "model.safetensors", tmp_path / "mixed")[0]["left_out"] == 16

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.report.figures import PALETTE, above, beside, curve, matrix, montage, scatter
+from unpose.report.figures import PALETTE, above, beside, confusion, curve, matrix, montage, scatter
 
 RANDOM = np.random.default_rng(0)
 TILES = RANDOM.random((6, 8, 10))
@@ -17,6 +17,7 @@ FIGURES = {
     "matrix": lambda title: matrix(SQUARE, title=title),
     "scatter": lambda title: scatter(POINTS, title=title),
     "curve": lambda title: curve([1.0, 2.0], title=title),
+    "confusion": lambda title: confusion([[3, 1], [0, 2]], ["cat", "dog"], title=title),
     "beside": lambda title: beside([Image.new("RGB", (30, 20))], title=title),
     "above": lambda title: above([Image.new("RGB", (30, 20))], title=title),
 }
@@ -189,3 +190,32 @@ def test_beside_and_above_add_up() -> None:
 def test_bad_input_is_refused_with_a_reason(call: Callable[[], Image.Image], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         call()
+
+
+def _rows_of(figure: Image.Image, colour: tuple[int, int, int]) -> int:
+    """Height in pixels of what is drawn in a colour, without the legend at the top."""
+    rows = np.flatnonzero((np.abs(np.asarray(figure).astype(int) - colour).sum(-1) < 60).any(axis=1))
+    return int(np.ptp(rows[rows > 30]))
+
+
+def test_a_nearly_flat_line_looks_flat_with_fixed_limits() -> None:
+    line = 93 + RANDOM.random(25)
+    zoomed = curve({"a": line}, size=(400, 300))
+    fixed = curve({"a": line}, size=(400, 300), x=np.arange(0, 375, 15), x_step=45, y_limits=(0.0, 100.0))
+    assert _rows_of(fixed, PALETTE[0]) < 12
+    assert _rows_of(zoomed, PALETTE[0]) > 100
+
+
+def test_curve_refuses_positions_and_limits_that_make_no_axis() -> None:
+    for wrong in ({"x": [0.0]}, {"x": [1.0, 0.0]}, {"y_limits": (1.0, 1.0)}):
+        with pytest.raises(ValueError, match="must be"):
+            curve([1.0, 2.0], **wrong)
+
+
+def test_confusion_is_darkest_where_most_images_of_a_class_are() -> None:
+    figure = np.asarray(confusion([[90, 10], [0, 5]], ["a", "b"]).convert("L")).astype(int)
+    assert (figure < 120).sum() > 2 * 40**2 * 0.8  # both cells of the diagonal, not the one with a tenth
+    for wrong in ([[1, 2]], [[1, 2, 3]] * 3):
+        with pytest.raises(ValueError, match="square"):
+            confusion(wrong, ["a", "b"])
+    assert confusion(np.eye(70), [str(k) for k in range(70)]).width < 700

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unpose.data.folders import Colour, InputError, Progress, read_images
+from unpose.data.grouping import grouped_split, groups_of
 from unpose.data.public import READERS, Location, MissingDataError
 from unpose.data.splits import (
     RANDOM_SPLIT,
@@ -39,6 +40,7 @@ def load(
     *,
     size: int | None = None,
     colour: Colour = "auto",
+    split_by: str | None = None,
     download: bool = True,
     progress: Progress | None = None,
 ) -> Dataset:
@@ -58,6 +60,11 @@ def load(
         Longer side of the images of a folder in pixels; see :func:`unpose.data.read_images`.
     colour : {"auto", "grey", "rgb"}, default "auto"
         Colour of the images of a folder; see :func:`unpose.data.read_images`.
+    split_by : str, optional
+        Keep images of one group, such as a slide or a patient, in the same part. For a folder, a column of its
+        ``labels.csv`` (which names images in a column ``path``), ``"parent-folder"`` (``CLASS/SLIDE/1.png``), or a
+        regular expression that finds the group in every name (``"slide[0-9]+"``). For an ``.npz`` file, the name of an
+        array with one entry for each image.
     download : bool, default True
         Whether missing files may be downloaded; only files with a known checksum are.
     progress : callable, optional
@@ -97,11 +104,13 @@ def load(
     path = Path(name)
     try:
         if str(name) in READERS:
+            if split_by is not None:
+                raise InputError(f"split_by needs a folder or an .npz file; the parts of {name} are as published")
             return READERS[str(name)](Location(str(name), root, download, progress))
         if is_folder(path):
-            return _from_folder(path, size, colour, progress)
+            return _from_folder(path, size, colour, split_by, progress)
         if path.suffix.lower() == ".npz" and first_existing([path.parent], (path.name,)):
-            return _from_npz(path)
+            return _from_npz(path, split_by)
     except UnreadableError as error:
         raise InputError(str(error)) from error
     raise MissingDataError(
@@ -109,7 +118,9 @@ def load(
     )
 
 
-def _from_folder(path: Path, size: int | None, colour: Colour, progress: Progress | None) -> Dataset:
+def _from_folder(
+    path: Path, size: int | None, colour: Colour, split_by: str | None, progress: Progress | None
+) -> Dataset:
     found = read_images(path, size=size, colour=colour, progress=progress)
     paths = [name.split("/") for name in found.names]
     is_divided = all(parts[0].lower() in _SPLIT_FOLDERS for parts in paths)
@@ -128,6 +139,11 @@ def _from_folder(path: Path, size: int | None, colour: Colour, progress: Progres
     labels = np.array([classes.index(label) for label in class_names], dtype=np.int64)
     everything = Split(found.images, labels)
     notes = (*found.notes, *(f"not read: {name} {reason}" for name, reason in found.rejected))
+    if split_by is not None:
+        if is_divided:
+            raise InputError(f"{shown} is divided into train and test already; split_by divides undivided folders")
+        groups = groups_of(path, found.names, split_by)
+        return _by_group(path.resolve().name, f"folder {shown}", classes, everything, groups, split_by, notes)
     if not is_divided:
         try:
             train, validation, test = random_split(everything, _FOLDER_SHARES, classes)
@@ -149,7 +165,28 @@ def _from_folder(path: Path, size: int | None, colour: Colour, progress: Progres
     return without_shared_images(with_validation(path.resolve().name, source, classes, train, test, notes))
 
 
-def _from_npz(path: Path) -> Dataset:
+def _by_group(
+    name: str, source: str, classes: tuple[str, ...], whole: Split, groups: NDArray, split_by: str,
+    notes: tuple[str, ...] = (),
+) -> Dataset:  # fmt: skip
+    """A data set whose parts share no group; copies of training images in other parts are removed."""
+    try:
+        parts = grouped_split(whole.labels, groups, _FOLDER_SHARES, classes)
+    except InputError as error:
+        raise InputError(f"{source}, split by {split_by!r}: {error}") from error
+    train, validation, test = (whole.take(part) for part in parts)
+    counts = [len(np.unique(groups[part])) for part in parts]
+    about = (
+        f"divided by {split_by}: {counts[0]} groups for training, {counts[1]} for validation, {counts[2]} for the test"
+    )
+    for part, what in ((validation, "validation"), (test, "the test")):
+        absent = [classes[label] for label in np.setdiff1d(whole.labels, part.labels)]
+        if absent:
+            notes = (*notes, f"no image for {what} is of class {', '.join(absent)}: too few groups have one")
+    return without_shared_images(Dataset(name, f"{source}, {about}", classes, train, validation, test, notes))
+
+
+def _from_npz(path: Path, split_by: str | None) -> Dataset:
     keys = set(array_names(path))
     classes: tuple[str, ...] | None = None
     if "class_names" in keys:
@@ -157,9 +194,18 @@ def _from_npz(path: Path) -> Dataset:
     if {"x", "y"} <= keys:
         whole = Split(read_array(path, "x"), integer_labels(read_array(path, "y")))
         classes = classes or _numbered(whole.labels)
+        if split_by is not None:
+            if split_by not in keys or len(groups := read_array(path, split_by)) != len(whole):
+                raise InputError(
+                    f"{path}: split by {split_by!r}: it must be an array with one entry for each of the {len(whole):,} "
+                    f"images; arrays in the file: {', '.join(sorted(keys))}"
+                )
+            return _by_group(path.stem, f"{path}", classes, whole, groups.astype(str), split_by)
         train, validation, test = random_split(whole, _FOLDER_SHARES, classes)
         source = f"{path}, {RANDOM_SPLIT}"
         return Dataset(path.stem, source, classes, train, validation, test, is_random_split=True)
+    if split_by is not None:
+        raise InputError(f"{path} is divided into training and test already; split_by needs the arrays x and y")
     wanted = ["x_train", "y_train", "x_test", "y_test"]
     if not set(wanted) <= keys:
         raise InputError(

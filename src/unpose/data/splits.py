@@ -63,6 +63,16 @@ class Split:
         """The images with these indices, or where this mask is true."""
         return Split(self.images[chosen], self.labels[chosen])
 
+    def sample(self, most: int, rng: np.random.Generator) -> "Split":
+        """About so many images, drawn from every class in proportion, at least one of each; all, if they are fewer."""
+        if len(self) <= most:
+            return self
+        chosen = []
+        for label in np.unique(self.labels):
+            members = rng.permutation(np.flatnonzero(self.labels == label))
+            chosen.append(members[: max(1, int(most * len(members) / len(self)))])
+        return self.take(np.sort(np.concatenate(chosen)))
+
 
 @dataclass(frozen=True)
 class Dataset:

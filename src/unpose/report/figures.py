@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-__all__ = ["PALETTE", "above", "beside", "curve", "matrix", "montage", "scatter"]
+__all__ = ["PALETTE", "above", "beside", "confusion", "curve", "matrix", "montage", "scatter"]
 Colour = tuple[int, int, int]
 Floats = NDArray[np.float64]
 # Points (n, 2), radius in pixels, an RGB or RGBA colour per point, and the width of a dark outline.
@@ -42,6 +42,8 @@ _PAD, _BORDER, _STRIP_WIDTH, _DASH, _SUPERSAMPLING = (
     6,
     4,
 )  # lines and dots are drawn at _SUPERSAMPLING times the resolution, against aliasing
+_COUNTED, _NAMED, _LONGEST_NAME = 20, 50, 24  # classes of a confusion matrix; letters of a name
+_FULL: Final[Colour] = (0, 64, 122)
 _font: Final = cache(ImageFont.load_default)
 
 
@@ -131,6 +133,7 @@ def _dashes(path: Sequence[tuple[float, float]]) -> Iterator[list[tuple[float, f
 def _plot(
     limits: tuple[float, float, float, float], size: tuple[int, int | None], dots: Sequence[Dots], *,
     lines: Sequence[Line] = (), x_label: str = "", y_label: str = "", finest_x: float = 0.0,
+    x_step: float | None = None,
 ) -> Image.Image:  # fmt: skip
     """Draw axes with ticks, lines and dots; without a height in ``size`` the plot area is square."""
     x_low, x_high, y_low, y_high = limits
@@ -152,6 +155,10 @@ def _plot(
         return [(x * area.width, (1 - y) * area.height) for x, y in unit.tolist()]
 
     x_ticks = _ticks(x_low, x_high, max(3, (right - left) // 60), finest_x)
+    if x_step is not None:
+        x_ticks = {
+            float(tick): f"{tick:g}" for tick in np.arange(np.ceil(x_low / x_step), x_high / x_step + 1e-9) * x_step
+        }
     for (x, _), text in zip(place([(tick, y_low) for tick in x_ticks]), x_ticks.values(), strict=True):
         pen.line([(x, 0), (x, area.height)], _GRID, _SUPERSAMPLING)
         _draw_text(image, (left + x / _SUPERSAMPLING, bottom + 6), text, "ma")
@@ -321,9 +328,68 @@ def scatter(
     return _with_title(_plot(limits, (size, None), [cloud, (special, 7.5, [_WHITE] * len(special), 2)]), title)
 
 
+def confusion(counts: ArrayLike, classes: Sequence[str], *, title: str | None = None) -> Image.Image:
+    """Draw a confusion matrix: a row for each true class, a column for each answer, coloured by the share of the row.
+
+    Up to 20 classes, every cell shows its count; the names of more than 50 classes are left out.
+
+    Parameters
+    ----------
+    counts : (n, n) array of int
+        ``counts[i, j]`` images of class i were taken for class j.
+    classes : sequence of n str
+        Names of the classes.
+    title : str, optional
+        Text above the figure.
+
+    Returns
+    -------
+    PIL.Image.Image
+
+    Examples
+    --------
+    >>> confusion([[3, 1], [0, 2]], ["cat", "dog"]).mode
+    'RGB'
+    """
+    array = _validate(counts, "counts", "(n, n)")
+    n = len(array)
+    if array.shape != (n, n) or len(classes) != n:
+        raise ValueError(f"counts must be square with one name for each class, got {array.shape}, {len(classes)} names")
+    side = int(np.clip(640 // n, 4, 44))
+    sums = array.sum(1, keepdims=True)
+    shares = np.divide(array, sums, out=np.zeros_like(array), where=sums > 0)
+    colours = 255.0 - shares[..., None] * (255.0 - np.array(_FULL))  # white for none of the row
+    cells = _cells(colours, (n * side, n * side))
+    pen = ImageDraw.Draw(cells)
+    for at in range(0, n * side, side):
+        pen.line([(at, 0), (at, n * side)], _GRID)
+        pen.line([(0, at), (n * side, at)], _GRID)
+    if n <= _COUNTED:
+        for i, j in zip(*np.nonzero(array), strict=True):
+            ink = _WHITE if shares[i, j] > 0.5 else _INK
+            _draw_text(cells, ((j + 0.5) * side, (i + 0.5) * side), f"{array[i, j]:.0f}", "mm", ink)
+    names = [name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in classes]
+    names = names if n <= _NAMED else [""] * n
+    margin = max(map(_text_width, names)) + 8
+    heading = "true class (row) and answer (column)"
+    width = max(margin + n * side + 1, _text_width(heading))
+    body = Image.new("RGB", (width, _TEXT + 10 + n * side + margin), _WHITE)
+    body.paste(cells, (margin, _TEXT + 10))
+    ImageDraw.Draw(body).rectangle((margin, _TEXT + 10, margin + n * side, _TEXT + 10 + n * side), outline=_FRAME)
+    _draw_text(body, (0, 0), heading, "la", _INK)
+    for i, name in enumerate(names):
+        _draw_text(body, (margin - 5, _TEXT + 10 + (i + 0.5) * side), name, "rm")
+        upright = Image.new("RGB", (margin, _TEXT + 4), _WHITE)
+        _draw_text(upright, (margin - 5, (_TEXT + 4) / 2), name, "rm")
+        turned = upright.transpose(Image.Transpose.ROTATE_90)
+        body.paste(turned, (round(margin + (i + 0.5) * side - turned.width / 2), _TEXT + 11 + n * side))
+    return _with_title(body, title)
+
+
 def curve(
     values: ArrayLike | Mapping[str, ArrayLike], *, title: str | None = None, x_label: str | None = None,
-    y_label: str | None = None, size: tuple[int, int] = (420, 260),
+    y_label: str | None = None, size: tuple[int, int] = (420, 260), x: ArrayLike | None = None,
+    x_step: float | None = None, y_limits: tuple[float, float] | None = None,
 ) -> Image.Image:  # fmt: skip
     """Plot values over 0, 1, 2, ...: one line, or several with a legend. Lines are dashed when colours repeat.
 
@@ -337,6 +403,12 @@ def curve(
         Text below and above the axes.
     size : (width, height), default (420, 260)
         Pixels of the axes without the margin, the title and the legend.
+    x : (n,) array, optional
+        Increasing positions of the values, for the longest line; by default 0, 1, 2, ...
+    x_step : float, optional
+        Distance of the marks on the x axis; by default a round number.
+    y_limits : (low, high), optional
+        Range of the y axis; by default slightly more than that of the values.
 
     Returns
     -------
@@ -351,14 +423,23 @@ def curve(
     if not named:
         raise ValueError("values must hold at least one line, got an empty mapping")
     lines = {name: _validate(line, f"values {name}".strip(), "(n,)") for name, line in named.items()}
-    paths = [np.stack([np.arange(line.size), line], axis=1) for line in lines.values()]
-    limits = (0.0, max(1.0, *(len(path) - 1.0 for path in paths)), *_axis_limits(np.concatenate(paths)[:, 1]))
+    longest = max(line.size for line in lines.values())
+    places = np.arange(longest, dtype=float) if x is None else _validate(x, "x", "(n,)")
+    if places.size < longest or (np.diff(places) <= 0).any():
+        raise ValueError(f"x must be at least {longest} increasing positions, got {places.tolist()}")
+    paths = [np.stack([places[: line.size], line], axis=1) for line in lines.values()]
+    shown = y_limits or _axis_limits(np.concatenate(paths)[:, 1])
+    if not shown[0] < shown[1]:
+        raise ValueError(f"y_limits must be (low, high) with low < high, got {y_limits}")
+    limits = (places[0], max(places[0] + 1.0, places[-1]), *shown)
     colours = [PALETTE[i % len(PALETTE)] for i in range(len(paths))]
     dashed = [i // len(PALETTE) % 2 == 1 for i in range(len(paths))]
     drawn = list(zip(paths, colours, dashed, strict=True))
     # A line of one value is drawn as a dot.
     dots: list[Dots] = [(path, 3.5, [colour], 0) for path, colour, _ in drawn if len(path) == 1]
-    body = _plot(limits, size, dots, lines=drawn, x_label=x_label or "", y_label=y_label or "", finest_x=1.0)
+    body = _plot(
+        limits, size, dots, lines=drawn, x_label=x_label or "", y_label=y_label or "", finest_x=1.0, x_step=x_step
+    )
     if isinstance(values, Mapping):
         width = max(map(_text_width, lines)) + 38
         entries = [Image.new("RGB", (width, _TEXT + 6), _WHITE) for _ in lines]

@@ -12,6 +12,7 @@
 ``evaluation.py``            outputs and accuracy, upright and rotated; ``baseline.py``: the network without the group
 ``by_class.py``              figures by class: recall, precision, what is taken for what
 ``quick.py, statistics.py``  a classifier of fixed invariant statistics, in seconds
+``cost.py``                  what a training costs, and a recipe that a CPU finishes in minutes
 ``records.py``               what a network's file says about its training images
 ``processes.py``             several processes under ``torchrun``
 ============================ =====================================================================================
@@ -20,6 +21,7 @@
 from unpose.train.baseline import baseline_description
 from unpose.train.by_class import ClassFigures, class_figures, majority_accuracy
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
+from unpose.train.cost import fit_to_cpu, measured_seconds, training_operations
 from unpose.train.evaluation import accuracy, accuracy_by_angle, predict_logits
 from unpose.train.loop import DivergedError, StoppedError, TrainingProgress, TrainingResult, build_network, train
 from unpose.train.pretrained import pretrained, pretrained_file, pretrained_names
@@ -46,9 +48,11 @@ __all__ = [
     "baseline_description",
     "build_network",
     "class_figures",
+    "fit_to_cpu",
     "joined_processes",
     "load_network",
     "majority_accuracy",
+    "measured_seconds",
     "named_recipe",
     "predict_logits",
     "pretrained",
@@ -64,5 +68,6 @@ __all__ = [
     "save_quick",
     "train",
     "train_quick",
+    "training_operations",
     "was_restarted",
 ]

@@ -161,9 +161,18 @@ class Recipe:
         """Whether training on this type of device uses bfloat16 autocast."""
         return self.mixed_precision and device == "cuda"
 
-    def changed(self, *, group: str | None = None, begin: str | None = None, **changes: Any) -> "Recipe":
-        """Return a copy with another group, starting network or top-level entries; None keeps an entry."""
+    def changed(
+        self, *, group: str | None = None, begin: str | None = None, size: int | None = None,
+        split_by: str | None = None, **changes: Any,
+    ) -> "Recipe":  # fmt: skip
+        """Return a copy with another group, starting network, image size, split or top-level entries.
+
+        None keeps an entry.
+        """
         given = _without_none(changes)
+        given["data"] = dataclasses.replace(
+            given.get("data", self.data), **_without_none({"size": size, "split_by": split_by})
+        )
         given["network"] = dataclasses.replace(self.network, **_without_none({"group": group, "begin": begin}))
         epochs = given.get("epochs", self.epochs)
         if 0 < epochs <= self.optimizer.warmup_epochs:  # a shortened run warms up for a tenth of its epochs

@@ -74,30 +74,34 @@ def image_statistics(images: Tensor) -> Tensor:
 
 def _of_chunk(images: Tensor) -> Tensor:
     n, channels = images.shape[:2]
-    pixels = _on_square(images)  # (n, c, s, s)
-    found = _of_grey(pixels.flatten(0, 1)).reshape(n, -1)  # channel after channel
+    pixels, centre = _on_square(images)  # (n, c, s, s)
+    found = _of_grey(pixels.flatten(0, 1), centre).reshape(n, -1)  # channel after channel
     if channels == 1:
         return found
     one, two = torch.triu_indices(channels, channels, 1, device=images.device)
     return torch.cat([found, _correlations(pixels.flatten(2))[:, one, two]], dim=1)
 
 
-def _on_square(images: Tensor) -> Tensor:
-    """Subtract the background and pad with zeros to a square, of at most ``LARGEST_SIDE`` pixels."""
+def _on_square(images: Tensor) -> tuple[Tensor, tuple[float, float]]:
+    """Subtract the background and pad with zeros to a square; also returns row and column of the image's centre.
+
+    Squares are averaged down to ``LARGEST_SIDE`` pixels. If one side of a larger image is odd and the other even, its
+    centre is half a pixel off that of the square, and quarter turns are not quite exact.
+    """
     height, width = images.shape[-2:]
     border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
     # The mean of the lower and the upper median, which does not change when dark and light are exchanged.
     level = (border.median(-1).values - (-border).median(-1).values) / 2
     side = max(height, width)
-    # An odd difference could not be padded evenly, and an image turned by 90 degrees would land elsewhere.
-    side += (side - min(height, width)) % 2
     pixels = images.new_zeros((*images.shape[:2], side, side))
     top, left = (side - height) // 2, (side - width) // 2
     pixels[..., top : top + height, left : left + width] = images - level[..., None, None]
-    return adaptive_avg_pool2d(pixels, LARGEST_SIDE) if side > LARGEST_SIDE else pixels
+    factor = min(1.0, LARGEST_SIDE / side)
+    centre = factor * (top + height / 2) - 0.5, factor * (left + width / 2) - 0.5
+    return (adaptive_avg_pool2d(pixels, LARGEST_SIDE) if side > LARGEST_SIDE else pixels), centre
 
 
-def _of_grey(pixels: Tensor) -> Tensor:
+def _of_grey(pixels: Tensor, centre: tuple[float, float]) -> Tensor:
     """(m, s, s) -> (m, d)"""
     side, n_scales = pixels.shape[-1], len(_SCALES)
     bands, angles = _radial_filters(side, pixels), _angle_of_frequency(side, pixels)
@@ -121,7 +125,7 @@ def _of_grey(pixels: Tensor) -> Tensor:
     bright = [maps[:, _MAPS.index((scale, 0))].real.clamp(min=0).mean(1) for scale in range(n_scales)]
     one, two = torch.triu_indices(len(_MAPS), len(_MAPS), 1, device=pixels.device)
     correlations = _correlations(moduli)[:, one, two]
-    positive = torch.cat([norms, torch.stack(modulated, 1), _rings(pixels)], dim=1)
+    positive = torch.cat([norms, torch.stack(modulated, 1), _rings(pixels, centre)], dim=1)
     return torch.cat(
         [brightness, (positive + _SMALL).sqrt(), torch.stack([*pairs, *triples, *bright], 1), correlations], dim=1
     )
@@ -142,11 +146,11 @@ def _angle_of_frequency(side: int, like: Tensor) -> Tensor:
     return torch.atan2(frequency[:, None].expand(side, side), frequency[None, :].expand(side, side))
 
 
-def _rings(pixels: Tensor) -> Tensor:
+def _rings(pixels: Tensor, centre: tuple[float, float]) -> Tensor:
     """Moduli of the angular Fourier coefficients on rings about the centre: (m, s, s) -> (m, frequencies * rings)."""
     side = pixels.shape[-1]
-    axis = torch.arange(side, device=pixels.device, dtype=torch.float64) - (side - 1) / 2
-    y, x = axis[:, None].expand(side, side), axis[None, :].expand(side, side)
+    axis = torch.arange(side, device=pixels.device, dtype=torch.float64)
+    y, x = (axis - centre[0])[:, None].expand(side, side), (axis - centre[1])[None, :].expand(side, side)
     radius = torch.hypot(x, y) / (side / 2)
     middles = (torch.arange(_RINGS, device=pixels.device)[:, None, None] + 0.5) / _RINGS
     rings = torch.exp(-0.5 * ((radius - middles) * _RINGS / _BANDWIDTH) ** 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.angle_sweep import N_ANGLES, STEP_DEGREES
+from unpose.cli.shared.angle_sweep import N_ANGLES, STEP_DEGREES, full_circle
 from unpose.cli.shared.inputs import ModelFile
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import check_picture, write_picture
@@ -158,19 +158,22 @@ def _plot(network: "Network", inputs: "Tensor", measured: "EquivarianceReport", 
     from unpose.report import figures
 
     turns = equivariance_error(network, inputs, f"c{N_ANGLES}", random_state=seed)
+    lines = {"network": full_circle(turns.errors), "interpolation alone": full_circle(turns.floors)}
+    # Never closer than a tenth: on a finer scale rounding errors would look like a dependence on the angle.
+    highest = max(0.1, 1.05 * max(np.nanmax(line, initial=0.0, where=np.isfinite(line)) for line in lines.values()))
     around = figures.curve(
-        {"network": turns.errors, "interpolation alone": turns.floors}, title="Rotations by any angle",
-        x_label=f"rotation, in steps of {STEP_DEGREES} degrees", y_label="relative change of the output",
-        size=(460, 280),
+        lines, title="Rotations by any angle", x=[STEP_DEGREES * step for step in range(N_ANGLES + 1)], x_step=45,
+        x_label="rotation in degrees", y_label=f"relative change of the output, from 0 to {highest:.2g}",
+        y_limits=(0.0, highest), size=(460, 280),
     )  # fmt: skip
     smallest = 1e-9  # zero is drawn here
-    lines = {
+    by_name = {
         "element": measured.errors,
         "floor": measured.floors,
         f"control: {measured.control}": np.full(len(measured.errors), measured.control_error),
     }
     by_element = figures.curve(
-        {label: np.log10(np.clip(np.nan_to_num(line, posinf=1e9), smallest, None)) for label, line in lines.items()},
+        {label: np.log10(np.clip(np.nan_to_num(line, posinf=1e9), smallest, None)) for label, line in by_name.items()},
         title=f"Elements of {measured.group}", x_label="element, as in the table", y_label="log10 of the error",
         size=(460, 280),
     )  # fmt: skip

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from unpose.cli.shared.angle_sweep import N_ANGLES, STEP_DEGREES, sweep_angles, sweep_picture
+from unpose.cli.shared.class_report import class_lines, write_confusion
 from unpose.cli.shared.inputs import ModelFile, load_data, load_model
 from unpose.cli.shared.options import device_option, json_option, root_option
-from unpose.cli.shared.output import check_picture, write_picture
+from unpose.cli.shared.output import check_output, check_picture, write_picture
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,8 +56,9 @@ def command(
     name of a data set, a folder with one subfolder for each class, or an .npz file. Corners that a rotation uncovers
     are filled with the median of the image's border.
 
-    The command prints the accuracy upright, on average and at the worst angle; with -o it writes a plot of accuracy
-    against angle.
+    The command prints the accuracy upright, on average and at the worst angle, and how many of the upright images of
+    each class are recognised, beside the answer that is right most often. With -o PLOT.png it writes a plot of accuracy
+    against angle, and the confusion matrix of the first network to PLOT-confusion.png and PLOT-confusion.csv.
 
     The file of a network lists the images that it was trained or validated on, if they are at most 50,000. The test
     leaves these out: for a folder or an .npz file it uses all other images, or the others in its test part if it has
@@ -64,10 +66,12 @@ def command(
     test part are divided 70:15:15, as in training. The test parts of named data sets are used as they are.
     """
     from unpose.data import NAMES
-    from unpose.train import accuracy_by_angle
+    from unpose.train import accuracy_by_angle, class_figures
 
     if out is not None:
         check_picture(out, force)
+        for ending in (".png", ".csv"):
+            check_output(out.with_name(f"{out.stem}-confusion{ending}"), force)
     files, models = {checkpoint.name: checkpoint}, {checkpoint.name: load_model(checkpoint, device, "CHECKPOINT")}
     if twin is not None:
         label = twin.name if twin.name != checkpoint.name else f"{twin.parent.name}/{twin.name}"
@@ -81,22 +85,31 @@ def command(
     records = {name: _training_record(path, models[name][0], dataset) for name, path in files.items()}
     choice = _choose_images(dataset, split, records, is_public=data in NAMES)
     chosen = choice.part
-    curves = {}
+    curves, by_class = {}, {}
     for name, (network, classes) in models.items():
         fitting = _with_network_labels(name, network, classes, dataset, chosen)
         curves[name] = accuracy_by_angle(network, fitting, sweep_angles())
+        by_class[name] = class_figures(network, fitting, classes)
+    title = f"{dataset.name}, {split}: {len(chosen):,} images"
     if out is not None:
-        write_picture(out, sweep_picture(curves, f"{dataset.name}, {split}: {len(chosen):,} images"))
+        write_picture(out, sweep_picture(curves, title))
+        write_confusion(out.with_name(f"{out.stem}-confusion"), by_class[checkpoint.name], title)
     for note in choice.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:
-        click.echo(json.dumps(_as_dictionary(curves, dataset, split, choice), indent=2))
+        tables = {name: figures.as_dictionary() for name, figures in by_class.items()}
+        click.echo(json.dumps(_as_dictionary(curves, dataset, split, choice) | {"by_class": tables}, indent=2))
         return
-    click.echo(f"{dataset.name}, {split}: {len(chosen):,} images; {choice.source}")
+    click.echo(f"{title}; {choice.source}")
     for name, curve in curves.items():
         click.echo(f"{name}: upright {curve[0]:.2%}, rotated {curve.mean():.2%} on average, {curve.min():.2%} at worst")
+        click.echo(f"{class_lines(by_class[name])}")
+    figures = by_class[checkpoint.name]
+    most = int(figures.support.argmax())
+    share = figures.support[most] / len(chosen)
+    click.echo(f"Always answering {figures.classes[most]} would be right for {share:.2%}.")
     if out is not None:
-        click.echo(f"The plot is {out}.")
+        click.echo(f"The plot is {out}; the confusion matrix is in {out.stem}-confusion.png and .csv beside it.")
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.class_report import class_lines, write_confusion
 from unpose.cli.shared.inputs import load_data, pick_device
 from unpose.cli.shared.options import device_option, root_option
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
-    from unpose.train import Processes, Recipe, TrainingProgress, TrainingResult
+    from unpose.data import Dataset
+    from unpose.train import ClassFigures, Processes, QuickResult, Recipe, TrainingProgress, TrainingResult
 
-_CURVES = "curves.png"
+_CURVES, _QUICK = "curves.png", "quick.safetensors"
+_RUN_FILES = (_QUICK, _CURVES, "log.csv", "state.safetensors")
+"""Files of the run of a network that the quick classifier does not replace."""
+_MOST_TESTED = 5_000
+"""Test images on which the quick classifier is tested beside a network."""
 
 
 @click.command(
     epilog="""\b
     Examples:
+      unpose train photos/ --quick                 a first answer in seconds, without a network
       unpose train photos/ --group c8              your own images, eight rotations
+      unpose train photos/ --split-by "slide[0-9]+"
+                                                   images of one slide are never in both training and test
       unpose train --recipe digits                 a first run on small digits of the package
       unpose train --recipe rotmnist-r4            a published recipe; rotmnist-modern is our own
       unpose train --recipe digits --print > my.toml; unpose train --config my.toml
@@ -46,6 +55,20 @@ _CURVES = "curves.png"
     "--begin", metavar="MODEL",
     help="Start from the weights of this network, a file or a name; it may have another number of rotations.",
 )  # fmt: skip
+@click.option("--quick", is_flag=True, help="Fit a classifier to fixed invariant statistics, in seconds.")
+@click.option(
+    "--split-by", metavar="WHAT",
+    help="Keep images of one slide or patient in one part: a column of labels.csv in the folder, parent-folder, or a "
+         "regular expression that finds the slide in every file name; for an .npz file, the name of an array.",
+)  # fmt: skip
+@click.option(
+    "--class-weights", type=click.Choice(["none", "balanced"]),
+    help="balanced: every class counts as much in the loss, however many images it has.",
+)  # fmt: skip
+@click.option(
+    "--size", type=click.IntRange(8, 4096), metavar="PX",
+    help="Longer side of the images of a folder. By default on the CPU, what two cores train on in minutes.",
+)  # fmt: skip
 @click.option("--epochs", type=click.IntRange(1), help="Number of epochs, instead of the recipe's.")
 @click.option(
     "--seed", type=click.IntRange(0),
@@ -58,8 +81,9 @@ _CURVES = "curves.png"
 @click.option("--print", "only_print", is_flag=True, help="Print the recipe as TOML and stop.")
 def command(
     images: Path | None, name: str | None, config: Path | None, resume: Path | None, group: str | None,
-    begin: str | None, epochs: int | None, seed: int | None, root: Path | None, device: str, out: Path | None,
-    force: bool, only_print: bool,
+    begin: str | None, quick: bool, split_by: str | None, class_weights: str | None, size: int | None,
+    epochs: int | None, seed: int | None, root: Path | None, device: str, out: Path | None, force: bool,
+    only_print: bool,
 ) -> None:  # fmt: skip
     """Train a network whose answer does not change when the image is rotated.
 
@@ -69,8 +93,14 @@ def command(
     The epoch with the best validation accuracy is kept, unless the recipe keeps the last one. The test images are used
     once, at the end.
 
+    The command prints how many images of each class are recognised, beside two baselines on the same images: the
+    answer that is right most often, and the classifier of --quick. For a folder on the CPU, it chooses image size and
+    number of epochs such that two cores finish in minutes, and says so; --size and --epochs override the choice.
+
     The command writes a run folder with config.toml (the recipe), log.csv, curves.png, model.safetensors (the network),
-    state.safetensors (to continue from) and result.json.
+    quick.safetensors (the classifier of --quick), state.safetensors (to continue from), confusion.png and confusion.csv
+    (what is taken for what), card.md (a summary) and result.json. With --quick, model.safetensors is the classifier,
+    and there is nothing to continue.
     """
     from unpose.train import RecipeError, joined_processes, named_recipe, recipe_names, recipe_toml, was_restarted
 
@@ -83,22 +113,33 @@ def command(
         recipe, stem = _recipe(images, name, config, resume)
         if begin is not None and Path(begin).is_file():
             begin = str(Path(begin).resolve())  # the run may be continued from another folder
-        recipe = recipe.changed(group=group, begin=begin, epochs=epochs, seed=seed)
+            size = size or (_size_of(begin) if images is not None else None)
+        recipe = recipe.changed(
+            group=group, begin=begin, epochs=epochs, seed=seed, size=size, split_by=split_by,
+            class_weights=class_weights,
+        )  # fmt: skip
     except RecipeError as error:
         raise click.UsageError(str(error)) from error
-    if resume is not None and (any(each is not None for each in (group, begin, epochs, seed, out)) or force):
+    if quick and any(each is not None for each in (group, begin, epochs, resume)):
+        raise click.UsageError("--quick trains no network; it takes no --group, --begin, --epochs or --resume")
+    changes = (group, begin, epochs, seed, size, split_by, class_weights, out)
+    if resume is not None and (any(each is not None for each in changes) or force):
         raise click.UsageError(
             "--resume continues a run with its own settings; it takes only --root and --device besides"
         )
     if only_print:
         click.echo(recipe_toml(recipe), nl=False)
         return
-    folder = resume or out or Path("runs") / f"{stem}-{recipe.network.group}-seed{recipe.seed}"
+    kind = "quick" if quick else recipe.network.group
+    folder = resume or out or Path("runs") / f"{stem}-{kind}-seed{recipe.seed}"
     torch_device = pick_device(device)
+    if quick:
+        _run_quick(recipe, folder, torch_device, root, force)
+        return
+    may_fit = images is not None and torch_device.type == "cpu" and size is None
+    resuming = resume is not None or was_restarted()
     with joined_processes(torch_device) as processes:
-        result = _run(recipe, folder, torch_device, processes, root, resume is not None or was_restarted(), force)
-    if processes.is_first:
-        _print_result(result, folder)
+        _run(recipe, folder, torch_device, processes, root, resuming, force, may_fit, epochs)
 
 
 def _recipe(images: Path | None, name: str | None, config: Path | None, resume: Path | None) -> "tuple[Recipe, str]":
@@ -137,9 +178,34 @@ def _on_images(recipe: "Recipe", images: Path) -> "Recipe":
     return replace(recipe, data=replace(recipe.data, name=path))
 
 
+def _size_of(path: str) -> int:
+    """The longer side of the images of a network."""
+    from unpose.train import load_network
+
+    try:
+        return int(max(load_network(path).description["image_size"]))
+    except (ValueError, OSError) as error:
+        raise click.BadParameter(str(error), param_hint="--begin") from error
+
+
+def _load(recipe: "Recipe", root: Path | None, quiet: bool = False) -> "Dataset":
+    return load_data(recipe.data.name, root, recipe.data.size, split_by=recipe.data.split_by, quiet=quiet)
+
+
+def _print_parts(dataset: "Dataset") -> None:
+    click.echo(f"{dataset.name}: {dataset.source}", err=True)
+    click.echo(
+        f"{len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
+        f"{len(dataset.test):,} for the test; {len(dataset.classes)} classes",
+        err=True,
+    )
+
+
 def _run(
-    recipe: "Recipe", folder: Path, device: Any, processes: "Processes", root: Path | None, resume: bool, force: bool
-) -> "TrainingResult":
+    recipe: "Recipe", folder: Path, device: Any, processes: "Processes", root: Path | None, resume: bool, force: bool,
+    may_fit: bool, epochs: int | None,
+) -> None:  # fmt: skip
+    """Train a network, and measure it beside the baselines."""
     from unpose.train import DivergedError, StoppedError, build_network, train
 
     quiet = not processes.is_first
@@ -147,25 +213,27 @@ def _run(
         _check_free(folder, force)
     if quiet:
         processes.wait()  # the first process downloads and reads the data, then the others find the files
-    dataset = load_data(recipe.data.name, root, recipe.data.size, quiet=quiet)
+    dataset = _load(recipe, root, quiet)
+    if may_fit and not resume:
+        recipe, dataset = _fit_to_cpu(recipe, dataset, root, epochs)
     if not quiet:
         processes.wait()
-        click.echo(f"{dataset.name}: {dataset.source}", err=True)
-        click.echo(
-            f"{len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
-            f"{len(dataset.test):,} for the test; {len(dataset.classes)} classes",
-            err=True,
-        )
+        _print_parts(dataset)
     again = f"unpose train --resume {shlex.quote(str(folder))}"
     if root is not None:
         again += f" --root {shlex.quote(str(root))}"
     try:
-        build_network(recipe, dataset)  # fails at once if the recipe does not suit the data
+        network = build_network(recipe, dataset)  # fails at once if the recipe does not suit the data
+        baseline = None if quiet else _quick_baseline(dataset, recipe, device)
+        if not quiet and device.type == "cpu":
+            _print_estimate(network, recipe, dataset, resume)
         with _training_progress(quiet) as report:
-            return train(
+            result = train(
                 dataset, recipe, folder, device=device, processes=processes, resume=resume, force=force,
                 progress=report, on_epoch=lambda history: _report_epoch(history, folder, recipe.epochs),
             )  # fmt: skip
+        if not quiet:
+            _report_result(result, folder, dataset, recipe, baseline)
     except StoppedError:
         click.echo(f"\nStopped; all work is saved. Continue with: {again}", err=True)
         raise click.exceptions.Exit(130) from None
@@ -173,6 +241,107 @@ def _run(
         raise click.ClickException(str(error)) from error
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
+
+
+def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, force: bool) -> None:
+    """Fit the quick classifier and measure it; nothing can be continued, so nothing but results is written."""
+    import json
+
+    from unpose.files import write_text
+    from unpose.train import class_figures, majority_accuracy, recipe_toml, save_quick, train_quick
+
+    _check_free(folder, force)
+    dataset = _load(recipe, root)
+    _print_parts(dataset)
+    weights = recipe.class_weights
+    try:
+        result = train_quick(dataset, class_weights=weights, random_state=recipe.seed, device=device)
+        validation = class_figures(result.network.to(device), dataset.validation, dataset.classes)
+        figures = class_figures(result.network, dataset.test, dataset.classes)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _RUN_FILES:
+            (folder / name).unlink(missing_ok=True)
+        write_text(folder / "config.toml", recipe_toml(recipe))
+        save_quick(folder / "model.safetensors", result, dataset)
+        table = {
+            "title": "quick",
+            "data": {"name": dataset.name, "source": dataset.source},
+            "images": {"train": len(dataset.train), "validation": len(dataset.validation), "test": len(dataset.test)},
+            "classifier": result.classifier,
+            "class_weights": weights,
+            "cross_validation_accuracy": result.accuracy,
+            "validation_accuracy": validation.accuracy,
+            "test_accuracy": figures.accuracy,
+            "test_by_class": figures.as_dictionary(),
+            "majority_accuracy": majority_accuracy(dataset.train, dataset.test),
+        }
+        write_text(folder / "result.json", json.dumps(table, indent=2) + "\n")
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(
+        f"Invariant statistics and a classifier ({result.classifier}): {result.accuracy:.2%} right in cross-validation "
+        f"of {result.images:,} training images."
+    )
+    rows = {"quick classifier": (validation.accuracy, figures.accuracy)} | _majority_row(dataset)
+    _finish(folder, dataset, figures, rows)
+
+
+def _fit_to_cpu(
+    recipe: "Recipe", dataset: "Dataset", root: Path | None, epochs: int | None
+) -> "tuple[Recipe, Dataset]":
+    """Choose image size and epochs for the CPU; epochs that the user gave are kept."""
+    from unpose.train import fit_to_cpu
+
+    is_folder, size = Path(recipe.data.name).is_dir(), max(dataset.image_size)
+    chosen = fit_to_cpu(
+        recipe, len(dataset.train), dataset.channels, len(dataset.classes), size, may_resize=is_folder
+    ).changed(epochs=epochs)
+    if chosen.data.size is not None and chosen.data.size != size:
+        dataset = _load(chosen, root, quiet=True)
+    return chosen, dataset
+
+
+def _print_estimate(network: Any, recipe: "Recipe", dataset: "Dataset", resume: bool) -> None:
+    from unpose.nn import count_parameters
+    from unpose.train import measured_seconds
+
+    seconds = measured_seconds(network, recipe, dataset.train)
+    duration = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+    height, width = dataset.image_size
+    change = "" if resume else "; --size, --epochs and --group change it, --quick takes seconds"
+    click.echo(
+        f"{recipe.network.kind} {recipe.network.group} with {count_parameters(network):,} parameters, images of "
+        f"{height} x {width} pixels, {recipe.epochs} epochs: about {duration} on this machine{change}",
+        err=True,
+    )
+
+
+def _quick_baseline(dataset: "Dataset", recipe: "Recipe", device: Any) -> "QuickResult | None":
+    """The quick classifier of the same training images, as the first answer and as the baseline of the network."""
+    from unpose.train import train_quick
+
+    try:
+        result = train_quick(dataset, class_weights=recipe.class_weights, random_state=recipe.seed, device=device)
+    except ValueError as error:
+        click.echo(f"note: no quick classifier as a baseline: {error}", err=True)
+        return None
+    click.echo(
+        f"first answer: the quick classifier is right for {result.accuracy:.2%} of {result.images:,} training images "
+        "in cross-validation",
+        err=True,
+    )
+    return result
+
+
+def _majority_row(dataset: "Dataset") -> dict[str, tuple[float, float]]:
+    import numpy as np
+
+    from unpose.train import majority_accuracy
+
+    name = dataset.classes[int(np.bincount(dataset.train.labels).argmax())]
+    parts = (dataset.validation, dataset.test)
+    validation, test = (majority_accuracy(dataset.train, part) for part in parts)
+    return {f"always {name}": (validation, test)}
 
 
 def _check_free(folder: Path, force: bool) -> None:
@@ -236,14 +405,70 @@ def _report_epoch(history: list[dict[str, float]], folder: Path, epochs: int) ->
             {"train": "training", "validation": "validation"}[part]: [factor * row[f"{part}_{what}"] for row in history]
             for part in ("train", "validation")
         }
-        panels.append(figures.curve(curves, x_label="epoch, from 0", y_label=label))
+        epochs_done = range(1, len(history) + 1)
+        panels.append(figures.curve(curves, x=list(epochs_done), x_label="epoch", y_label=label))
     write_image(folder / _CURVES, figures.beside(panels, title="Training"))
 
 
-def _print_result(result: "TrainingResult", folder: Path) -> None:
+def _report_result(
+    result: "TrainingResult", folder: Path, dataset: "Dataset", recipe: "Recipe", baseline: "QuickResult | None"
+) -> None:
+    """Print and write the figures of a trained network by class, beside those of the baselines."""
+    import json
+
+    import numpy as np
+
+    from unpose.files import write_text
+    from unpose.train import class_figures, save_quick
+
+    rows = {f"{recipe.network.kind} {recipe.network.group}": (result.validation_accuracy, result.test_accuracy)}
+    if baseline is not None:
+        save_quick(folder / _QUICK, baseline, dataset)
+        rng = np.random.default_rng(recipe.seed)
+        parts = [part.sample(_MOST_TESTED, rng) for part in (dataset.validation, dataset.test)]
+        validation, test = (class_figures(baseline.network, part, dataset.classes).accuracy for part in parts)
+        of = f", {len(parts[1]):,} test images" if len(parts[1]) < len(dataset.test) else ""
+        rows[f"quick classifier{of}"] = validation, test
+    rows |= _majority_row(dataset)
+    path = folder / "result.json"
+    baselines = {
+        name: {"validation_accuracy": validation, "test_accuracy": test}
+        for name, (validation, test) in list(rows.items())[1:]
+    }
+    write_text(path, json.dumps(json.loads(path.read_text()) | {"baselines": baselines}, indent=2) + "\n")
     click.echo(
         f"Kept epoch {result.best_epoch} of {len(result.history)}, with validation accuracy "
         f"{result.validation_accuracy:.2%}."
     )
-    click.echo(f"Test accuracy {result.test_accuracy:.2%}; the test images were used once, for this number.")
-    click.echo(f"The network is {folder / 'model.safetensors'}; the curves are in {folder / _CURVES}.")
+    if result.by_class is not None:
+        _finish(folder, dataset, result.by_class, rows)
+    click.echo(f"The curves are in {folder / _CURVES}.")
+
+
+def _finish(folder: Path, dataset: "Dataset", figures: "ClassFigures", rows: dict[str, tuple[float, float]]) -> None:
+    """Print the accuracies in ``rows`` (validation, test) and the figures by class; write the card and the matrix."""
+    from unpose.files import write_text
+
+    width = max(map(len, rows))
+    lines = [f"{'':{width}}  validation     test"]
+    lines += [f"{name:{width}}  {validation:>10.2%}  {test:>7.2%}" for name, (validation, test) in rows.items()]
+    summary = "\n".join(lines)
+    click.echo(
+        f"Test accuracy {figures.accuracy:.2%}; the test images were used once, for these figures.\n\n{summary}\n\n"
+        f"Test images by class:\n{class_lines(figures)}"
+    )
+    better = [name for name, (_, test) in rows.items() if test > figures.accuracy]
+    if better:
+        click.echo(f"Better on these test images: {', '.join(better)}.")
+    title = f"{dataset.name}, test: {len(dataset.test):,} images"
+    write_confusion(folder / "confusion", figures, title)
+    card = (
+        f"# {dataset.name}\n\n{dataset.source}. {len(dataset.train):,} images for training, "
+        f"{len(dataset.validation):,} for validation, {len(dataset.test):,} for the test.\n\n```\n{summary}\n```\n\n"
+        f"Test images by class:\n\n```\n{class_lines(figures)}\n```\n\n![What is taken for what](confusion.png)\n"
+    )
+    write_text(folder / "card.md", card)
+    click.echo(
+        f"The network is {folder / 'model.safetensors'}; confusion.png and confusion.csv there show what is taken for "
+        "what."
+    )

@@ -1,0 +1,131 @@
+"""How much a training costs, counted in operations, and a recipe that two CPU cores finish in minutes."""
+
+import copy
+import math
+import time
+from dataclasses import replace
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from unpose.data import Split
+from unpose.images import as_batch
+from unpose.nn import Network, create_network
+from unpose.train.recipe import Recipe
+
+CPU_BUDGET = 6e12
+"""Floating-point operations of a training on the CPU: about four minutes on two cores of 15 GFLOP/s each."""
+_LARGEST_SIZE, _SMALLER_SIZES = 64, (48, 40, 32)
+"""Longer sides of the images that are tried, in pixels."""
+_FEWEST_EPOCHS = 12
+_TIMED = 8
+"""Images of the measured step."""
+
+
+def training_operations(recipe: Recipe, images: int, channels: int, n_classes: int, size: int) -> float:
+    """Count the floating-point operations of the convolutions and matrix products of a training.
+
+    Attention in fused loops is not counted.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    images, channels, n_classes : int
+        Number of training images, their channels, and the number of classes.
+    size : int
+        Side of the images in pixels.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> recipe = Recipe(epochs=10)
+    >>> small, large = (training_operations(recipe, 100, 1, 3, size) for size in (32, 64))
+    >>> 3.5 < large / small < 4.5
+    True
+    """
+    part = recipe.network
+    with torch.device("meta"):
+        network = create_network(
+            part.kind, group=part.group, in_channels=channels, n_classes=n_classes, image_size=size, **part.options
+        )
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            network.eval()(torch.empty(1, channels, size, size))
+    return 3.0 * counter.get_total_flops() * images * recipe.epochs  # a backward pass costs two forward passes
+
+
+def fit_to_cpu(
+    recipe: Recipe, images: int, channels: int, n_classes: int, size: int, *, may_resize: bool = True
+) -> Recipe:
+    """Choose image size and epochs such that two CPU cores finish the training in minutes.
+
+    The largest size of at most 64 pixels within the budget is taken; if none is, the smallest and fewer epochs, at
+    least 12. The choice counts operations, so it is the same on every machine. Recipes of other networks than
+    ``group_cnn``, whose operations are not counted, are returned as they are.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    images, channels, n_classes : int
+        Number of training images, their channels, and the number of classes.
+    size : int
+        Longer side of the images in pixels, as they are.
+    may_resize : bool, default True
+        Whether the images can be made smaller; arrays are used as they are.
+
+    Returns
+    -------
+    Recipe
+
+    Examples
+    --------
+    >>> from unpose.train import named_recipe
+    >>> recipe = named_recipe("folder")
+    >>> fit_to_cpu(recipe, 281, 1, 5, 64).data.size, fit_to_cpu(recipe, 5000, 1, 5, 64).epochs
+    (48, 12)
+    """
+    if recipe.network.kind != "group_cnn":
+        return recipe
+    largest = min(size, _LARGEST_SIZE) if may_resize else size
+    for side in (largest, *(each for each in _SMALLER_SIZES if may_resize and each < largest)):
+        operations = training_operations(recipe, images, channels, n_classes, side)
+        if operations <= CPU_BUDGET:
+            break
+    epochs = min(recipe.epochs, max(_FEWEST_EPOCHS, int(recipe.epochs * CPU_BUDGET / operations)))
+    data = replace(recipe.data, size=side) if side < size else recipe.data
+    return replace(recipe.changed(epochs=epochs), data=data)
+
+
+def measured_seconds(network: Network, recipe: Recipe, train: Split) -> float:
+    """Estimate the duration of a training on the CPU from a forward and a backward pass of a few images.
+
+    Parameters
+    ----------
+    network : Network
+        The network of the recipe.
+    recipe : Recipe
+    train : Split
+        The training images.
+
+    Returns
+    -------
+    float
+        In seconds.
+
+    Examples
+    --------
+    >>> from unpose.data import load
+    >>> from unpose.train import build_network
+    >>> digits = load("digits")
+    >>> measured_seconds(build_network(Recipe(), digits), Recipe(), digits.train) > 0
+    True
+    """
+    images = as_batch(train.images[: min(len(train), recipe.batch_size, _TIMED)], dtype=torch.float32)
+    copied, seconds = copy.deepcopy(network).train(), math.inf
+    for _ in range(2):  # the first pass also allocates memory and compiles kernels
+        started = time.perf_counter()
+        copied(images).sum().backward()
+        seconds = min(seconds, time.perf_counter() - started)
+    return seconds / len(images) * len(train) * recipe.epochs

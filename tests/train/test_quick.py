@@ -1,0 +1,103 @@
+"""The quick classifier: its statistics do not change under quarter turns and mirrors, and files hold all of it."""
+
+import json
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+from unpose.data import Dataset, InputError, Split
+from unpose.train import accuracy, class_figures, load_network, predict_logits, read_classes, save_quick, train_quick
+from unpose.train.quick import discriminants
+from unpose.train.statistics import count_statistics, image_statistics
+
+
+@pytest.mark.equivariance
+@pytest.mark.parametrize("shape", [(3, 1, 13, 13), (3, 1, 12, 17), (2, 3, 11, 10), (2, 1, 53, 53), (2, 1, 8, 8)])
+def test_quarter_turns_and_mirrors_do_not_change_the_statistics(shape):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(shape, generator=generator)
+    found = image_statistics(images)
+    assert found.shape == (shape[0], count_statistics(shape[1]))
+    assert torch.isfinite(found).all()
+    control = (image_statistics(torch.rand(shape, generator=generator)) - found).abs().max()
+    for turned in (torch.rot90(images, 1, (2, 3)), torch.rot90(images, 2, (2, 3)), images.flip(3), images.mT):
+        assert (image_statistics(turned) - found).abs().max() < 1e-5 < 1e-2 < control
+
+
+def test_the_background_does_not_count_and_constant_images_are_finite():
+    images = torch.zeros(2, 1, 15, 15)
+    images[:, :, 4:9, 5:11] = torch.rand(2, 1, 5, 6, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(image_statistics(images + 0.4), image_statistics(images), atol=1e-5, rtol=1e-5)
+    assert torch.isfinite(image_statistics(torch.full((1, 1, 9, 9), 0.3))).all()
+
+
+@pytest.fixture(scope="module")
+def fitted(problem):
+    return train_quick(problem)
+
+
+def test_it_learns_and_does_not_depend_on_the_angle(fitted, problem):
+    majority = np.bincount(problem.test.labels).max() / len(problem.test)
+    for angle in (0.0, 0.4, np.pi / 2):
+        assert accuracy(fitted.network, problem.test, angle=angle) > majority + 0.2
+    assert fitted.accuracy > majority + 0.2
+    assert fitted.images == len(problem.train)
+    quarter = np.rot90(problem.test.images, 1, (1, 2))
+    upright, turned = (predict_logits(fitted.network, images) for images in (problem.test.images, quarter))
+    torch.testing.assert_close(turned, upright, atol=1e-3, rtol=1e-3)
+
+
+def test_the_same_seed_gives_the_same_classifier(fitted, problem):
+    for name, tensor in train_quick(problem).network.state_dict().items():
+        assert torch.equal(tensor, fitted.network.state_dict()[name])
+
+
+def test_a_file_holds_all_of_it(fitted, problem, tmp_path):
+    path = save_quick(tmp_path / "quick.safetensors", fitted, problem)
+    again = load_network(path)
+    assert again.description == fitted.network.description
+    assert read_classes(path) == problem.classes
+    images = problem.test.images
+    assert torch.equal(predict_logits(again, images), predict_logits(fitted.network, images))
+
+
+def test_a_file_that_promises_other_sizes_is_refused(fitted, problem, tmp_path):
+    path = save_quick(tmp_path / "quick.safetensors", fitted, problem)
+    with safetensors.safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["unpose"])
+    for change in ({"centres": 4000}, {"centres": 10**9}, {"in_channels": 3}, {"colour": 1}):
+        lie = about | {"description": about["description"] | change}
+        weights = safetensors.torch.load_file(path)
+        safetensors.torch.save_file(weights, tmp_path / "lie.safetensors", metadata={"unpose": json.dumps(lie)})
+        with pytest.raises(ValueError, match="is not a network that unpose can read"):
+            load_network(tmp_path / "lie.safetensors")
+
+
+def test_balanced_weights_find_more_of_a_rare_class():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], [190, 10])
+    features = rng.normal(size=(200, 3)) + 1.2 * labels[:, None]
+    right = {}
+    for weights in ("none", "balanced"):
+        weight, bias = discriminants(features, labels, 2, weights)
+        answers = (features @ weight.T + bias).argmax(1)
+        right[weights] = (answers[labels == 1] == 1).sum()
+    assert right["balanced"] > right["none"]
+
+
+def test_a_class_without_training_images_is_never_the_answer():
+    rng = np.random.default_rng(0)
+    part = Split(rng.random((9, 9, 9)).astype(np.float32), np.array([0, 2] * 4 + [0]))
+    dataset = Dataset("noise", "made up", ("a", "b", "c"), part, part, part)
+    assert class_figures(train_quick(dataset).network, part, dataset.classes).confusion[:, 1].sum() == 0
+
+
+def test_wrong_calls(problem):
+    with pytest.raises(ValueError, match="class_weights must be"):
+        train_quick(problem, class_weights="some")
+    one = problem.train.take(problem.train.labels == 0)
+    with pytest.raises(InputError, match="all training images are of one class"):
+        train_quick(Dataset("one", "made up", problem.classes, one, one, one))
