@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unpose.adapt.frames import MOMENT_GROUPS, moment_frames
 from unpose.adapt.models import as_model
 from unpose.adapt.poses import Pose
-from unpose.adapt.views import check_border, one_view, resampled
+from unpose.adapt.views import View, check_border, resampled
 from unpose.align import Search, SearchSettings, nearest
 from unpose.audit import evaluation
 from unpose.groups import FiniteGroup, Group, area_change, inverse, parse, parse_continuous, rotation
@@ -181,6 +181,7 @@ class _Energy(Canonicalizer):
     ) -> None:
         super().__init__()
         self.model, self.group, self.neighbours, self.border = model, group, neighbours, border
+        self.views = [View.at(pose) for pose in group.elements]
         self.register_buffer("training_features", training)
         self.register_buffer("scale", scale)
         self.training = model.training
@@ -188,8 +189,8 @@ class _Energy(Canonicalizer):
     def scores(self, images: Tensor) -> Tensor:
         """(n, c, h, w) -> (n, order): how near the features of each view are to the training features."""
         found = []
-        for pose in self.group.elements:
-            features = self.model(one_view(images, pose, self.border)).flatten(1) / self.scale
+        for view in self.views:
+            features = self.model(view.of(images, self.border)).flatten(1) / self.scale
             distances = torch.cdist(features, self.training_features)
             found.append(-distances.topk(self.neighbours, dim=1, largest=False).values.mean(1))
         return torch.stack(found, dim=1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from unpose.adapt.canonicalizers import as_images, moments
 from unpose.adapt.learned import Learned, Regress, learned
 from unpose.adapt.models import as_model, check_model
-from unpose.adapt.views import check_border, one_view, resampled
+from unpose.adapt.views import View, check_border, resampled
 from unpose.audit import evaluation
 from unpose.groups import (
     FiniteGroup,
@@ -246,7 +246,7 @@ def _answers_by_pose(
     with evaluation(wrapped):
         for start in range(0, len(images), 256):
             part = images[start : start + 256]
-            answers = [wrapped(one_view(part, pose, border)) for pose in group.elements]
+            answers = [wrapped(View.at(pose).of(part, border)) for pose in group.elements]
             if answers[0].ndim != 2:
                 return None  # not a classifier: the prior alone
             chances = [a if wrapped.gives == "probabilities" else a.float().softmax(1) for a in answers]

@@ -82,7 +82,7 @@ def moment_frames(images: Tensor, group: LieGroup, views: int) -> tuple[Tensor, 
         raise ValueError(f"frames from moments exist for {', '.join(MOMENT_GROUPS)}, also with +mirror, got {group}")
     name = group.name.removesuffix("+mirror")
     moments = moments_of(images, centred=name != "so2")
-    centring = translation(-moments.centroid) if name != "so2" else _identity(images).expand(len(images), 3, 3)
+    centring = translation(-moments.centroid) if name != "so2" else _identity(images).expand(images.shape[0], 3, 3)
     if name == "similarity":
         standard = min(images.shape[-2:]) / 4
         centring = scaling(standard / moments.size) @ centring
@@ -105,7 +105,7 @@ def moment_frames(images: Tensor, group: LieGroup, views: int) -> tuple[Tensor, 
 def _best_direction(moments: Moments, samples: int = 180) -> Tensor:
     """The direction of largest weight (n,), to a fraction of a degree."""
     grid = torch.arange(samples, dtype=moments.axis.dtype, device=moments.axis.device) * (2 * math.pi / samples)
-    score = angular_weights(moments, grid.expand(len(moments.axis), -1))
+    score = angular_weights(moments, grid.expand(moments.axis.shape[0], -1))
     best = score.argmax(1, keepdim=True)
     left, middle, right = (score.gather(1, (best + step) % samples)[:, 0] for step in (-1, 0, 1))
     bend = (left - 2 * middle + right).clamp(max=-torch.finfo(score.dtype).tiny)

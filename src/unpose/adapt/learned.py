@@ -126,7 +126,7 @@ class Learned(Canonicalizer):
     def _elements(self, angles: Tensor) -> Tensor:
         """The poses upright_from_input of inputs rotated by angles (n, order), after a mirror where signs are -1."""
         if not self.continuous:
-            return self.group.elements[self.group.inverse].to(angles).expand(len(angles), -1, 3, 3)
+            return self.group.elements[self.group.inverse].to(angles).expand(angles.shape[0], -1, 3, 3)
         mirrored = self._constant(self.signs, angles) < 0
         turned = rotation(angles)
         flip = reflection(angles.dtype, angles.device)

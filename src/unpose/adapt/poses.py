@@ -111,8 +111,8 @@ def restore(
     is_array = isinstance(answer, np.ndarray)
     tensor = torch.from_numpy(np.ascontiguousarray(answer)) if isinstance(answer, np.ndarray) else answer
     elements = pose.element if isinstance(pose, Pose) else pose
-    if len(tensor) != len(elements):
-        raise ValueError(f"answers and poses must be equal in number, got {len(tensor)} and {len(elements)}")
+    if tensor.shape[0] != elements.shape[0]:
+        raise ValueError(f"answers and poses must be equal in number, got {tensor.shape[0]} and {elements.shape[0]}")
     input_from_upright = inverse(elements.to(tensor.device, torch.float64))
     channels_last = is_array and kind in ("mask", "image") and tensor.ndim == 4
     if channels_last:

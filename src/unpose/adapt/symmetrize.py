@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from unpose.adapt.frames import moment_frames
 from unpose.adapt.models import Call, ImageModel, as_model
 from unpose.adapt.poses import restore
-from unpose.adapt.views import check_border, one_view, resampled
+from unpose.adapt.views import View, check_border, resampled
 from unpose.compiled import is_traced_or_transformed
 from unpose.groups import FiniteGroup, Group, LieGroup, inverse, parse
 
@@ -65,6 +65,8 @@ class Symmetrized(nn.Module):
         super().__init__()
         self.model, self.group, self.over, self.elements = model, group, over, elements
         self.views, self.draws, self.restores, self.border, self.seed = views, draws, restores, border, seed
+        poses = group.elements[list(elements)] if isinstance(group, FiniteGroup) else torch.empty(0, 3, 3)
+        self._there, self._back = [View.at(pose) for pose in poses], [View.at(pose) for pose in inverse(poses)]
         self.training = model.training
 
     def extra_repr(self) -> str:
@@ -86,33 +88,38 @@ class Symmetrized(nn.Module):
 
     def _average(self, images: Tensor, call: Call) -> Tensor:
         if isinstance(self.group, FiniteGroup):
-            poses = self.group.elements[list(self.elements)]  # (k, 3, 3)
-            answers = [self._answer(images, pose, call) for pose in poses]
-            return self._combine(torch.stack(answers), None)
+            return self._combine(torch.stack([self._answer_to(images, i, call) for i in range(len(self._there))]), None)
         frames, weights = moment_frames(images, self.group, self.views)  # (n, k, 3, 3), (n, k)
         if self.draws is not None:
             frames, weights = self._draw(frames, weights)
         answers = [self._answer(images, frames[:, k], call) for k in range(frames.shape[1])]
         return self._combine(torch.stack(answers), weights.T)
 
-    def _answer(self, images: Tensor, pose: Tensor, call: Call) -> Tensor:
-        """The model's answer to one view of every image, carried back if it is dense."""
-        view = one_view(images, pose, self.border) if pose.ndim == 2 else resampled(images, pose, self.border)
-        answer = call(view)
+    def _answer_to(self, images: Tensor, index: int, call: Call) -> Tensor:
+        """The model's answer to the images moved by one element, carried back if it is dense."""
+        there, back = self._there[index], self._back[index]
+        answer = call(there.of(images, self.border))
         if self.restores is None:
             return answer
-        if answer.ndim != 4:
-            raise ValueError(f"dense answers must be (n, c, h, w), got shape {tuple(answer.shape)}; leave out restores")
-        if pose.ndim == 2 and self.restores != "vectors":
-            return one_view(answer, inverse(pose))
-        return restore(answer, pose.expand(len(answer), 3, 3), self.restores, frame=_frame(view))
+        _check_dense(answer)
+        if self.restores == "vectors":
+            answer = torch.einsum("ij,njhw->nihw", back.pose(answer)[:2, :2], answer)
+        return back.of(answer)
+
+    def _answer(self, images: Tensor, poses: Tensor, call: Call) -> Tensor:
+        """The model's answer to one view of every image, at poses (n, 3, 3)."""
+        answer = call(resampled(images, poses, self.border))
+        if self.restores is None:
+            return answer
+        _check_dense(answer)
+        return restore(answer, poses, self.restores, frame=(images.shape[-2], images.shape[-1]))
 
     def _combine(self, answers: Tensor, weights: Tensor | None) -> Tensor:
         """(k, n, ...) and weights (k, n) -> (n, ...)"""
         if callable(self.over):
             return self.over(answers)
         if weights is None:
-            weights = answers.new_full(answers.shape[:2], 1 / len(answers))
+            weights = answers.new_full(answers.shape[:2], 1 / answers.shape[0])
         weights = weights.to(answers.dtype).reshape(*weights.shape, *(1,) * (answers.ndim - 2))
         if self.over == "features":
             answers = answers / answers.flatten(2).norm(dim=2).clamp(min=1e-12).reshape(weights.shape)
@@ -260,5 +267,6 @@ def _check_not_probabilities(answers: Tensor) -> None:
         )
 
 
-def _frame(view: Tensor) -> tuple[int, int]:
-    return view.shape[-2], view.shape[-1]
+def _check_dense(answer: Tensor) -> None:
+    if answer.ndim != 4:
+        raise ValueError(f"dense answers must be (n, c, h, w), got shape {tuple(answer.shape)}; leave out restores")

@@ -6,6 +6,7 @@ Images are ``(n, c, h, w)`` tensors. A pose maps coordinates of the image to coo
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,13 +25,28 @@ def check_border(border: str) -> str:
     return border
 
 
-def one_view(images: Tensor, pose: Tensor, border: str = "zero") -> Tensor:
-    """All images resampled by one pose (3, 3); quarter turns and mirrors permute pixels, and may swap the sides."""
-    exact = as_quarter_turns(pose)
-    if exact is None:
-        return resampled(images, pose.to(images), border)
-    turns, mirrored = exact
-    return quarter_turn(mirror(images) if mirrored else images, turns)
+@dataclass(frozen=True)
+class View:
+    """One pose as plain numbers, which can be applied to images while torch traces."""
+
+    matrix: tuple[tuple[float, ...], ...]
+    quarter_turns: tuple[int, bool] | None
+
+    @classmethod
+    def at(cls, pose: Tensor) -> "View":
+        """The view at a pose (3, 3)."""
+        return cls(tuple(tuple(row) for row in pose.tolist()), as_quarter_turns(pose))
+
+    def of(self, images: Tensor, border: str = "zero") -> Tensor:
+        """All images resampled by the pose; quarter turns and mirrors permute pixels, and may swap the sides."""
+        if self.quarter_turns is None:
+            return resampled(images, self.pose(images), border)
+        turns, mirrored = self.quarter_turns
+        return quarter_turn(mirror(images) if mirrored else images, turns)
+
+    def pose(self, like: Tensor) -> Tensor:
+        """The pose (3, 3) with the type and device of a tensor."""
+        return torch.tensor(self.matrix, dtype=like.dtype, device=like.device)
 
 
 def resampled(images: Tensor, poses: Tensor, border: str = "zero") -> Tensor:
