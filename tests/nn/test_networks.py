@@ -123,6 +123,7 @@ def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):
 def test_global_attention_as_a_network(generator):
     network = gsa_net("c4", 1, 3, (7, 9), config=GSANetConfig(6, ((6,), (6,)), window=None, heads=1))
     assert network(torch.rand(2, 1, 7, 9, generator=generator)).shape == (2, 3)
+    assert GSANetConfig(6, ((6,),), window=0) == GSANetConfig(6, ((6,),), window=None)  # for TOML, which has no null
 
 
 def test_every_network_has_a_name():

@@ -29,7 +29,7 @@ class GSANetConfig:
     stages : tuple of tuples of int
         Channels of the attention blocks of each stage, at least 6; maps are halved between stages.
     window : int or None, default 5
-        Odd side of the attention window, None for global attention.
+        Odd side of the attention window; None, or 0 in TOML, which has no null, for global attention.
     heads : int, default 9
         Number of heads; each has half of a block's channels.
     attention_dropout : float, default 0.1
@@ -67,6 +67,7 @@ class GSANetConfig:
     def __post_init__(self) -> None:
         # JSON gives lists; tuples make the configuration comparable and hashable.
         object.__setattr__(self, "stages", tuple(tuple(stage) for stage in self.stages))
+        object.__setattr__(self, "window", self.window or None)
         if self.lifted < 4 or any(channels < 6 for stage in self.stages for channels in stage):
             raise ValueError(
                 f"a lifting layer needs at least 4 channels and a block 6, because half of them encode x, y and the "
