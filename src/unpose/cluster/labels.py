@@ -1,0 +1,91 @@
+"""A few known classes go far: spread them over the attention matrix, and say which images to label next."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+_MEMORY = 0.95
+"""Share of an image's score that comes from its neighbours in every step of the spreading."""
+_STEPS = 60
+"""``0.95^60`` of the score is left when the spreading ends."""
+_REACH = 64
+"""Images that one labelled image can teach, in the choice of what to label next."""
+
+
+def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -> NDArray:
+    """Probability of every class for each image, (n, C), from the classes (n,) of some images, -1 for unknown.
+
+    Scores diffuse over the attention matrix (Zhou et al., 2004, Learning with local and global consistency):
+    ``F <- a S F + (1 - a) Y`` with ``S = D^-1/2 W D^-1/2``. Every class starts with the same total, whatever the number
+    of its labelled images. Known images keep their class; images that no label reaches have equal probabilities.
+    """
+    known = np.flatnonzero(classes >= 0)
+    start = np.zeros((len(classes), n_classes))
+    start[known, classes[known]] = 1.0
+    start /= np.maximum(start.sum(0), 1.0)
+    walk = _symmetric_walk(weights)
+    scores = start
+    for _ in range(_STEPS):
+        scores = _MEMORY * (walk @ scores) + (1 - _MEMORY) * start
+    total = scores.sum(1, keepdims=True)
+    probabilities = np.where(total > 1e-300, scores / np.maximum(total, 1e-300), 1 / n_classes)
+    probabilities[known] = 0.0
+    probabilities[known, classes[known]] = 1.0
+    return probabilities
+
+
+def most_instructive(weights: sparse.csr_array, known: NDArray, uncertainty: NDArray, count: int) -> NDArray:
+    """The ``count`` images whose label would teach most about the others, best first.
+
+    An image teaches the images that a random walk from it reaches. The choice is greedy: each image that is chosen adds
+    most to the reach of all known and chosen images, counted by the ``uncertainty`` (n,) of what is reached.
+    """
+    reach = _reach(weights)
+    columns = sparse.csc_array(reach)
+    covered = np.zeros(reach.shape[0])
+    for image in known:
+        rows = columns.indices[columns.indptr[image] : columns.indptr[image + 1]]
+        covered[rows] = np.maximum(covered[rows], columns.data[columns.indptr[image] : columns.indptr[image + 1]])
+    owner = np.repeat(np.arange(reach.shape[0]), np.diff(columns.indptr))
+    chosen: list[int] = []
+    taken = np.zeros(reach.shape[0], bool)
+    taken[known] = True
+    while len(chosen) < min(count, int((~taken).sum()) + len(chosen)):
+        added = np.maximum(columns.data - covered[columns.indices], 0.0) * uncertainty[columns.indices]
+        gain = np.bincount(owner, added, minlength=reach.shape[0])
+        gain[taken] = -1.0
+        best = int(gain.argmax())
+        chosen.append(best)
+        taken[best] = True
+        rows = slice(columns.indptr[best], columns.indptr[best + 1])
+        covered[columns.indices[rows]] = np.maximum(covered[columns.indices[rows]], columns.data[rows])
+    return np.array(chosen, dtype=np.int64)
+
+
+def _symmetric_walk(weights: sparse.csr_array) -> sparse.csr_array:
+    root = 1 / np.sqrt(np.maximum(np.asarray(weights.sum(1)).ravel(), 1e-300))
+    return sparse.csr_array(sparse.diags_array(root) @ weights @ sparse.diags_array(root))
+
+
+def _reach(weights: sparse.csr_array) -> sparse.csr_array:
+    """How far a walk of a few steps from each image (column) reaches the others (row): (n, n), the largest entries."""
+    n = weights.shape[0]
+    walk = _symmetric_walk(weights)
+    reach = sparse.csr_array(sparse.eye_array(n))
+    total = reach
+    for _ in range(4):
+        reach = largest_entries(_MEMORY * (walk @ reach), _REACH)
+        total = total + reach
+    return sparse.csr_array(total)
+
+
+def largest_entries(matrix: sparse.csr_array, count: int) -> sparse.csr_array:
+    """Keep the ``count`` largest entries of every row of a matrix (n, m)."""
+    matrix = sparse.csr_array(matrix)
+    order = np.lexsort((-matrix.data, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))))
+    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], np.diff(matrix.indptr))
+    kept = np.sort(order[rank < count])
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[kept]
+    result = sparse.csr_array((matrix.data[kept], (row, matrix.indices[kept])), shape=matrix.shape)
+    result.sort_indices()
+    return result

@@ -1,0 +1,222 @@
+"""Features over the orbit: invariance, what networks may return and want, and bad files."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from unpose.cluster.features import (
+    EXTRA_NETWORK,
+    cosine_neighbours,
+    feature_network,
+    fit_space,
+    has_extra_network,
+    orbit_features,
+    orbit_poses,
+    pose_change,
+)
+
+
+def blobs(n=5, side=21, channels=1, seed=0):
+    """Smooth random images (n, channels, side, side) that vanish at the border."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(n, channels, 5, 5, generator=generator)
+    fine = nn.functional.interpolate(coarse, (side, side), mode="bicubic")
+    window = torch.hann_window(side, periodic=False)
+    return (fine * window[:, None] * window).clamp(0, 1)
+
+
+class Small(nn.Module):
+    """A network with three channels and any size."""
+
+    def __init__(self, channels=3, answer=lambda maps: maps.mean((2, 3))):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(channels, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 13, 3), nn.Dropout())
+        self.answer = answer
+
+    def forward(self, images):
+        return self.answer(self.layers(images))
+
+
+class Fixed(nn.Module):
+    """A network with one channel that takes 28 pixels only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(1, 3, 5), nn.Flatten(), nn.Linear(3 * 24 * 24, 7))
+
+    def forward(self, images):
+        return self.layers(images)
+
+
+@pytest.mark.parametrize(("group", "count"), [("se2", 8), ("se2+mirror", 16), ("translation", 1), ("similarity", 8)])
+def test_the_views_are_the_turns_and_mirrors_of_the_group(group, count):
+    poses = orbit_poses(group)
+    assert poses.shape == (count, 3, 3)
+    assert (torch.linalg.det(poses) < 0).sum() == (count // 2 if "mirror" in group else 0)
+    np.testing.assert_allclose(poses @ poses.mT, torch.eye(3).expand(count, 3, 3), atol=1e-6)
+
+
+def test_bounded_rotations_have_views_within_the_bound():
+    poses = orbit_poses("se2", math.radians(60))
+    angles = torch.atan2(poses[:, 0, 1], poses[:, 0, 0])
+    assert angles.abs().max() <= math.radians(60) + 1e-6
+    assert len(angles) == 5
+    assert len(orbit_poses("se2", math.radians(10))) == 1
+
+
+@pytest.mark.equivariance
+def test_a_quarter_turn_and_a_mirror_change_nothing_and_a_shift_does():
+    images = blobs()
+    network, poses = feature_network(Small(), images), orbit_poses("se2+mirror")
+    own = orbit_features(images, network, poses)
+    for moved in (images.rot90(1, (2, 3)), images.flip(3)):
+        np.testing.assert_allclose(orbit_features(moved, network, poses), own, atol=1e-5)
+    control = orbit_features(torch.roll(images, 3, 3) * torch.linspace(0, 1, 21), network, poses)
+    assert np.abs(control - own).max() > 1e-3
+
+
+def test_pose_change_is_zero_for_what_ignores_pose_and_large_for_what_does_not():
+    images = blobs(12)
+    poses = orbit_poses("se2")[:1]  # no averaging
+
+    def invariant(batch):
+        return np.stack([batch.mean((1, 2)), (batch**2).mean((1, 2)), (batch**3).mean((1, 2))], axis=1)
+
+    def upright(batch):
+        return batch.reshape(len(batch), -1)
+
+    changes = []
+    for function in (invariant, upright):
+        network = feature_network(function, images)
+        space = fit_space(orbit_features(images, network, poses))
+        changes.append(pose_change(images, network, poses, space, math.pi / 8))
+    assert changes[0] < 0.1 < 0.2 < changes[1]
+
+
+def test_functions_are_called_with_arrays_of_the_own_size():
+    shapes = []
+
+    def mean_colour(batch):
+        shapes.append(batch.shape[1:])
+        return batch.mean((1, 2))
+
+    images = blobs(channels=3, side=17)
+    found = orbit_features(images, feature_network(mean_colour, images), orbit_poses("se2"))
+    assert found.shape == (5, 3)
+    assert set(shapes) == {(17, 17, 3)}
+
+
+@pytest.mark.parametrize(
+    ("network", "width"),
+    [(Small(1), 13), (Small(3), 13), (Fixed(), 7), (Small(answer=lambda maps: maps), 13),
+     (Small(answer=lambda maps: maps.flatten(2).mT), 13)],
+    ids=["one channel", "three channels", "28 pixels only", "maps", "tokens"],
+)  # fmt: skip
+def test_networks_get_the_channels_and_size_they_want_and_maps_are_pooled(network, width):
+    images = blobs()
+    network.train()
+    found = orbit_features(images, feature_network(network, images), orbit_poses("translation"))
+    assert found.shape == (5, width)
+    assert network.training, "the mode of the network is the caller's"
+    again = orbit_features(images, feature_network(network, images), orbit_poses("translation"))
+    assert np.array_equal(found, again), "dropout is switched off"
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [(lambda maps: maps.mean((2, 3)) * math.nan, "NaN"), (lambda maps: maps.mean((1, 2, 3)), "one vector per image"),
+     (lambda maps: maps.mean((2, 3))[:1], "one output per input"),
+     (lambda maps: {"a": maps, "b": maps}, "say which entry")],
+    ids=["NaN", "numbers", "rows", "dictionary"],
+)  # fmt: skip
+def test_other_answers_are_refused_with_a_reason(answer, message):
+    with pytest.raises(ValueError, match=message):
+        feature_network(Small(answer=answer), blobs())
+
+
+def test_a_network_that_takes_no_offered_size_says_what_it_wanted():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(11, 3))
+    with pytest.raises(ValueError, match=r"Sequential gives no features for images of any size.*mat1 and mat2"):
+        feature_network(network, blobs())
+
+
+@pytest.mark.parametrize("features", ["resnet", "weights.pth", 3])
+def test_unknown_features_are_refused(features):
+    with pytest.raises(ValueError, match="features must be"):
+        feature_network(features, blobs())
+
+
+@pytest.mark.parametrize("name", ["damaged.onnx", "damaged.pt2"])
+def test_damaged_files_are_refused(tmp_path, name):
+    if name.endswith("onnx"):
+        pytest.importorskip("onnxruntime")
+    path = tmp_path / name
+    path.write_bytes(b"\x80\x04cos\nsystem\n" + bytes(range(200)))
+    with pytest.raises(ValueError, match=r"damaged\.(onnx|pt2)"):
+        feature_network(str(path), blobs())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own, inside the export to ONNX
+def test_exported_files_give_the_features_of_the_network(tmp_path):
+    network, images = Small().eval(), blobs()
+    example = (torch.rand(2, 3, 64, 64),)
+    shapes = ({0: torch.export.Dim("n")},)
+    torch.export.save(torch.export.export(network, example, dynamic_shapes=shapes), tmp_path / "small.pt2")
+    found = feature_network(str(tmp_path / "small.pt2"), images)
+    assert found.side == 64
+    own = orbit_features(images, found, orbit_poses("se2"))
+    assert own.shape == (5, 13)
+    pytest.importorskip("onnxruntime")
+    torch.onnx.export(network, example, tmp_path / "small.onnx", dynamic_shapes=shapes, verbose=False)
+    onnx = feature_network(tmp_path / "small.onnx", images)
+    assert onnx.side == 64
+    np.testing.assert_allclose(orbit_features(images, onnx, orbit_poses("se2")), own, atol=1e-4)
+
+
+def test_pickled_objects_in_an_exported_file_are_refused(tmp_path):
+    import zipfile
+
+    path = tmp_path / "network.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/weights/model_weights_config.json", '{"config": {"w": {"use_pickle": true}}}')
+    with pytest.raises(ValueError, match="pickled objects"):
+        feature_network(str(path), blobs())
+
+
+def test_the_space_ignores_offsets_and_the_scale_of_blocks():
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((50, 9)) * np.linspace(1, 5, 9)
+    changed = features * np.repeat([1.0, 100.0], [4, 5]) + 7.0
+    one, other = fit_space(features, (4, 5))(features), fit_space(changed, (4, 5))(changed)
+    np.testing.assert_allclose(one @ one.T, other @ other.T, atol=1e-8)
+    np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1.0)
+
+
+def test_neighbours_by_cosine_are_those_of_a_full_sort():
+    points = np.random.default_rng(0).standard_normal((37, 5))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    indices, distances = cosine_neighbours(points, None, 6)
+    full = np.linalg.norm(points[:, None] - points, axis=-1)
+    np.fill_diagonal(full, np.inf)
+    assert np.array_equal(indices, np.argsort(full, axis=1)[:, :6])
+    np.testing.assert_allclose(distances, np.sort(full, axis=1)[:, :6], atol=1e-6)
+
+
+@pytest.mark.skipif(has_extra_network(), reason="the extra is installed")
+def test_without_the_extra_the_error_names_it():
+    with pytest.raises(ValueError, match=r"unpose\[features\]"):
+        feature_network(EXTRA_NETWORK, blobs())
+
+
+@pytest.mark.skipif(not has_extra_network(), reason="needs the extra features")
+def test_the_network_of_the_extra_gives_three_layers():
+    images = blobs(2)
+    network = feature_network(EXTRA_NETWORK, images)
+    assert network.call(torch.rand(2, 1, 32, 32)).shape == (2, sum(network.blocks))
+    assert network.blocks == (112, 112, 192, 192, 1280, 1280)

@@ -1,0 +1,106 @@
+"""Joined and diffused graphs: against a dense reference, and who counts when one of the two graphs says nothing."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from unpose.cluster.features import cosine_neighbours
+from unpose.cluster.graph import attention_matrix
+from unpose.cluster.joint_graph import clarity, diffused_neighbours, join_graphs, neighbour_whitening, whitened
+
+
+def sphere(points):
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+def kinds(n_kinds=5, each=23, spread=0.2, seed=0):
+    """Points on a sphere around a centre per kind, and the kinds."""
+    rng = np.random.default_rng(seed)
+    kind = np.repeat(np.arange(n_kinds), each)
+    centres = sphere(rng.standard_normal((n_kinds, 16)))
+    return sphere(centres[kind] + spread * rng.standard_normal((len(kind), 16))), kind
+
+
+def same_kind(indices, kind):
+    return float((kind[indices] == kind[:, None]).mean())
+
+
+def test_diffusion_agrees_with_the_inverse_of_the_whole_matrix():
+    points, _ = kinds()
+    weights = attention_matrix(*cosine_neighbours(points, None, 12), 12)
+    degree = np.asarray(weights.sum(1)).ravel()
+    walk = weights.toarray() / np.sqrt(np.outer(degree, degree))
+    visits = sphere(np.linalg.inv(np.eye(len(walk)) - 0.9 * walk))
+    cosines = visits @ visits.T
+    np.fill_diagonal(cosines, -1.0)
+    indices, distances = diffused_neighbours(weights, 7)
+    exact = np.sqrt(2 - 2 * np.take_along_axis(cosines, indices, 1))
+    np.testing.assert_allclose(distances, exact, atol=0.03)
+    best = np.sqrt(2 - 2 * -np.sort(-cosines, axis=1)[:, :7])
+    assert np.abs(exact - best).max() < 0.03, "the neighbours are the nearest, up to what short walks leave out"
+    assert (np.diff(distances) >= 0).all()
+    assert (indices != np.arange(len(points))[:, None]).all()
+
+
+def test_diffusion_follows_chains():
+    """Two chains of points that come close in the middle: direct neighbours cross over, walks stay on their chain."""
+    t = np.linspace(-1, 1, 31)
+    chains = np.concatenate([np.stack([t, 0.1 + t**2], 1), np.stack([t, -0.1 - t**2], 1)])
+    kind = np.repeat([0, 1], 31)
+    apart = np.linalg.norm(chains[:, None] - chains, axis=-1)
+    np.fill_diagonal(apart, np.inf)
+    direct = np.argsort(apart, axis=1)[:, :6]
+    weights = attention_matrix(direct, np.take_along_axis(apart, direct, 1), 6)
+    assert same_kind(diffused_neighbours(weights, 6)[0], kind) > same_kind(direct, kind)
+
+
+def test_images_without_common_walks_still_have_neighbours():
+    pairs = sparse.csr_array(np.kron(np.eye(3), [[0.0, 1.0], [1.0, 0.0]]) + 1e-12 * (1 - np.eye(6)))
+    indices, distances = diffused_neighbours(pairs, 4)
+    assert indices[:, 0].tolist() == [1, 0, 3, 2, 5, 4]
+    assert distances[:, 0].max() < 0.5 < 1.4 < distances[:, 1:].min()
+
+
+@pytest.mark.parametrize("informed", ["pixels", "features"])
+def test_the_graph_that_falls_into_communities_counts(informed):
+    points, kind = kinds()
+    noise = sphere(np.random.default_rng(1).standard_normal(points.shape))
+    first, second = (points, noise) if informed == "pixels" else (noise, points)
+    found = join_graphs(cosine_neighbours(first, None, 12), second, np.random.RandomState(0))
+    assert found.pixel_share > 0.9 if informed == "pixels" else found.pixel_share < 0.1
+    assert same_kind(found.indices, kind) > 0.97
+
+
+def test_graphs_that_know_different_things_are_better_together():
+    left, kind = kinds(6, seed=2, spread=0.3)
+    right, _ = kinds(6, seed=3, spread=0.3)
+    left[kind % 2 == 0] = kinds(1, int((kind % 2 == 0).sum()), seed=4)[0]  # knows the odd kinds only
+    right[kind % 2 == 1] = kinds(1, int((kind % 2 == 1).sum()), seed=5)[0]  # knows the even kinds only
+    alone = cosine_neighbours(left, None, 12)
+    found = join_graphs(alone, right, np.random.RandomState(0))
+    assert same_kind(found.indices, kind) > same_kind(alone[0], kind) + 0.1
+
+
+def test_whitening_removes_directions_in_which_neighbours_differ():
+    points, kind = kinds(spread=0.15)
+    shaky = points.copy()
+    shaky[:, 0] += np.random.default_rng(1).standard_normal(len(points))  # a direction that says nothing
+    shaky = sphere(shaky)
+    before = cosine_neighbours(shaky, None, 12)[0]
+    after = cosine_neighbours(whitened(shaky, neighbour_whitening(shaky, before)), None, 12)[0]
+    assert same_kind(after, kind) > same_kind(before, kind) + 0.05
+
+
+def test_clarity_ranks_graphs_by_how_well_kinds_are_separated():
+    rng = np.random.RandomState(0)
+    found = [clarity(cosine_neighbours(kinds(spread=spread)[0], None, 12), rng) for spread in (0.2, 0.5, 3.0)]
+    assert found[0] > found[1] > found[2]
+
+
+def test_pixels_alone_are_only_diffused():
+    points, _ = kinds()
+    graph = cosine_neighbours(points, None, 12)
+    found = join_graphs(graph, None, np.random.RandomState(0))
+    assert found.pixel_share == 1.0
+    assert found.whitening is None
+    assert np.array_equal(found.indices, diffused_neighbours(attention_matrix(*graph, 12), 12)[0])

@@ -1,0 +1,73 @@
+"""A few known classes: how they spread over the graph, and which images are worth a label."""
+
+import numpy as np
+from scipy import sparse
+
+from unpose.cluster.labels import largest_entries, most_instructive, spread_labels
+
+
+def rings(n_rings=3, length=17):
+    """Rings of images, each linked to its two neighbours on either side, without any link between rings."""
+    n = n_rings * length
+    weights = np.zeros((n, n))
+    for ring in range(n_rings):
+        for i in range(length):
+            for step in (1, 2):
+                a, b = ring * length + i, ring * length + (i + step) % length
+                weights[a, b] = weights[b, a] = 1.0 / step
+    return sparse.csr_array(weights), np.repeat(np.arange(n_rings), length)
+
+
+def test_one_label_of_each_kind_reaches_its_whole_ring():
+    weights, ring = rings()
+    known = np.full(len(ring), -1)
+    known[[3, 20, 50]] = ring[[3, 20, 50]]
+    probabilities = spread_labels(weights, known, 3)
+    np.testing.assert_allclose(probabilities.sum(1), 1.0)
+    assert np.array_equal(probabilities.argmax(1), ring)
+    assert (probabilities[[3, 20, 50], ring[[3, 20, 50]]] == 1.0).all()
+
+
+def test_images_that_no_label_reaches_have_equal_probabilities():
+    weights, ring = rings()
+    known = np.full(len(ring), -1)
+    known[[0, 20]] = 0, 1
+    probabilities = spread_labels(weights, known, 2)
+    np.testing.assert_allclose(probabilities[ring == 2], 0.5)
+
+
+def test_a_class_with_many_labels_does_not_drown_one_with_few():
+    weights, _ = rings(1, 40)
+    known = np.full(40, -1)
+    known[[0, 1, 2, 38, 39]], known[20] = 0, 1
+    assert spread_labels(weights, known, 2).argmax(1)[[17, 18, 19, 21, 22, 23]].tolist() == [1] * 6
+
+
+def test_suggestions_cover_every_ring_before_any_twice_and_skip_known_images():
+    weights, ring = rings()
+    uncertainty = np.ones(len(ring))
+    chosen = most_instructive(weights, np.zeros(0, np.int64), uncertainty, 3)
+    assert sorted(ring[chosen]) == [0, 1, 2]
+    after = most_instructive(weights, np.array([5]), uncertainty, 2)
+    assert sorted(ring[after]) == [1, 2]
+
+
+def test_suggestions_are_distinct_and_end_with_the_images():
+    weights, ring = rings()
+    chosen = most_instructive(weights, np.array([0, 1]), np.ones(len(ring)), 1000)
+    assert sorted(chosen) == list(range(2, len(ring)))
+
+
+def test_certain_images_need_no_label():
+    weights, ring = rings()
+    chosen = most_instructive(weights, np.zeros(0, np.int64), (ring == 1).astype(float), 2)
+    assert (ring[chosen] == 1).all()
+
+
+def test_the_largest_entries_of_a_row_are_kept():
+    matrix = np.random.default_rng(0).random((7, 11)) * (np.random.default_rng(1).random((7, 11)) < 0.6)
+    kept = largest_entries(sparse.csr_array(matrix), 3).toarray()
+    for row, small in zip(matrix, kept, strict=True):
+        best = np.sort(row)[::-1][:3]
+        assert np.array_equal(np.sort(small)[::-1][:3], best)
+        assert np.count_nonzero(small) == np.count_nonzero(best)
