@@ -22,12 +22,20 @@ from unpose.cluster import saving
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, vote_shares
 from unpose.cluster.averaging import average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies, near_copies
-from unpose.cluster.graph import N_NEIGHBOURS, SEARCH_SIDE, bandwidths
-from unpose.cluster.light import LIGHT_CONTRAST, check_content, has_content, normalise_light
+from unpose.cluster.graph import N_ATTENDED, N_NEIGHBOURS, SEARCH_SIDE, bandwidths, mutual_share
+from unpose.cluster.light import (
+    LIGHT_CONTRAST,
+    MIN_LOCAL_GAIN,
+    check_content,
+    evenly_spaced_rows,
+    has_content,
+    light_notes,
+    normalise_light,
+)
 from unpose.cluster.pictures import pictures_html
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
-from unpose.cluster.stability import reliability_notes, subset_stability
+from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
 from unpose.groups import parse_continuous
 from unpose.images import as_batch, downscale, from_batch, onto_one_canvas, smooth
 
@@ -59,9 +67,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         Largest shift in pixels; a quarter of the larger side by default.
     max_scale : float, default 1.5
         Largest factor of scale.
-    light : {"ignore", "local", "keep"}, default "ignore"
+    light : {"ignore", "local", "keep", "auto"}, default "ignore"
         "ignore" removes brightness, contrast and a linear background; "local" also contrast that varies inside the
-        image, such as shadows and reflections; "keep" lets all of them count as differences.
+        image, such as shadows and reflections; "keep" lets all of them count as differences. "auto" chooses between
+        "ignore" and "local" by a sample of the images (see Notes).
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -106,6 +115,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The attention matrix that the clusters are read from.
     neighbours_ : unpose.align.Neighbours
         The nearest neighbours from which the attention matrix is computed.
+    light_ : str
+        The value of ``light`` that was used.
     references_ : (m, c, h, w) array
         The fitted images that are neither constant nor copies, at the size of the search and without effects of light:
         what new images are compared with.
@@ -125,6 +136,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     4. Read out clusters by modularity at resolution 2, and their number if it is not given
        (:mod:`unpose.cluster.readout`), and once more for random subsets (:mod:`unpose.cluster.stability`).
     5. Alternate between alignment and averaging at full size (:mod:`unpose.cluster.averaging`).
+
+    With ``light="auto"``, the eight nearest neighbours of up to 250 images are searched with and without local
+    contrast. "local" is used if it raises the share of neighbours that are mutual by more than 0.08: an image whose
+    neighbours share its light is chosen by few of them in return. The same is measured if ``light="ignore"`` gave
+    unstable clusters, and ``notes_`` then recommends "local".
 
     No step uses true classes, and nothing is tuned per data set. The search for neighbours dominates the cost:
     quadratic with a small factor, nearly linear beyond some thousand images, where a cheaper search selects candidates.
@@ -203,6 +219,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         InvariantClustering
             The estimator itself.
         """
+        self.light_, self._local_gain = "ignore" if self.light == "auto" else self.light, 0.0
         batch, shown = self._read(X, fitting=True)
         rng = check_random_state(self.random_state)
         n = len(batch)
@@ -218,6 +235,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         else:
             height, width = batch.shape[-2:]
             check_memory(len(rows), self.n_clusters or 1, (height, width), batch.shape[1], search)  # of the averages
+            if self.light == "auto":
+                self._local_gain = self._gain_of_local_contrast(batch[rows], search)
+                if self._local_gain > MIN_LOCAL_GAIN:
+                    self.light_, batch = "local", normalise_light(batch, "local")
             neighbours, history, first, typical = self._neighbours(batch[rows], search, checkpoints)
             counted = first == np.arange(len(rows))
             if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
@@ -251,15 +272,18 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.weights_ = _weights_of_all(weights, rows, n)
         self.neighbours_ = _neighbours_of_all(neighbours, rows, n)
         self.history_, self.n_iter_ = history, max(1, len(history))
+        if self.light == "ignore" and self.stability_ < UNSTABLE and search is not None:
+            self._local_gain = self._gain_of_local_contrast(batch[rows], replace(search, progress=None))
         self.references_, self._typical_distances = self._as_references(batch[rows]), typical
         return self
 
     @property
     def notes_(self) -> list[str]:
-        """Sentences about how reliable the clusters are: too few images, unstable clusters, copies."""
+        """Sentences about how reliable the clusters are: too few images, unstable clusters, light, copies."""
         check_is_fitted(self)
         n_copies = int((self.copies_ != np.arange(len(self.copies_)))[self.labels_ >= 0].sum())
-        return reliability_notes(self.stability_, int((self.labels_ >= 0).sum()) - n_copies, n_copies)
+        notes = reliability_notes(self.stability_, int((self.labels_ >= 0).sum()) - n_copies, n_copies)
+        return notes + light_notes(self.light, self._local_gain)
 
     def transform(self, X: ArrayLike) -> NDArray:
         """Orbit distance of each image to every average, (n, K); infinite for constant images."""
@@ -430,7 +454,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if not fitting and shape != self.image_shape_:
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
-        normalised = normalise_light(batch, self.light)
+        normalised = normalise_light(batch, self.light_)
         return normalised, has_content(normalised)
 
     def _is_channels_first(self, X: Any) -> bool:
@@ -459,7 +483,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def _search(self, progress: Progress | None = None) -> Search:
         return Search(
             group=self.group, max_angle=self.max_angle, max_shift=self.max_shift, max_scale=self.max_scale,
-            contrast=LIGHT_CONTRAST[self.light], mask=self.mask, device=self.device, n_jobs=self.n_jobs,
+            contrast=LIGHT_CONTRAST[self.light_], mask=self.mask, device=self.device, n_jobs=self.n_jobs,
             memory=self.memory, progress=progress,
         )  # fmt: skip
 
@@ -491,6 +515,20 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             if not history[-1].averaged:
                 return found, history, first, typical
             small = average_neighbours(small, found)
+
+    def _gain_of_local_contrast(self, images: Tensor, search: Search) -> float:
+        """By how much local contrast raises the share of mutual neighbours among images (n, c, h, w), a sample."""
+        sample = images[evenly_spaced_rows(len(images))]
+        if len(sample) <= 2 * N_ATTENDED:
+            return 0.0
+        shares = []
+        for some in (sample, normalise_light(sample, "local")):
+            found = nearest(
+                self._small(some).movedim(1, -1), N_ATTENDED, quick=torch.device(self.device).type == "cpu",
+                search=self._graph_search(search, max(images.shape[-2:])),
+            )  # fmt: skip
+            shares.append(mutual_share(found.indices))
+        return shares[1] - shares[0]
 
     def _small(self, images: Tensor) -> Tensor:
         """Images (n, c, h, w) at the size at which neighbours are searched."""

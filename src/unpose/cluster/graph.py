@@ -34,6 +34,12 @@ def attention_matrix(indices: NDArray, distances: NDArray, n_attended: int = N_A
     return symmetric
 
 
+def mutual_share(indices: NDArray) -> float:
+    """Share of neighbours that are mutual: j among the neighbours (n, k) of i, and i among those of j."""
+    back = indices[indices] == np.arange(len(indices))[:, None, None]  # (n, k, k)
+    return float(back.any(-1).mean())
+
+
 def bandwidths(distances: NDArray) -> NDArray:
     """Bandwidth of each image, its distance to the seventh of its neighbours (n, k), nearest first: (n,)."""
     scale = distances[:, min(_BANDWIDTH_NEIGHBOUR, distances.shape[1]) - 1]

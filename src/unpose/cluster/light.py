@@ -1,5 +1,6 @@
 """Remove the effects of light before images are compared: a background, brightness and contrast, or local contrast."""
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
@@ -11,10 +12,28 @@ LIGHT_CONTRAST = {"ignore": "gain", "local": "gain", "keep": "none"}
 _ITERATIONS = 30
 _CHUNK_PIXELS = 2**21
 """Pixels that are processed at a time."""
-_LOCAL_SIGMA = 1 / 8
+_LOCAL_SIGMA = 1 / 16
 """Standard deviation of the window of local contrast, as a share of the shorter side."""
-_LOCAL_FLOOR = 0.5
-"""Smallest local standard deviation that is divided by, as a share of that of the whole image: flat parts stay flat."""
+_LOCAL_FLOOR = 1.0
+"""Added to the local standard deviation, as a share of that of the whole image: flat parts stay flat."""
+MIN_LOCAL_GAIN = 0.08
+"""Local contrast is used, or recommended, if it raises the share of mutual neighbours by more than this."""
+_SAMPLE = 250
+
+
+def evenly_spaced_rows(n: int) -> NDArray:
+    """The rows of up to 250 of n images by which the light is judged."""
+    return np.linspace(0, n - 1, min(n, _SAMPLE)).astype(np.int64)
+
+
+def light_notes(light: str, gain: float) -> list[str]:
+    """What a reader must know about the light, given what was asked for and the gain of local contrast."""
+    if gain <= MIN_LOCAL_GAIN:
+        return []
+    why = f"with local contrast {gain:.0%} more of the neighbours are mutual"
+    if light == "auto":
+        return [f"Light varies inside the images: {why}, so local contrast was used."]
+    return [f'Light seems to vary inside the images: {why}. Try light "local".']
 
 
 def normalise_light(images: Tensor, light: str) -> Tensor:
@@ -100,7 +119,9 @@ def without_background(images: Tensor) -> Tensor:
     ring[edge : height - edge, edge : width - edge] = False
     ring_plane = plane[ring.flatten()]  # (r, 3)
     values = images.double()[..., ring]  # (n, c, r)
+    # The second term is for constant borders, where weights would fall below the regularisation of the fit.
     slack = 1e-4 * (values.amax(-1, keepdim=True) - values.amin(-1, keepdim=True)) + 1e-12
+    slack = slack + 1e-6 * values.abs().amax(-1, keepdim=True)
     weights = torch.ones_like(values)
     for _ in range(_ITERATIONS):
         normal = torch.einsum("ncr,ri,rj->ncij", weights, ring_plane, ring_plane)

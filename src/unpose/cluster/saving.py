@@ -13,6 +13,7 @@ import safetensors.numpy
 from scipy import sparse
 
 from unpose.align import Neighbours
+from unpose.cluster.light import LIGHT_CONTRAST
 from unpose.cluster.rounds import Round
 from unpose.files import read_file, write_chunks
 from unpose.groups import LieGroup
@@ -43,6 +44,7 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
     about = {
         "format": FORMAT, "kind": "InvariantClustering", "parameters": parameters,
+        "light": model.light_, "local_gain": model._local_gain,
         "stability": None if math.isnan(model.stability_) else model.stability_,
         "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
@@ -101,6 +103,9 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     model.weights_ = sparse.csr_array(parts, shape=(n, n))
     model.weights_.check_format(full_check=True)
     model.neighbours_ = Neighbours(*(arrays[f"neighbours.{name}"] for name in ("indices", "distances", "poses")))
+    model.light_, model._local_gain = str(about["light"]), float(about["local_gain"])
+    if model.light_ not in LIGHT_CONTRAST:
+        raise ValueError(f"light is {model.light_!r}")
     model._typical_distances = arrays["typical_distances"]
     model.stability_ = math.nan if about["stability"] is None else float(about["stability"])
     model.n_clusters_, model.n_features_in_ = count, int(about["n_features_in"])

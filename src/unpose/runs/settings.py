@@ -37,9 +37,9 @@ class RunSettings:
         Largest shift, in pixels of the canvas.
     max_scale : float, default 1.5
         Largest change of size, as a factor.
-    light : {"ignore", "local", "keep"}, default "ignore"
+    light : {"ignore", "local", "keep", "auto"}, default "ignore"
         Whether brightness, contrast and a sloping background are removed before images are compared; "local" also
-        removes contrast that varies inside the image.
+        removes contrast that varies inside the image, "auto" chooses between "ignore" and "local".
     mask : {"none", "disc"}, default "none"
         Pixels that are compared: all, or those in the largest disc.
     size : int or "auto", default "auto"

@@ -87,10 +87,11 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
                      help="Largest shift in pixels of the canvas; a quarter of its longer side by default."),
         click.option("--max-scale", type=click.FloatRange(1), default=default.max_scale, show_default=True,
                      metavar="F", help="Largest change of size, as a factor; for groups that include scale."),
-        click.option("--light", type=click.Choice(["ignore", "local", "keep"]), default=default.light,
-                     show_default=True,
+        click.option("--light", type=click.Choice(["ignore", "local", "keep", *(["auto"] if clusters else [])]),
+                     default=default.light, show_default=True,
                      help="Whether to ignore differences in brightness, contrast and a sloping background; local also "
-                          "ignores shadows and reflections, which change the contrast inside the image."),
+                          "ignores shadows and reflections, which change the contrast inside the image"
+                          + ("; auto chooses between ignore and local." if clusters else ".")),
         click.option("--mask", type=click.Choice(["none", "disc"]), default=default.mask, show_default=True,
                      help="Pixels that are compared: all, or those in the largest disc, if the corners show something "
                           "else."),

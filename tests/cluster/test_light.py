@@ -1,0 +1,83 @@
+"""Light that varies inside the image: local contrast, and the rule that chooses it without labels."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from unpose import InvariantClustering
+from unpose.cluster.graph import mutual_share
+from unpose.cluster.light import light_notes, local_contrast, normalise_light
+from unpose.data import drawings, posed
+from unpose.images import as_batch
+
+
+def lit(images, seed):
+    """Each image under a slope of light and a bright spot at random places."""
+    rng = np.random.default_rng(seed)
+    side = images.shape[1]
+    y, x = np.mgrid[:side, :side] / side
+    done = []
+    for image in images:
+        angle, (cx, cy) = rng.uniform(0, 2 * np.pi), rng.uniform(0.2, 0.8, 2)
+        field = np.exp(2.0 * (np.cos(angle) * (x - 0.5) + np.sin(angle) * (y - 0.5)))
+        spot = np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 0.15**2))
+        done.append((0.2 + 0.8 * image) * field + spot)
+    return np.stack(done).astype(np.float32)
+
+
+def correlation(a, b):
+    return float(torch.nn.functional.cosine_similarity(a.flatten(1), b.flatten(1)).mean())
+
+
+def test_local_contrast_removes_light_that_a_plane_cannot():
+    image = np.zeros((1, 31, 31), np.float32)
+    image[:, 6:25, 12:15] = image[:, 6:9, 12:22] = image[:, 16:19, 8:15] = 1
+    clean, dark = as_batch(image), as_batch(lit(image, 1))
+    lost = 1 - correlation(normalise_light(clean, "ignore"), normalise_light(dark, "ignore"))
+    assert 1 - correlation(normalise_light(clean, "local"), normalise_light(dark, "local")) < 0.5 * lost
+
+
+def test_local_contrast_turns_with_the_image_and_ignores_a_factor():
+    image = torch.rand(1, 2, 23, 23, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(local_contrast(image.rot90(1, (2, 3))), local_contrast(image).rot90(1, (2, 3)))
+    torch.testing.assert_close(local_contrast(7 * image), local_contrast(image))
+
+
+def test_constant_images_stay_constant():
+    images = np.full((3, 17, 17), 0.3, np.float32)
+    images[0, 5:9, 5:12] = 1
+    images[1] += np.linspace(0, 1, 17, dtype=np.float32)
+    found = normalise_light(as_batch(images), "local")
+    assert found[0].abs().max() > 0
+    assert (found[1:] == 0).all()
+
+
+def test_mutual_share_is_its_definition():
+    indices = np.random.default_rng(0).permuted(np.tile(np.arange(11), (11, 1)), axis=1)[:, :4]
+    pairs = [i in indices[j] for i in range(11) for j in indices[i]]
+    assert mutual_share(indices) == pytest.approx(np.mean(pairs))
+    assert mutual_share(np.array([[1], [0]])) == 1.0
+    assert mutual_share(np.array([[1], [2], [0]])) == 0.0
+
+
+def test_notes_say_what_was_found_and_what_to_try():
+    assert light_notes("auto", 0.01) == light_notes("ignore", 0.08) == []
+    assert "was used" in light_notes("auto", 0.2)[0]
+    assert 'Try light "local"' in light_notes("ignore", 0.2)[0]
+
+
+def test_auto_uses_local_contrast_where_light_varies_and_nowhere_else(tmp_path):
+    things = posed(drawings(27).mean(-1), copies=10, max_shift=1.5, random_state=2)
+    noise = np.random.default_rng(1).normal(0, 0.02, things.images.shape).astype(np.float32)
+    plain = InvariantClustering(3, light="auto").fit(things.images + noise)
+    assert (plain.light_, plain.notes_) == ("ignore", [])
+    uneven = lit(things.images, 5) + noise
+    model = InvariantClustering(3, light="auto").fit(uneven)
+    assert model.light_ == "local"
+    assert "local contrast was used" in model.notes_[-1]
+    assert adjusted_rand_score(things.sources, model.labels_) > 0.9
+    model.save(tmp_path)
+    back = InvariantClustering.load(tmp_path)
+    assert (back.light_, back.notes_) == ("local", model.notes_)
+    assert np.array_equal(back.predict(uneven[:4]), model.labels_[:4])
