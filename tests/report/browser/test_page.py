@@ -535,3 +535,42 @@ def test_copies_and_remarks_are_on_the_page(browser, page_of, found):
     browser.open(page_of(stability=None))
     assert "confidence unknown" in browser.group(0).text
     assert "confidence" not in browser.one(".verdict p").text
+
+
+def test_a_search_finds_groups_by_their_name_and_by_the_names_of_their_files(browser, page, found):
+    browser.open(page)
+    image = int(np.flatnonzero(found.labels == 1)[-1])
+    box = browser.one("#search")
+    box.send_keys(found.names[image].upper())
+    holding = {int(label) for name, label in zip(found.names, found.labels, strict=True) if found.names[image] in name}
+    assert set(browser.order()) == holding
+    assert "match" in browser.one("#status").text
+    browser.click(browser.within(1, ".open"))
+    assert browser.all(".member")[0].get_attribute("aria-label").startswith(found.names[image])
+    assert "sought" in browser.all(".member")[0].get_attribute("class")
+    browser.press(ESCAPE)
+    box.clear()
+    box.send_keys("group 2")
+    assert 2 in browser.order()
+    box.send_keys("no such name")
+    assert browser.order() == []
+    assert "0 file names and 0 groups" in browser.one("#status").text
+
+
+def test_two_groups_are_compared_side_by_side(browser, page, found):
+    browser.open(page)
+    assert not browser.one("#compare").is_enabled()
+    for group in (0, 2):
+        browser.click(browser.within(group, ".select"))
+    browser.click("#compare")
+    sides = browser.all("#members .side")
+    assert [side.find_element("css selector", "h3").text for side in sides] == ["Group 0", "Group 2"]
+    assert sides[0].rect["x"] + sides[0].rect["width"] <= sides[1].rect["x"]
+    counts = [len(side.find_elements("css selector", ".member")) for side in sides]
+    assert counts == [(found.labels == 0).sum(), (found.labels == 2).sum()]
+    mean = browser.one("#members .side .mean")
+    assert likeness(shot(mean), found.clusters[0].mean) > 0.97
+    assert browser.one("#members-title").text == "Group 0 and Group 2"
+    browser.press(ESCAPE)
+    browser.click(browser.within(1, ".select"))
+    assert not browser.one("#compare").is_enabled()

@@ -71,14 +71,28 @@ function noGroupCard() {
   return element;
 }
 
+// Groups whose name or one of whose files contains the words in the search box, and their images that do.
+const sought = () => find("search").value.trim().toLowerCase();
+const isSought = (image) => data.names[image].toLowerCase().includes(sought());
+const soughtIn = (group) => (sought() ? partsOf(group).flatMap((c) => members[c]).filter(isSought) : []);
+const matchesSearch = (group) => !sought() || nameOf(group).toLowerCase().includes(sought()) || soughtIn(group).length > 0;
+
+function search() {
+  drawCards();
+  const matching = [...groups(), NO_GROUP].filter(matchesSearch), images = matching.flatMap(soughtIn).length;
+  const count = matching.filter((group) => group !== NO_GROUP).length;
+  announce(sought() ? `${counted(images, "file name")} and ${counted(count, "group")} match.` : "");
+}
+
 function drawCards() {
-  const list = groups().filter((g) => !isHidden(g) || find("show-hidden").checked).sort(ORDERS[find("sort").value]);
+  const all = groups().filter((g) => !isHidden(g) || find("show-hidden").checked).sort(ORDERS[find("sort").value]);
+  const list = all.filter(matchesSearch);
   for (const group of list) {
     if (!cards.has(group)) cards.set(group, card(group));
     refreshCard(group);
   }
-  for (const group of selected) if (!list.includes(group)) selected.delete(group);
-  const last = members[NO_GROUP].length ? [cards.get(NO_GROUP) ?? noGroupCard()] : [];
+  for (const group of selected) if (!all.includes(group)) selected.delete(group);
+  const last = members[NO_GROUP].length && matchesSearch(NO_GROUP) ? [cards.get(NO_GROUP) ?? noGroupCard()] : [];
   if (last.length) cards.set(NO_GROUP, last[0]);
   find("cards").replaceChildren(...list.map((group) => cards.get(group)), ...last);
   drawTools();
@@ -87,6 +101,7 @@ function drawCards() {
 function drawTools() {
   const list = [...selected], allHidden = list.length > 0 && list.every(isHidden);
   const hidden = groups().filter(isHidden).length;
+  find("compare").disabled = list.length !== 2;
   find("merge").disabled = list.length < 2;
   find("merge").textContent = list.length > 1 ? `Merge ${list.length}` : "Merge";
   find("hide").disabled = list.length < 1;
@@ -100,7 +115,9 @@ function startCards() {
   const then = (act) => () => { const list = [...selected]; selected.clear(); act(list); };
   find("merge").addEventListener("click", then(merge));
   find("hide").addEventListener("click", then((list) => hide(list, !list.every(isHidden))));
+  find("compare").addEventListener("click", () => compare([...selected]));
   find("undo").addEventListener("click", undo);
+  find("search").addEventListener("input", search);
   find("sort").addEventListener("change", drawCards);
   find("show-hidden").addEventListener("change", drawCards);
   moveFocusByArrows(find("cards"), ".open");

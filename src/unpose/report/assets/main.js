@@ -60,7 +60,7 @@ new ResizeObserver(() => {
   if (find("story").clientWidth !== storyWidth) { storyWidth = find("story").clientWidth; drawStory(); }
 }).observe(find("story"));
 document.addEventListener("keydown", (event) => {
-  const typing = event.target.matches("input[type=text]");
+  const typing = event.target.matches("input[type=text], input[type=search]");
   if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) { event.preventDefault(); undo(); }
 });
 document.documentElement.dataset.ready = "";

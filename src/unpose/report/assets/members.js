@@ -1,5 +1,5 @@
-// The dialog of one group: the average of its images and the images themselves, as found and aligned.
-const AT_ONCE = 120, STACKED = 40;
+// The dialog of one group, or of two side by side: averages and the images themselves, as found and aligned.
+const AT_ONCE = 120, STACKED = 40, COMPARED = 60;
 
 function describe(image) {
   const { angle, x, y, scale, mirrored } = partsOfPose(image);
@@ -17,7 +17,7 @@ function memberTile(image, i, reading) {
     event.currentTarget.replaceChildren(tile(image, large ? 256 : 72));
   };
   return make("li", {
-    className: "member", tabIndex: i ? -1 : 0, "aria-label": `${name}, ${confidence}, ${pose}`,
+    className: sought() && isSought(image) ? "member sought" : "member", tabIndex: i ? -1 : 0, "aria-label": `${name}, ${confidence}, ${pose}`,
     style: { "--late": `${Math.min(400, 6 * i)}ms` }, 
     on: { focus: read, pointerenter: read, click: enlarge, keydown: (event) => { if (event.key === "Enter") enlarge(event); } },
   }, tile(image, 72));
@@ -26,6 +26,7 @@ function memberTile(image, i, reading) {
 function openMembers(group) {
   const dialog = find("members"), clusters = partsOf(group);
   const all = clusters.flatMap((c) => members[c]).sort((a, b) => data.confidences[b] - data.confidences[a] || a - b);
+  if (sought()) all.sort((a, b) => isSought(b) - isSought(a)); // what was searched comes first
   const withPicture = all.filter((image) => pictured.has(image));
   const reading = make("p", { className: "reading" }, "Point at an image, or move with the arrow keys, to read its name and pose; click it, or press Enter, to enlarge it.");
   const list = make("ul", { className: "tiles", "aria-label": "Images of this group" });
@@ -71,6 +72,31 @@ function openMembers(group) {
   });
   if (!dialog.open) dialog.showModal();
   (dialog.querySelector(".switch") ?? dialog.querySelector("button")).focus();
+  dialog.scrollTop = 0;
+}
+
+// Two groups side by side: their means and their first images.
+function compare(list) {
+  const dialog = find("members");
+  const reading = make("p", { className: "reading" }, "Point at an image to read its name and pose; click it to enlarge it.");
+  const side = (group) => {
+    const images = partsOf(group).flatMap((c) => members[c]).filter((image) => pictured.has(image));
+    const tiles = make("ul", { className: "tiles", "aria-label": `Images of ${visible(nameOf(group))}` },
+      ...images.slice(0, COMPARED).map((image, i) => memberTile(image, i, reading)));
+    moveFocusByArrows(tiles, ".member");
+    return make("section", { className: "side" }, make("h3", {}, mark(group), make("bdi", {}, visible(nameOf(group)))),
+      ...partsOf(group).map((c) => cut("means", c, tileWidth(148), "mean")),
+      make("p", {}, `${counted(sizeOf(group), "image")}, ${confidenceText(confidenceOf(group))}. ${symmetryNote(group)}`), tiles);
+  };
+  forgetSwitches(dialog);
+  dialog.replaceChildren(
+    make("div", { className: "dialog-bar" },
+      make("h2", { id: "members-title" }, `${list.map(nameOf).map(visible).join(" and ")}`),
+      make("nav", {}, make("button", { type: "button", className: "quiet", on: { click: () => dialog.close() } }, "Close"))),
+    make("div", { className: "dialog-body" }, make("div", { className: "heading" }, poseSwitch(), reading),
+      make("div", { className: "sides" }, ...list.map(side))));
+  if (!dialog.open) dialog.showModal();
+  dialog.querySelector(".switch").focus();
   dialog.scrollTop = 0;
 }
 
