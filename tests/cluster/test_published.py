@@ -59,6 +59,28 @@ class TestKernelAttention:
         flat = kernel_attention(images.reshape(5, -1), 0.3, 2)[-1]
         np.testing.assert_allclose(kernel_attention(images, 0.3, 2)[-1].reshape(5, -1), flat)
 
+    def test_any_radial_kernel(self, rng):
+        points = rng.normal(size=(6, 2))
+        laplace = kernel_attention(points, kernel=lambda d: np.exp(-d))[-1]
+        weights = np.exp(-np.linalg.norm(points[:, None] - points, axis=-1))
+        np.testing.assert_allclose(laplace, (weights / weights.sum(0)).T @ points)
+        by_name, by_hand = (kernel_attention(points, 0.7, kernel=k)[-1] for k in ("rbf", lambda d: np.exp(-0.7 * d**2)))
+        np.testing.assert_allclose(by_name, by_hand)
+
+    @pytest.mark.parametrize(
+        ("kernel", "message"),
+        [
+            ("laplace", "'rbf' or a function"),
+            (lambda d: d, "must not rise"),
+            (lambda d: d[0], "one finite number"),
+            (lambda d: -d, "at least zero"),
+            (lambda d: 0 * d, "positive at distance zero"),
+        ],
+    )
+    def test_kernels_that_make_no_sense_are_refused(self, kernel, message):
+        with pytest.raises(ValueError, match=message):
+            kernel_attention([[0.0], [1.0], [3.0]], kernel=kernel)
+
     @pytest.mark.parametrize(
         ("points", "beta", "n_iter", "message"),
         [
@@ -152,6 +174,34 @@ class TestInvariantWeights:
         expected = small_large.poses[1] @ np.linalg.inv(small_large.poses[0])
         np.testing.assert_allclose(found.poses[0, 1], expected, atol=0.2)
         np.testing.assert_allclose(found.poses[1, 0] @ found.poses[0, 1], np.eye(3), atol=0.05)
+
+    def test_the_order_of_the_images_does_not_matter(self):
+        """Each direction of a descent ends in its own minimum; the better one counts."""
+        images = posed(
+            np.stack([glyph(), hook()]), "se2", copies=2, shape=(21, 21), max_shift=2.0, random_state=1
+        ).images
+        found = invariant_weights(images, beta=0.1, n_steps=10)
+        back = invariant_weights(images[::-1].copy(), beta=0.1, n_steps=10)
+        np.testing.assert_allclose(back.gamma[::-1, ::-1], found.gamma, atol=1e-5)
+        for i, j in ((0, 2), (3, 1)):
+            pair = (torch.from_numpy(images[[i, j]])[:, None], torch.from_numpy(images[[j, i]])[:, None])
+            both = descend(
+                pair[0], torch.arange(2), torch.ones(2), parse("se2"), targets=pair[1], n_steps=10,
+                bounds=Bounds(0.375 * 21),
+            ).errors  # fmt: skip
+            np.testing.assert_allclose(found.distances[i, j] ** 2, both.min(), rtol=1e-4)
+
+    @pytest.mark.parametrize("solver", ["search", "descent"])
+    def test_angles_beyond_the_bound_are_not_used(self, solver):
+        turned = posed(glyph()[None], "so2", copies=2, shape=(21, 21), max_angle=0.0).images
+        turned[1] = posed(turned[:1], "so2", random_state=3, max_angle=0.6).images[0]
+        free, bound = (
+            any_invariant_weights(turned, "so2", 0.1, solver=solver, max_angle=limit) for limit in (math.pi, 0.1)
+        )
+        angles = [abs(math.atan2(found.poses[0, 1, 0, 1], found.poses[0, 1, 0, 0])) for found in (free, bound)]
+        assert angles[0] > 0.2
+        assert angles[1] < 0.1001
+        assert bound.distances[0, 1] > free.distances[0, 1]
 
     def test_one_image_and_constant_images(self):
         alone = invariant_weights(glyph()[None], "se2", beta=1.0)

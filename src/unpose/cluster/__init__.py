@@ -1,7 +1,7 @@
 """Group, align and average images whose pose is unknown.
 
 :class:`InvariantClustering` is the scikit-learn estimator, :func:`align_stack` aligns images of one object. The
-paper's method, exactly as published, is in :mod:`unpose.cluster.published`. Files, in the order of their use:
+paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in the order of their use:
 
 ================= ===================================================================================================
 ``estimator.py``  the estimator: from images to labels, poses and averages
@@ -18,6 +18,7 @@ paper's method, exactly as published, is in :mod:`unpose.cluster.published`. Fil
 ``layout.py``     a two-dimensional map of all images
 ``agreement.py``  how well labels agree with given classes
 ``published.py``  kernel attention, invariant weights, means and attention of the paper
+``theorems.py``   the quantities of the paper's theorems: contraction, and the reach of orbits
 ================= ===================================================================================================
 """
 

@@ -1,4 +1,4 @@
-"""Data of the figures of the invariant attention paper: Gaussian blobs, three drawings, handwritten threes."""
+"""Data of the figures and theorems of the invariant attention paper: blobs, drawings, threes, marked stars."""
 
 import math
 import os
@@ -13,10 +13,10 @@ from unpose.data.datasets import load
 from unpose.data.posed import posed
 from unpose.data.public import MissingDataError
 from unpose.data.stroke_drawings import drawings
-from unpose.groups import rotation, scaling, translation
-from unpose.images import warp
+from unpose.groups import parse_continuous, rotation, scaling, transform, translation
+from unpose.images import displacements, pixel_grid, sample, smooth, source_points, warp
 
-__all__ = ["LabelledPoints", "blobs", "three_classes", "threes"]
+__all__ = ["LabelledPoints", "blobs", "marked_stars", "one_class", "three_classes", "threes"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,53 @@ def three_classes(
     copies = posed(images, "se2", copies=per_class, random_state=random_state, max_angle=max_angle, max_shift=10.0)
     energy = (copies.images**2).sum((1, 2, 3)).mean()
     return LabelledPoints(copies.images * (2 / math.sqrt(energy)), copies.sources, "drawings")
+
+
+def one_class(
+    random_state: int = 0, *, spread: float = 1.0, count: int = 6, kind: int = 1, max_angle: float = math.pi,
+    size: int = 48,
+) -> LabelledPoints:  # fmt: skip
+    """Images of one class (theorem 4.1): one drawing, each time deformed by ``spread`` pixels and at a random pose.
+
+    Drawing ``kind`` (1 is the seven) in grey, smoothed by a pixel so that resampling changes it little. Deformation and
+    pose are one resampling. The mean energy is 4, as in :func:`three_classes`.
+    """
+    generator = torch.Generator().manual_seed(random_state)
+    drawing = smooth(torch.from_numpy(drawings(size)[kind].mean(-1)), 1.0)
+    poses = parse_continuous("se2").random(count, generator=generator, max_angle=max_angle, max_shift=3.0)
+    nodes = spread * torch.randn(count, 4, 4, 2, generator=generator)
+    points = source_points(poses.to(drawing), (size, size))
+    bends = warp(displacements(nodes, (size, size)).permute(0, 3, 1, 2), poses.to(drawing)).permute(0, 2, 3, 1)
+    images = sample(drawing[None, None], points + bends)[:, 0]
+    energy = images.square().sum((1, 2)).mean()
+    return LabelledPoints((images * 2 / energy.sqrt()).numpy(), np.zeros(count, np.int64), "deformed drawings")
+
+
+def marked_stars(random_state: int = 0, *, asymmetry: float = 0.0, mark: float = 0.5, size: int = 48) -> LabelledPoints:
+    """Two stars of three arms, each with a mark at a place of its own (theorem 3.1), at random poses.
+
+    The arms have the brightness ``1 - asymmetry``, 1 and ``1 + asymmetry``. One mark is between two arms, the other on
+    an arm. Without asymmetry the stars fit after every third of a turn; two of the three means are then mirror images
+    of each other, equally good, and not the same at any pose. The images are sums of Gaussians of two
+    pixels, drawn at their pose without resampling, and have a mean energy of 4.
+    """
+    generator = torch.Generator().manual_seed(random_state)
+    poses = parse_continuous("se2").random(2, generator=generator, max_shift=2.0, dtype=torch.float64)
+    angles = torch.arange(3, dtype=torch.float64) * (2 * math.pi / 3)
+    directions = torch.stack([angles.cos(), angles.sin()], dim=-1)  # (arms, 2)
+    along = torch.arange(0.08, 0.33, 0.04, dtype=torch.float64) * size
+    arms = directions[:, None] * along[:, None]  # (arms, dots, 2)
+    brightness = torch.tensor([1 - asymmetry, 1.0, 1 + asymmetry], dtype=torch.float64)
+    stars = []
+    for place, pose in zip((0.3 * -directions[2:], 0.2 * directions[2:]), poses, strict=True):
+        dots = transform(pose, torch.cat([arms.flatten(0, 1), place * size]))  # (dots, 2)
+        heights = torch.cat([brightness.repeat_interleave(len(along)), torch.tensor([4 * mark], dtype=torch.float64)])
+        squared = (pixel_grid((size, size), torch.float64) - dots[:, None, None]).square().sum(-1)  # (dots, h, w)
+        stars.append(torch.einsum("d,dhw->hw", heights, torch.exp(-squared / (2 * 2.0**2))))
+    images = torch.stack(stars).float()
+    return LabelledPoints(
+        (images * 2 / images.square().sum((1, 2)).mean().sqrt()).numpy(), np.zeros(2, np.int64), "marked stars"
+    )
 
 
 def threes(random_state: int = 0, count: int = 10) -> LabelledPoints:

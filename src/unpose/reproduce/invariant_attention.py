@@ -1,9 +1,12 @@
 """The items of Invariant Attention: Provable Clustering Under Transformations.
 
-Functions import what they need when they run, so that listing the items takes no time.
+Functions import what they need when they run, so that listing the items takes no time. The theorems have files of their
+own.
 """
 
 import math
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from unpose.reproduce.items import Item, Option, Outcome, Settings
@@ -124,10 +127,44 @@ def experiment2(settings: Settings) -> Outcome:
     return Outcome(numbers, [finding], figures.beside(panels))
 
 
+def _from_file(name: str) -> Callable[..., Outcome]:
+    """The function ``run`` of a file of this room, which is imported when it is called."""
+
+    def run(settings: Settings, **options: Any) -> Outcome:
+        outcome: Outcome = import_module(f"unpose.reproduce.{name}").run(settings, **options)
+        return outcome
+
+    return run
+
+
 INVARIANT_ATTENTION: tuple[Item, ...] = (
+    Item(
+        "figure1", _PAPER, "Figure 1", "The orbits of three images of one class come together, round by round",
+        _from_file("figure1"), seconds=20,
+        description="Orbits under rotation, projected onto the two directions in which they differ most.",
+    ),
     Item(
         "figure2", _PAPER, "Figure 2", "Kernel attention (2.1) contracts Gaussian blobs to their means", figure2,
         seconds=5, seed=4, description="The points before the first, after two and after four rounds.",
+    ),
+    Item(
+        "contraction", _PAPER, "Theorem 4.1", "A round contracts one class if beta R^2 is small, not if it is large",
+        _from_file("contraction"), seconds=90, full_seconds=600,
+        description="Largest distance R and contraction ratio within a class by round, for several bandwidths and "
+        "spreads, beside the bound beta R^2 / 2, plain kernel attention and the floor that resampling sets.",
+    ),
+    Item(
+        "kernel", _PAPER, "Section 2.2, appendix A, footnote 2",
+        "The maximum kernel is invariant but not positive definite; the average over the group is both",
+        _from_file("kernel"), seconds=30, full_seconds=120,
+        description="Scores of pairs when either image moves, over random poses; least eigenvalues of kernel matrices "
+        "of images under exact quarter turns; and what averages over a part of the group do.",
+    ),
+    Item(
+        "uniqueness", _PAPER, "Theorem 3.1",
+        "The invariant mean is unique where orbits are near compared with their reach; a counterexample elsewhere",
+        _from_file("uniqueness"), seconds=90, full_seconds=600,
+        description="Largest orbit distance R, an estimate of the reach rho, and the means from different starts.",
     ),
     Item(
         "experiment1", _PAPER, "Experiment 1, figures 3 and 4",
