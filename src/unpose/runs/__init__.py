@@ -7,12 +7,14 @@ Which file to open:
 
 - ``finished.py``: the finished run; what the results are, how they are stored, the table and the page
 - ``folder.py``: the folder while a run is in progress; the lock, checkpoints, and what may be replaced
+- ``from_python.py``: the page of an estimator that was fitted in Python
 - ``settings.py``: the settings of a run and ``config.toml``
 - ``tables.py``: CSV that is safe in spreadsheets, and poses as readable numbers
 """
 
 from unpose.runs.finished import FinishedRun, cluster_name, read_run, write_run
 from unpose.runs.folder import RunFolder, fingerprint
+from unpose.runs.from_python import write_report
 from unpose.runs.settings import RunConfig, RunError, RunSettings, read_settings
 from unpose.runs.tables import csv_text, pose_parts
 
@@ -28,5 +30,6 @@ __all__ = [
     "pose_parts",
     "read_run",
     "read_settings",
+    "write_report",
     "write_run",
 ]
