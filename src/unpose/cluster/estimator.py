@@ -22,7 +22,17 @@ from unpose.cluster import saving
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, vote_shares
 from unpose.cluster.averaging import average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies, near_copies
+from unpose.cluster.features import (
+    EXTRA_NETWORK,
+    feature_network,
+    has_extra_network,
+    missing_network_notes,
+    orbit_features,
+    orbit_poses,
+)
 from unpose.cluster.graph import N_ATTENDED, N_NEIGHBOURS, SEARCH_SIDE, bandwidths, mutual_share
+from unpose.cluster.joint_graph import FittedFeatures, fit_features
+from unpose.cluster.labels import known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.light import (
     LIGHT_CONTRAST,
     MIN_LOCAL_GAIN,
@@ -36,6 +46,7 @@ from unpose.cluster.pictures import pictures_html
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
 from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
+from unpose.cluster.tree import cut_tree
 from unpose.groups import parse_continuous
 from unpose.images import as_batch, downscale, from_batch, onto_one_canvas, smooth
 
@@ -44,6 +55,8 @@ _TOLERANCE = math.radians(10)
 _MAX_EXHAUSTIVE = 4000
 """Up to this many images the CPU searches every pair; for more, a cheaper search selects candidates."""
 _CANDIDATES = 250
+_FEWEST_WITH_FEATURES = 24
+"""For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
 _MAX_REFERENCE_BYTES = 10**9
 """Most memory that the fitted images may take which a fitted estimator keeps."""
 
@@ -71,6 +84,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         "ignore" removes brightness, contrast and a linear background; "local" also contrast that varies inside the
         image, such as shadows and reflections; "keep" lets all of them count as differences. "auto" chooses between
         "ignore" and "local" by a sample of the images (see Notes).
+    features : "auto", "pixels", str, path, torch module or callable, default "auto"
+        What images are compared by. "pixels" compares pixels over the orbit. A network is applied over the orbit, and
+        its graph of neighbours is joined with that of the pixels; weights are found without labels (see Notes). It is
+        "efficientnet-lite0", which comes with the extra ``unpose[features]``; the path of an ``.onnx`` file or of a
+        ``.pt2`` file of ``torch.export``; a torch module; or a function from images (m, h, w) or (m, h, w, c) to
+        vectors (m, d). "auto" is the network of the extra if that is installed, else "pixels".
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -115,6 +134,13 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The attention matrix that the clusters are read from.
     neighbours_ : unpose.align.Neighbours
         The nearest neighbours from which the attention matrix is computed.
+    features_ : unpose.cluster.joint_graph.FittedFeatures or None
+        Name of the network, weight of the pixels beside its features, and by how much the features still change under
+        a rotation; None if only pixels were compared.
+    classes_ : (C,) array of int or None
+        The classes that ``y`` contained; None if nothing was known.
+    probabilities_ : (n, C) array or None
+        Probability of every class for each image, known classes spread over the attention matrix.
     light_ : str
         The value of ``light`` that was used.
     references_ : (m, c, h, w) array
@@ -137,10 +163,18 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
        (:mod:`unpose.cluster.readout`), and once more for random subsets (:mod:`unpose.cluster.stability`).
     5. Alternate between alignment and averaging at full size (:mod:`unpose.cluster.averaging`).
 
+    With a network, its features are averaged over eight rotations (and mirror images, if the group has them), reduced
+    to 128 principal directions and whitened (:mod:`unpose.cluster.features`). The graphs of pixels and of features are
+    added, with weights in proportion to the eighth power of their modularities, and two images are compared by where
+    random walks over the sum lead (:mod:`unpose.cluster.joint_graph`). Clusters are read from that in step 4. Fewer
+    than 24 images are compared by pixels alone.
+
     With ``light="auto"``, the eight nearest neighbours of up to 250 images are searched with and without local
     contrast. "local" is used if it raises the share of neighbours that are mutual by more than 0.08: an image whose
     neighbours share its light is chosen by few of them in return. The same is measured if ``light="ignore"`` gave
     unstable clusters, and ``notes_`` then recommends "local".
+
+    ``unpose.runs.write_report(model, images, folder)`` writes the page of ``unpose cluster`` for a fitted estimator.
 
     No step uses true classes, and nothing is tuned per data set. The search for neighbours dominates the cost:
     quadratic with a small factor, nearly linear beyond some thousand images, where a cheaper search selects candidates.
@@ -156,9 +190,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     3
     """
 
+    classes_: NDArray | None
     copies_: NDArray
+    features_: FittedFeatures | None
     means_: NDArray
     poses_: NDArray
+    probabilities_: NDArray | None
     references_: NDArray
 
     def __init__(
@@ -171,6 +208,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         max_shift: float | None = None,
         max_scale: float = 1.5,
         light: str = "ignore",
+        features: Any = "auto",
         mask: str | None = None,
         channels_first: bool | None = None,
         random_state: int | np.random.RandomState | None = 0,
@@ -185,6 +223,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.max_shift = max_shift
         self.max_scale = max_scale
         self.light = light
+        self.features = features
         self.mask = mask
         self.channels_first = channels_first
         self.random_state = random_state
@@ -207,8 +246,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         X : (n, h, w), (n, h, w, c) or (n, pixels) array, or list of arrays (h, w) or (h, w, c)
             Images, or rows of pixels with ``image_shape``. Pictures of different sizes are scaled to one square canvas
             as on the command line (:mod:`unpose.images.canvas`).
-        y : ignored
-            Present for the conventions of scikit-learn.
+        y : (n,) array of int, optional
+            Known classes, -1 for unknown. They are spread over the attention matrix (``probabilities_``), and clusters
+            with known images become the classes. Without any -1 it is ignored, as in every clustering of scikit-learn.
         progress : callable, optional
             Called as ``progress(stage, done, total)``.
         checkpoints : Checkpoints, optional
@@ -220,10 +260,13 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             The estimator itself.
         """
         self.light_, self._local_gain = "ignore" if self.light == "auto" else self.light, 0.0
-        batch, shown = self._read(X, fitting=True)
+        given = self._given(X, fitting=True)
+        batch, shown = self._without_light(given)
         rng = check_random_state(self.random_state)
         n = len(batch)
+        known = known_classes(y, n)
         check_content(shown)
+        self.features_, self.classes_, self.probabilities_ = None, None, None
         same = self.copies_  # exact copies; near copies are found below
         rows = np.flatnonzero(shown & (same == np.arange(n)))
         self._check_n_clusters(n, len(rows))
@@ -255,9 +298,16 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             report = progress or (lambda stage, done, total: None)
             report("read out", 0, 1)
             found = neighbours.indices, neighbours.distances
+            if search is not None and self._compares_features(len(rows)):
+                found, self.features_ = fit_features(
+                    given[rows], self._network(), found, self.group, self.max_angle, self.device, rng, progress,
+                    checkpoints,
+                )  # fmt: skip
             labels, weights = read_out(*found, self.n_clusters, rng)
             self.stability_, confidences = subset_stability(*found, labels, self.n_clusters, rng)
             report("read out", 1, 1)
+        if known is not None:
+            labels, confidences = self._spread(known, labels, confidences, weights, rows)
         self.n_clusters_ = int(labels.max()) + 1
         ranked = np.lexsort((-_attention_inside(weights, labels), labels))  # by cluster, then by attention
         exemplars = ranked[np.unique(labels[ranked], return_index=True)[1]]
@@ -283,6 +333,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         check_is_fitted(self)
         n_copies = int((self.copies_ != np.arange(len(self.copies_)))[self.labels_ >= 0].sum())
         notes = reliability_notes(self.stability_, int((self.labels_ >= 0).sum()) - n_copies, n_copies)
+        if self.stability_ < UNSTABLE and not self._is_vectors and self.features == "auto" and self.features_ is None:
+            notes += missing_network_notes()
         return notes + light_notes(self.light, self._local_gain)
 
     def transform(self, X: ArrayLike) -> NDArray:
@@ -330,14 +382,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Labels, confidences, p-values that are small for images of none of the clusters, and poses.
         """
         check_is_fitted(self)
-        batch, shown = self._read(X, fitting=False)
+        given = self._given(X, fitting=False)
+        batch, shown = self._without_light(given)
         n, rows = len(batch), np.flatnonzero(shown)
         labels, second, distances = np.full(n, -1), np.full(n, -1), np.full(n, np.inf)
         confidences, p_values, poses = np.zeros(n), np.zeros(n), np.tile(np.eye(3), (n, 1, 1))
         if len(rows) == 0:
             return Assignment(labels, confidences, p_values, second, distances, poses)
         images = batch[rows]
-        labels[rows], confidences[rows], p_values[rows], second[rows] = self._votes(images, progress)
+        labels[rows], confidences[rows], p_values[rows], second[rows] = self._votes(images, given[rows], progress)
         if self._is_vectors:
             distances[rows] = np.linalg.norm(images[:, 0, 0].numpy() - self.means_[labels[rows]], axis=1)
         else:
@@ -346,18 +399,108 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             distances[rows], poses[rows] = found.distances, found.poses
         return Assignment(labels, confidences, p_values, second, distances, poses)
 
-    def _votes(self, images: Tensor, progress: Progress | None) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-        """Label, confidence, p-value and second label, (n,) each, of images (n, c, h, w)."""
+    def _votes(
+        self, images: Tensor, given: Tensor, progress: Progress | None
+    ) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+        """Label, confidence, p-value and second label, (n,) each, of images (n, c, h, w), and of the same as given."""
         counted = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
         known = self.labels_[counted]
         found = self._nearest_references(images, progress)
         scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
         shares = vote_shares(found.indices, found.distances, scales, known, self.n_clusters_)
+        if self.features_ is not None:
+            network = feature_network(self._network(), given, self.device)
+            vectors = orbit_features(given, network, orbit_poses(self.group, self.max_angle), self.device, progress)
+            pixels = self.features_.pixel_share
+            shares = pixels * shares + (1 - pixels) * self.features_.votes(vectors, known, self.n_clusters_)
         order = np.argsort(-shares, axis=1, kind="stable")
         labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
         second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
         p_values = outlier_p_values(neighbour_distance(found.distances), labels, self._typical_distances, known)
         return labels, shares.max(1), p_values, second
+
+    def cut(self, n_clusters: int) -> NDArray:
+        """Labels (n,) of another number of clusters, without a new fit: unions or parts of the fitted clusters.
+
+        Clusters that attend to each other most are merged first, and clusters that fall apart most clearly are split
+        first (:mod:`unpose.cluster.tree`). -1 for constant images.
+
+        Parameters
+        ----------
+        n_clusters : int
+            Number of clusters, from 1 to the number of images that are neither constant nor copies.
+
+        Returns
+        -------
+        (n,) array of int
+            Clusters from 0, largest first.
+        """
+        rows, weights = self._counted_graph()
+        labels = np.full(len(self.labels_), -1)
+        labels[rows] = cut_tree(weights, self.labels_[rows], n_clusters, check_random_state(0))
+        return labels[self.copies_]
+
+    def suggest(self, n_images: int) -> NDArray:
+        """The images whose class would teach most about the others, most instructive first: (m,) indices.
+
+        They reach as many uncertain images as possible over the attention matrix, beyond those that known classes
+        already reach. Label them, pass the labels to ``fit`` as ``y``, and ask again.
+
+        Parameters
+        ----------
+        n_images : int
+            How many images; fewer are returned if there are no more.
+
+        Returns
+        -------
+        (m,) array of int
+            Indices of images.
+        """
+        rows, weights = self._counted_graph()
+        known, uncertainty = np.zeros(0, np.int64), np.ones(len(rows))
+        if self.probabilities_ is not None:
+            best = self.probabilities_[rows].max(1)
+            known, uncertainty = np.flatnonzero(best == 1.0), 1 - best
+        return rows[most_instructive(weights, known, uncertainty, n_images)]
+
+    def _counted_graph(self) -> tuple[NDArray, sparse.csr_array]:
+        """The images that are neither constant nor copies, (m,), and the attention matrix among them."""
+        check_is_fitted(self)
+        rows = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
+        weights = sparse.csr_array(sparse.csr_array(self.weights_)[rows][:, rows])
+        weights.sort_indices()
+        return rows, weights
+
+    def _compares_features(self, n_images: int) -> bool:
+        """Whether images are compared by the features of a network, too."""
+        if isinstance(self.features, str) and self.features in ("auto", "pixels"):
+            return self.features == "auto" and has_extra_network() and n_images >= _FEWEST_WITH_FEATURES
+        return n_images >= _FEWEST_WITH_FEATURES
+
+    def _network(self) -> Any:
+        """What :func:`unpose.cluster.features.feature_network` makes the network from."""
+        if self.features is None and self.features_ is not None:
+            raise ValueError(
+                f"the clusters were found with the features of {self.features_.network}, which is not saved with them; "
+                "load that network and set the attribute `features` to it"
+            )
+        return EXTRA_NETWORK if isinstance(self.features, str) and self.features == "auto" else self.features
+
+    def _spread(
+        self, known: tuple[NDArray, NDArray], labels: NDArray, confidences: NDArray, weights: sparse.csr_array,
+        rows: NDArray,
+    ) -> tuple[NDArray, NDArray]:  # fmt: skip
+        """Set the classes and their probabilities; returns clusters that respect them and their confidences."""
+        classes, index = known
+        first = index.copy()  # the class of a copy is that of the first image with the same content
+        for image in np.flatnonzero(index >= 0)[::-1]:
+            first[self.copies_[image]] = index[image]
+        spread = spread_labels(weights, first[rows], len(classes))
+        probabilities = np.full((len(index), len(classes)), 1 / len(classes))
+        probabilities[rows] = spread
+        self.classes_, self.probabilities_ = classes, probabilities[self.copies_]
+        joined = np.isin(labels, np.unique(labels[first[rows] >= 0]))
+        return respect_classes(labels, first[rows], spread), np.where(joined, spread.max(1), confidences)
 
     def _nearest_references(self, images: Tensor, progress: Progress | None) -> Neighbours:
         """The nearest fitted images of images (n, c, h, w)."""
@@ -379,7 +522,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def fit_transform(self, X: ArrayLike, y: object = None, **fit_params: Any) -> NDArray:
         """Fit, and return the orbit distance of the same images to every average, (n, K)."""
-        return self.fit(X, **fit_params).transform(X)
+        return self.fit(X, y, **fit_params).transform(X)
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Negative mean squared orbit distance to the nearest average; higher is better."""
@@ -427,6 +570,17 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Tensor, NDArray]:
         """Check the input; returns images (n, c, h, w) without effects of light, and which are not constant (n,)."""
+        return self._without_light(self._given(X, fitting=fitting))
+
+    def _without_light(self, given: Tensor) -> tuple[Tensor, NDArray]:
+        """Images (n, c, h, w) without effects of light, and which are not constant (n,)."""
+        if self._is_vectors:
+            return given, np.ones(len(given), bool)
+        normalised = normalise_light(given, self.light_)
+        return normalised, has_content(normalised)
+
+    def _given(self, X: ArrayLike, *, fitting: bool) -> Tensor:
+        """Check the input; returns images as they are, (n, c, h, w), or vectors (n, 1, 1, d)."""
         X = X.detach() if isinstance(X, Tensor) else X
         _check_not_files(X)
         if _ndim(X) <= 2:
@@ -438,7 +592,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 vectors = torch.tensor(rows if rows.dtype.kind == "f" else rows.astype(np.float64))[:, None, None]
                 if fitting:
                     self.copies_ = first_copies(vectors)
-                return vectors, np.ones(len(rows), bool)
+                return vectors
             X = _as_images(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
         elif not fitting and self._is_vectors:
             raise ValueError(f"vectors of {self.means_.shape[1]} numbers were fitted, got images; fit images instead")
@@ -454,8 +608,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if not fitting and shape != self.image_shape_:
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
-        normalised = normalise_light(batch, self.light_)
-        return normalised, has_content(normalised)
+        return batch
 
     def _is_channels_first(self, X: Any) -> bool:
         """Whether images with four axes are (n, c, h, w)."""
