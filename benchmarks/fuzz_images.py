@@ -137,6 +137,48 @@ def _write_optional_formats(folder, stack):
     except ImportError:
         pass
 
+    try:
+        from astropy.io import fits
+
+        fits.writeto(folder / "image.fits", stack[0].astype(np.float32))
+        fits.writeto(folder / "stack.fits", stack.astype(np.int16))
+        fits.CompImageHDU(stack[0].astype(np.int32)).writeto(folder / "packed.fits")
+    except ImportError:
+        pass
+    try:
+        import pydicom
+
+        for name, pixels, elements in (
+            ("grey.dcm", stack[:1, :12].astype(np.uint16), {"WindowCenter": 128, "WindowWidth": 200}),
+            ("frames.dcm", stack[:4, :12], {"NumberOfFrames": 4}),
+        ):
+            _write_dicom(pydicom, folder / name, pixels, elements)
+    except ImportError:
+        pass
+    try:
+        import pillow_heif
+
+        large = Image.fromarray(np.kron(np.dstack([stack[0], stack[1], stack[2]]), np.ones((8, 8, 1), np.uint8)))
+        pillow_heif.from_pillow(large).save(folder / "photograph.heic", quality=60)
+    except ImportError:
+        pass
+
+
+def _write_dicom(pydicom, path, pixels, elements):
+    """Write frames (n, h, w) as a DICOM file without compression."""
+    file = pydicom.Dataset()
+    file.file_meta = pydicom.dataset.FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.file_meta.MediaStorageSOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+    file.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    file.Rows, file.Columns = pixels.shape[1:]
+    file.SamplesPerPixel, file.PhotometricInterpretation, file.PixelRepresentation = 1, "MONOCHROME2", 0
+    file.BitsAllocated = file.BitsStored = 8 * pixels.dtype.itemsize
+    file.HighBit, file.PixelData = file.BitsStored - 1, pixels.tobytes()
+    for name, value in elements.items():
+        setattr(file, name, value)
+    file.save_as(path, enforce_file_format=True)
+
 
 def mutated(data, other, rng):
     """The bytes of a file after one to four mutations."""
