@@ -14,6 +14,10 @@ matrix product and the bytes of the maps at the rate of a copy, both measured he
 with 8 rotations, forward and as a training step. On CUDA: 4, 8 and 12 rotations at batch 64, and the same bounds, where
 a layer is replayed as a CUDA graph; `captured` is the fused step in mixed precision, replayed, which is how
 `unpose.train` runs it.
+
+The paper's operator sums over the queries of all group elements, our default does not, so a comparison with `direct`
+or with the released code mixes two gains. `--only-sums` therefore measures both operators in the same fused kernels:
+one layer, forward and backward, for 4 and 8 rotations. It is also part of every run.
 """
 
 import argparse
@@ -238,6 +242,36 @@ def one_layer(group, batch, device, dtype=torch.float32):
     return rows
 
 
+def compare_sums(device, rounds):
+    """Measure the paper's sum over all queries beside the relative form, in the same kernels: one training step."""
+    results = {}
+    for group, batch in (("c4", 4), ("c8", 2)) if device == "cpu" else (("c4", 64), ("c8", 64)):
+        seconds = {}
+        for mode in ("relative", "paper"):
+            torch.manual_seed(0)
+            options = {"heads": HEADS, "head_channels": HEAD_CHANNELS, "window": WINDOW, "mode": mode}
+            layer = GroupSelfAttention(group, CHANNELS, CHANNELS, **options).to(device)
+            maps = torch.rand(batch, CHANNELS, parse(group).order, SIZE, SIZE, device=device)
+
+            def work(layer=layer, maps=maps):
+                layer.zero_grad()
+                layer(maps).square().mean().backward()
+
+            with implementation("fused"):
+                work()  # compiles
+                answer = measure(work, rounds) if device == "cpu" else {"seconds": best_seconds(work, device)}
+            seconds[mode] = answer.get("cpu_seconds", answer["seconds"])
+        ratio = seconds["paper"] / seconds["relative"]
+        results[group] = {**seconds, "ratio": ratio}
+        unit = "CPU s" if device == "cpu" else "s"
+        print(
+            f"one layer, {group}, batch {batch}, forward and backward: relative {seconds['relative']:.3f} {unit}, "
+            f"the paper's sum {seconds['paper']:.3f} {unit}: {ratio:.1f} times as long",
+            flush=True,
+        )
+    return results
+
+
 def report(name, answer, baseline=None):
     line = f"{name:24} {answer['seconds']:7.2f} s (spread {answer['spread']:.2f}), {answer['cpu_seconds']:7.2f} CPU s, "
     line += f"{answer['bytes'] / 2**20:6.0f} MiB"
@@ -311,13 +345,17 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", default="attention.json")
+    parser.add_argument("--only-sums", action="store_true", help="only compare the paper's sum with the relative form")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
         name, *arguments = json.loads(options.only)
         print(json.dumps({"on_cpu": on_cpu, "on_cuda": on_cuda}[name](*arguments)))
         return
-    results = compare_on_cuda(options.rounds) if options.device == "cuda" else compare_on_cpu(options.rounds)
+    results = {}
+    if not options.only_sums:
+        results = compare_on_cuda(options.rounds) if options.device == "cuda" else compare_on_cpu(options.rounds)
+    results["the paper's sum and the relative form"] = compare_sums(options.device, options.rounds)
     machine = torch.cuda.get_device_name() if options.device == "cuda" else "two threads"
     Path(options.out).write_text(
         json.dumps({"machine": machine, "torch": torch.__version__, "results": results}, indent=1)

@@ -10,8 +10,8 @@ are made smaller. The last row is for comparison and is no test of unseen sizes:
 eight copies of every digit at sizes drawn from the whole range. Three seeds.
 
 ``--only attention`` trains dilation attention instead (appendix E of the group self-attention paper): ``gsa_net`` with
-four scales and its translation-only baseline, by one recipe. A training step takes much longer than one of
-``scale_net``; use a GPU.
+three scales of ratio 2, with four of ratio 1.41, and its translation-only baseline, by one recipe. A training step
+takes much longer than one of ``scale_net``; use a GPU.
 """
 
 import argparse
@@ -41,7 +41,11 @@ COPIES = 8
 FIVE_SCALES, ONE_SCALE = ("dilations(5, 1.4142)", 5), ("dilations(1)", 7)
 NAMES = ("five scales", "one scale", "one scale, trained on all sizes")
 # Likewise, the window of attention with one scale is that of the other network at its second scale.
-ATTENTION = {"attention, four scales": ("dilations(4, 1.4142)", 3), "attention, one scale": ("dilations(1)", 5)}
+ATTENTION = {
+    "attention, three scales": ("dilations(3, 2)", 3),
+    "attention, four scales": ("dilations(4, 1.4142)", 3),
+    "attention, one scale": ("dilations(1)", 5),
+}
 
 
 def at_size(digits: Split, factors: np.ndarray, seed: int) -> Split:

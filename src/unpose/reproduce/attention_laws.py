@@ -77,8 +77,8 @@ def equation16(settings: Settings) -> Outcome:
         f"{rows[1]['printed (16)']:.0%} with c8 and by {rows[2]['printed (16)']:.0%} with d4; its sum with invariant "
         f"relative elements by at most {max(row['paper'] for row in rows):.0e}.",
         "Lifting, equation 14, is equivariant as printed. Mean of three layers with random weights that make attention "
-        "sharp; with the usual initial weights the error is there too, but small. Each is the worst error over the "
-        "group's quarter turns and mirrors, relative to the norm of the output.",
+        "sharp; with the usual initial weights the error is a third of that. Each is the worst error over the group's "
+        "quarter turns and mirrors, relative to the norm of the output.",
     ]
     return Outcome({"errors": rows}, findings, table=rows)
 
