@@ -28,8 +28,8 @@ from unpose.data import Split, credit, load
 from unpose.files import write_text
 from unpose.images import as_batch, measure_light
 from unpose.train import (
-    accuracy,
     accuracy_by_angle,
+    class_figures,
     load_network,
     named_recipe,
     pretrained_file,
@@ -119,7 +119,8 @@ def ship(
     network = load_network(run / "model.safetensors")
     audit_images, rotated_images = sample(data.test, AUDITED), sample(data.test, most_rotated)
     audit = audited(network, audit_images)
-    upright = accuracy(network.to(device), data.test)
+    by_class = class_figures(network.to(device), data.test, read_classes(run / "model.safetensors"))
+    upright = by_class.accuracy
     if abs(upright - result["test_accuracy"]) > ROUNDING:
         raise UnfitError(
             f"result.json gives a test accuracy of {result['test_accuracy']:.4f}, the network has {upright:.4f}"
@@ -154,6 +155,8 @@ def ship(
         control=audit.control,
         control_error=float(audit.control_error),
         limits=tuple(limits),
+        mean_recall=by_class.balanced_accuracy,
+        worst_class=by_class.worst(),
     )
     return save_with_card(
         weights / f"{name}.safetensors", network.cpu(), read_classes(run / "model.safetensors"), recipe_table(recipe),

@@ -48,6 +48,8 @@ class Card:
     control: str  # a transformation outside the group
     control_error: float
     limits: tuple[str, ...]
+    mean_recall: float = 0.0  # over the classes of the test images; zero if it was not measured
+    worst_class: str = ""  # a sentence about the class that is recognised worst
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,9 @@ def describe(path: str | os.PathLike[str]) -> NetworkInfo:
     notes = read_notes(source)
     given = notes.get("card")
     wanted = {field.name for field in fields(Card)}
-    if not isinstance(given, dict) or set(given) != wanted:
-        differing = sorted(wanted ^ set(given)) if isinstance(given, dict) else []
+    optional = {"mean_recall", "worst_class"}  # older cards lack them
+    if not isinstance(given, dict) or set(given) | optional != wanted:
+        differing = sorted(wanted ^ (set(given) | optional)) if isinstance(given, dict) else []
         raise ValueError(f"{source} has no card" + (f" that can be read: {', '.join(differing)}" if differing else ""))
     content = source.read_bytes()
     network = load_network(source)
@@ -131,6 +134,7 @@ def card_markdown(model: NetworkInfo) -> str:
         "input": f"{height} x {width} pixels, {colour}, values from 0 to 1, {light}",
         "network": f"`{description['network']}`, group `{description['group']}`, {model.parameters:,} parameters",
         "accuracy, upright": f"{card.upright:.2%} of {card.test_images:,} test images",
+        **({"by class": f"mean recall {card.mean_recall:.2%}; {card.worst_class}"} if card.worst_class else {}),
         "accuracy, rotated": f"{card.turned:.2%} of {card.turned_images:,} test images on average over "
         f"{card.angles} angles, {card.worst:.2%} at the worst angle",
         "relative change of the output": _audit_summary(model),

@@ -214,7 +214,7 @@ def _run(
     if quiet:
         processes.wait()  # the first process downloads and reads the data, then the others find the files
     dataset = _load(recipe, root, quiet)
-    if may_fit and not resume:
+    if may_fit:
         recipe, dataset = _fit_to_cpu(recipe, dataset, root, epochs)
     if not quiet:
         processes.wait()
