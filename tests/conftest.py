@@ -7,6 +7,20 @@ import numpy as np
 import pytest
 import torch
 
+TESTS = Path(__file__).parent
+FIRST = (
+    "nn/test_attention_fused.py", "align/test_api.py", "nn/test_attention_cuda.py", "cluster/test_estimator.py",
+    "cli/test_train.py", "cli/test_cluster.py", "architecture/test_examples.py", "train/test_loop.py",
+    "train/test_pretrained.py", "cli/test_nothing_lost.py", "cli/test_readme.py", "nn/test_networks.py",
+)  # fmt: skip
+"""The longest files, so that two processes end at about the same time. The first two compile the kernels of attention
+and of the search, one in each process, and all others find them in the cache."""
+
+
+def pytest_collection_modifyitems(items):
+    order = {TESTS / name: place for place, name in enumerate(FIRST)}
+    items.sort(key=lambda item: order.get(item.path, len(FIRST)))
+
 
 @pytest.fixture
 def generator():

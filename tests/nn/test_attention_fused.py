@@ -148,6 +148,7 @@ def test_half_precision_is_close_to_the_reference(dtype):
     assert max(relative_errors(*tensors(2, 3, 4, 4, (11, 13), (5, 3), (10, 10), bias=3, dtype=dtype))) < 1e-2
 
 
+@pytest.mark.slow  # compiles all kernels for float64, which only implementation("fused") uses
 def test_double_precision_equals_the_reference():
     assert max(relative_errors(*tensors(1, 2, 3, 3, (5, 7), (3, 5), (5, 3), bias=2, dtype=torch.float64))) < 1e-12
 

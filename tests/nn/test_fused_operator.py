@@ -159,6 +159,7 @@ print(json.dumps([attend(2, 3, 6, 101, 97), resident("VmHWM") - before]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc to read the peak of a process from")
 def test_a_process_takes_as_much_memory_as_estimated():
     answer = subprocess.run([sys.executable, "-c", MEASURE], check=True, capture_output=True, text=True)

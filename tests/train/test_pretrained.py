@@ -81,7 +81,7 @@ def test_the_file_is_what_its_card_says(name):
 def test_every_network_holds_the_audit(name, digits):
     network = pretrained(name)
     height, width = network.description["image_size"]
-    images = np.stack([onto_canvas(image, (height, width)) for image in digits.images[:5]])
+    images = np.stack([onto_canvas(image, (height, width)) for image in digits.images[:2]])
     inputs = as_batch(images, dtype=torch.float32).expand(-1, network.description["in_channels"], -1, -1)
     found = equivariance_error(network, inputs, network.group)
     card = describe(pretrained_file(name)).card
@@ -99,7 +99,7 @@ def test_together_they_are_small_and_the_page_is_theirs(ship):
 
 
 def test_digits_it_never_saw_upright_and_turned(digits):
-    found = accuracy_by_angle(pretrained("mnist-c8"), digits, [0.0, 1.0])
+    found = accuracy_by_angle(pretrained("mnist-c8"), digits.take(np.arange(0, len(digits), 3)), [0.0, 1.0])
     assert found.min() > 0.75  # coarse digits, enlarged: far from what it learnt
 
 

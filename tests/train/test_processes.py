@@ -16,7 +16,7 @@ from unpose.train import recipe_toml, train
 def torchrun(*arguments, cwd):
     return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments],
-        capture_output=True, text=True, timeout=240, cwd=cwd,
+        capture_output=True, text=True, cwd=cwd,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
 
@@ -53,6 +53,7 @@ def doubled(recipe, on_disk, tmp_path):
     return load_file(tmp_path / "doubled" / "state.safetensors")
 
 
+@pytest.mark.slow  # three more processes import torch
 def test_two_processes_are_one_with_the_doubled_batch(recipe, doubled, tmp_path):
     (tmp_path / "small.toml").write_text(recipe_toml(recipe))
     done = torchrun("-m", "unpose", "train", "--config", "small.toml", "-o", "run", "--device", "cpu", cwd=tmp_path)
