@@ -252,6 +252,14 @@ def test_layers_give_the_same_result_with_and_without_kernels(mode, generator):
     torch.testing.assert_close(found["fused"], found["plain"], rtol=1e-4, atol=1e-5)
 
 
+def test_the_double_sum_compiles_to_one_graph(generator):
+    torch.manual_seed(0)
+    layer = GroupSelfAttention("c3", 2, 3, heads=2, head_channels=3, window=3, mode="paper")
+    maps = torch.rand(1, 2, 3, 5, 4, generator=generator)
+    found = torch.compile(layer, backend="eager", fullgraph=True)(maps)
+    torch.testing.assert_close(found, layer(maps))
+
+
 def test_a_bias_of_minus_infinity_excludes_a_key():
     (query, key, value, position, bias), grad_out = tensors(1, 2, 2, 2, (5, 6), (3, 3), (4, 3), bias=1)
     bias[:, :, 1] = -torch.inf

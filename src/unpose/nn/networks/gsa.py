@@ -1,4 +1,4 @@
-"""The published group self-attention networks (figure F.1 and appendix F), with layers that are truly equivariant."""
+"""The published group self-attention networks (figure F.1 and appendix F), with a group layer that is equivariant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
