@@ -46,8 +46,8 @@ SETS = {
     "mnist": SMALL | {"file": "mnist", "epochs": 8},
     "fashion": SMALL | {"file": "fashion_mnist", "epochs": 12, "width": 8},
     "cifar": {
-        "file": "cifar10", "group": "c8", "border": "reflect", "epochs": 16, "steps": 2500, "network": 64, "width": 12,
-        "stages": (1, 1, 2, 2),
+        "file": "cifar10", "group": "c8", "border": "reflect", "epochs": 20, "steps": 3000, "network": 64, "width": 12,
+        "stages": (1, 1, 2, 2), "dropout": 0.1,
     },
 }  # fmt: skip
 QUICK = {"epochs": 1, "steps": 2, "network": 2, "width": 2, "batch_size": 16}
@@ -86,9 +86,9 @@ class Residual(nn.Module):
 def resnet(channels, w):
     """A residual network of nine layers; w = 64 has 6.6 million parameters."""
     return nn.Sequential(
-        conv(channels, w), conv(w, 2 * w), nn.MaxPool2d(2), Residual(2 * w), conv(2 * w, 4 * w), nn.MaxPool2d(2),
-        conv(4 * w, 8 * w), nn.MaxPool2d(2), Residual(8 * w), nn.AdaptiveMaxPool2d(1), nn.Flatten(),
-        nn.Linear(8 * w, 10),
+        nn.BatchNorm2d(channels, affine=False), conv(channels, w), conv(w, 2 * w), nn.MaxPool2d(2), Residual(2 * w),
+        conv(2 * w, 4 * w), nn.MaxPool2d(2), conv(4 * w, 8 * w), nn.MaxPool2d(2), Residual(8 * w),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8 * w, 10),
     )  # fmt: skip
 
 
@@ -113,8 +113,11 @@ def augmented(images, flips):
     """Shift by up to two (four) pixels and mirror photographs: the usual augmentation of upright training."""
     reach = 4 if flips else 2
     padded = pad(images, (reach,) * 4, mode="reflect")
-    y, x = torch.randint(2 * reach + 1, (2,)).tolist()
-    images = padded[:, :, y : y + images.shape[2], x : x + images.shape[3]]
+    n, _, height, width = images.shape
+    y, x = torch.randint(2 * reach + 1, (2, n, 1), device=images.device)
+    rows, columns = y + torch.arange(height, device=y.device), x + torch.arange(width, device=y.device)  # (n, side)
+    each = torch.arange(n, device=y.device)[:, None, None]
+    images = padded.movedim(1, 3)[each, rows[:, :, None], columns[:, None]].movedim(3, 1)
     if flips:
         mirrored = torch.rand(len(images), device=images.device) < 0.5
         images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
@@ -220,7 +223,8 @@ def classification(name, options, seed, table):
         row("trained with rotations", other)
 
     torch.manual_seed(seed)
-    scorer = learned(group, x.shape[1], width=spec["width"], stages=spec["stages"])
+    shape = {"width": spec["width"], "stages": spec["stages"], "dropout": spec.get("dropout", 0.0)}
+    scorer = learned(group, x.shape[1], **shape)
     start = time.perf_counter()
     fit = {
         "steps": spec["steps"],
@@ -229,9 +233,10 @@ def classification(name, options, seed, table):
         "device": device,
         "random_state": seed,
     }
+    fit["mirrors"] = flips
     scorer = fit_canonicalizer(None if group == "so2" else network, x, y, canonicalizer=scorer, **fit)
     fitted = time.perf_counter() - start
-    gate = gate_threshold(scorer, vx)
+    gate = gate_threshold(scorer, vx, 0.99)
     row("learned", canonicalize(network, scorer, border=border), fit_seconds=fitted)
     row("learned, gate", canonicalize(network, scorer, gate, border=border), gate=gate)
     with torch.no_grad():
@@ -252,9 +257,7 @@ def classification(name, options, seed, table):
                 moved = warped(images, _random_poses(len(images), group).to(images), border)
                 return warped(moved, adapted.pose(moved).element, border)
 
-        tuned = train(
-            copy.deepcopy(network), x, y, max(1, spec["epochs"] // 4), rate=0.001, flips=False, move=canonical
-        )
+        tuned = train(copy.deepcopy(network), x, y, max(1, spec["epochs"] // 2), rate=0.003, flips=True, move=canonical)
         row("learned, network tuned", canonicalize(tuned, scorer, border=border))
         row("learned, gate, network tuned", canonicalize(tuned, scorer, gate, border=border))
         if options.save:

@@ -27,6 +27,7 @@ from unpose.groups import (
     reflection,
     rotation,
     transform,
+    translation,
 )
 
 Progress = Callable[[str, int, int], None]
@@ -44,6 +45,7 @@ def fit_canonicalizer(
     group: str | Group = "so2",
     canonicalizer: Learned | Regress | None = None,
     distort: str | Group | None = None,
+    mirrors: bool = False,
     upright: bool = True,
     steps: int = 1000,
     batch_size: int = 128,
@@ -71,6 +73,8 @@ def fit_canonicalizer(
     distort : str or Group, optional
         A continuous group, such as "affine", whose random elements distort the images of a scorer of rotations, so
         that it finds rotations of distorted images too.
+    mirrors : bool, default False
+        Also show mirrored copies of the images as upright ones: right for photographs, wrong for letters.
     upright : bool, default True
         Whether the images are upright. If not, they are first aligned by their moments, and twice more with what was
         learnt from that.
@@ -119,7 +123,7 @@ def fit_canonicalizer(
         task = (
             _RegressionTask(canonicalizer, border)
             if isinstance(canonicalizer, Regress)
-            else _ScoringTask(canonicalizer, distort, border)
+            else _ScoringTask(canonicalizer, distort, mirrors, border)
         )
         part = max(1, steps // rounds)
         for step in _training(canonicalizer, task, aligned, table, part, batch_size, learning_rate, generator):
@@ -133,7 +137,7 @@ def _training(
     steps: int, batch_size: int, learning_rate: float, generator: torch.Generator,
 ) -> Iterator[int]:  # fmt: skip
     """The training loop; yields the number of finished steps."""
-    optimizer = torch.optim.AdamW(canonicalizer.parameters(), lr=learning_rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(canonicalizer.parameters(), lr=learning_rate, weight_decay=0.05)
     canonicalizer.train()
     for step in range(steps):
         progressed = (step + 1) / steps
@@ -154,17 +158,20 @@ def _training(
 class _ScoringTask:
     """Rotated and mirrored copies of images, and the loss of a scorer on them."""
 
-    def __init__(self, scorer: Learned, distort: str | Group | None, border: str) -> None:
-        self.scorer, self.border = scorer, border
+    def __init__(self, scorer: Learned, distort: str | Group | None, mirrors: bool, border: str) -> None:
+        self.scorer, self.mirrors, self.border = scorer, mirrors, border
         self.distort = None if distort is None else parse_continuous(distort)
 
     def loss(self, images: Tensor, table: Tensor | None, generator: torch.Generator) -> Tensor:
         angles, signs = self._draw(len(images), generator)
-        poses = rotation(angles)
+        poses = rotation(angles) @ _whole_pixel_shifts(len(images), min(images.shape[-2:]) // 12, generator)
         if self.distort is not None:
             poses = poses @ _distortions(self.distort, len(images), min(images.shape[-2:]), generator)
         poses = torch.where(signs[:, None, None] < 0, poses @ reflection(poses.dtype), poses)
-        moved = resampled(images, poses.to(images), self.border)
+        if self.mirrors:
+            flipped = torch.rand(len(images), generator=generator) < 0.5
+            poses = torch.where(flipped[:, None, None], poses @ reflection(poses.dtype), poses)
+        moved = _relit(resampled(images, poses.to(images), self.border), generator)
         angles, signs = angles.to(images), signs.to(images)
         with _half_precision(images):
             log_weights, centres, concentrations = self.scorer.posterior(moved)
@@ -213,6 +220,17 @@ class _RegressionTask:
             coordinates = self.regression.coordinates(moved)
         back = transform(self.regression.pose_of(coordinates, side) @ poses, points.expand(len(images), -1, -1))
         return (back - points).square().mean() / corner**2
+
+
+def _whole_pixel_shifts(n: int, reach: int, generator: torch.Generator) -> Tensor:
+    """Random shifts (n, 3, 3), against learning training images by heart; whole pixels need no interpolation."""
+    return translation(torch.randint(-reach, reach + 1, (n, 2), generator=generator).float())
+
+
+def _relit(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images with contrast and brightness changed at random, by up to a fifth."""
+    gain, offset = (0.4 * torch.rand(2, len(images), generator=generator) - 0.2)[:, :, None, None, None].to(images)
+    return images * (1 + gain) + 0.5 * offset
 
 
 def _half_precision(images: Tensor) -> torch.autocast:

@@ -44,6 +44,8 @@ class Learned(Canonicalizer):
         Channels of the network.
     stages : tuple of int
         Number of convolutions between which maps are halved.
+    dropout : float
+        Dropout probability after every convolution.
 
     Examples
     --------
@@ -55,12 +57,13 @@ class Learned(Canonicalizer):
 
     def __init__(
         self, group: FiniteGroup, continuous: bool, in_channels: int, size: int | None, width: int,
-        stages: tuple[int, ...],
+        stages: tuple[int, ...], dropout: float,
     ) -> None:  # fmt: skip
         super().__init__()
         self.group, self.continuous, self.size = group, continuous, size
         self.in_channels, self.width, self.stages = in_channels, width, stages
-        self.features = group_cnn(group, in_channels, 1, size or 32, width=width, stages=stages).features
+        network = group_cnn(group, in_channels, 1, size or 32, width=width, stages=stages, dropout=dropout)
+        self.features = network.features
         self.mix = nn.Sequential(PointwiseLinear(2 * width, 2 * width), nn.SiLU())
         self.head = PointwiseLinear(2 * width, 3 if continuous else 1)
         linear = group.elements[:, :2, :2]
@@ -144,6 +147,7 @@ def learned(
     size: int | None = 64,
     width: int = 8,
     stages: Sequence[int] = (2, 2, 2),
+    dropout: float = 0.0,
 ) -> Learned:
     """Create an untrained canonicalizer that scores all rotations in one pass of a small equivariant network.
 
@@ -164,6 +168,8 @@ def learned(
         Channels of the network, each for every element.
     stages : sequence of int, default (2, 2, 2)
         Number of convolutions between which maps are halved.
+    dropout : float, default 0.0
+        Dropout probability after every convolution, for photographs.
 
     Returns
     -------
@@ -183,10 +189,10 @@ def learned(
                 "regress for shifts, scales and shears"
             )
         finite = dihedral(directions) if parsed.mirrored else cyclic(directions)
-        return Learned(finite, True, in_channels, size, width, tuple(stages))
+        return Learned(finite, True, in_channels, size, width, tuple(stages), dropout)
     if not parsed.is_group:
         raise ValueError(f"a learned scorer needs a group, and {parsed} is not closed under products")
-    return Learned(parsed, False, in_channels, size, width, tuple(stages))
+    return Learned(parsed, False, in_channels, size, width, tuple(stages), dropout)
 
 
 class Regress(Canonicalizer):
