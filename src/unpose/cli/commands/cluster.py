@@ -41,9 +41,9 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     """Group images by what they show, however each is rotated, shifted, scaled or mirrored.
 
     IMAGES is a folder (with its subfolders), a TIFF stack (three channels make one colour image; from any other
-    multi-channel stack save one channel first), or a .npy, .npz, MRC, STAR, HDF5 or Zarr file. Files that cannot be
-    read are skipped and listed. Subfolders are taken as class names, which are used only to report the agreement with
-    the groups.
+    multi-channel stack save one channel first), or a .npy, .npz, MRC, STAR, HDF5, Zarr, FITS or DICOM file. Files that
+    cannot be read are skipped and listed. Subfolders are taken as class names, unless they are named by date or run;
+    classes are used only to report the agreement with the groups.
 
     The command writes a run folder. A run that was stopped continues when the same command is given again.
 
