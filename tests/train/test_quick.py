@@ -95,6 +95,14 @@ def test_a_class_without_training_images_is_never_the_answer():
     assert class_figures(train_quick(dataset).network, part, dataset.classes).confusion[:, 1].sum() == 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_one_image_of_each_class_is_enough(problem, seed):
+    few = problem.train.take(np.array([0, 1, 2]))
+    dataset = Dataset("few", "made up", problem.classes, few, few, few)
+    result = train_quick(dataset, random_state=seed)
+    assert accuracy(result.network, few) == 1.0
+
+
 def test_wrong_calls(problem):
     with pytest.raises(ValueError, match="class_weights must be"):
         train_quick(problem, class_weights="some")

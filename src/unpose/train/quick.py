@@ -149,9 +149,11 @@ def train_quick(
     folds = np.tile(_folds(part.labels, rng), 2)
     tried = {}  # width -> logits of images left out
     for width in (None, *_WIDTHS):
-        tried[width] = np.empty((len(labels), n_classes))
+        tried[width] = np.zeros((len(labels), n_classes))
         for fold in np.unique(folds):
             held = folds == fold
+            if held.all():  # of two or three images, all may be in one fold; nothing can be said about them
+                continue
             fitted = _fit(features[~held], labels[~held], n_classes, width, class_weights, random_state)
             tried[width][held] = fitted.logits(features[held])
     scores = {width: float(np.average(logits.argmax(1) == labels, weights=weights)) for width, logits in tried.items()}

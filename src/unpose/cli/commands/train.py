@@ -283,7 +283,7 @@ def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, f
         f"of {result.images:,} training images."
     )
     rows = {"quick classifier": (validation.accuracy, figures.accuracy)} | _majority_row(dataset)
-    _finish(folder, dataset, figures, rows)
+    _finish(folder, dataset, figures, rows, weights)
 
 
 def _fit_to_cpu(
@@ -441,11 +441,13 @@ def _report_result(
         f"{result.validation_accuracy:.2%}."
     )
     if result.by_class is not None:
-        _finish(folder, dataset, result.by_class, rows)
+        _finish(folder, dataset, result.by_class, rows, recipe.class_weights)
     click.echo(f"The curves are in {folder / _CURVES}.")
 
 
-def _finish(folder: Path, dataset: "Dataset", figures: "ClassFigures", rows: dict[str, tuple[float, float]]) -> None:
+def _finish(
+    folder: Path, dataset: "Dataset", figures: "ClassFigures", rows: dict[str, tuple[float, float]], weights: str
+) -> None:
     """Print the accuracies in ``rows`` (validation, test) and the figures by class; write the card and the matrix."""
     from unpose.files import write_text
 
@@ -460,6 +462,8 @@ def _finish(folder: Path, dataset: "Dataset", figures: "ClassFigures", rows: dic
     better = [name for name, (_, test) in rows.items() if test > figures.accuracy]
     if better:
         click.echo(f"Better on these test images: {', '.join(better)}.")
+    if weights == "none" and (figures.recall == 0).any():
+        click.echo("--class-weights balanced finds more images of rare classes, at the expense of the frequent ones.")
     title = f"{dataset.name}, test: {len(dataset.test):,} images"
     write_confusion(folder / "confusion", figures, title)
     card = (
