@@ -93,8 +93,8 @@ def test_pose_change_is_zero_for_what_ignores_pose_and_large_for_what_does_not()
     changes = []
     for function in (invariant, upright):
         network = feature_network(function, images)
-        space = fit_space(orbit_features(images, network, poses))
-        changes.append(pose_change(images, network, poses, space, math.pi / 8))
+        own = orbit_features(images, network, poses)
+        changes.append(pose_change(images, own, network, poses, fit_space(own)))
     assert changes[0] < 0.1 < 0.2 < changes[1]
 
 

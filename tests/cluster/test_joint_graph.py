@@ -95,12 +95,3 @@ def test_clarity_ranks_graphs_by_how_well_kinds_are_separated():
     rng = np.random.RandomState(0)
     found = [clarity(cosine_neighbours(kinds(spread=spread)[0], None, 12), rng) for spread in (0.2, 0.5, 3.0)]
     assert found[0] > found[1] > found[2]
-
-
-def test_pixels_alone_are_only_diffused():
-    points, _ = kinds()
-    graph = cosine_neighbours(points, None, 12)
-    found = join_graphs(graph, None, np.random.RandomState(0))
-    assert found.pixel_share == 1.0
-    assert found.whitening is None
-    assert np.array_equal(found.indices, diffused_neighbours(attention_matrix(*graph, 12), 12)[0])

@@ -3,23 +3,27 @@
 :class:`InvariantClustering` is the scikit-learn estimator, :func:`align_stack` aligns images of one object. The
 paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in the order of their use:
 
-================= ===================================================================================================
-``estimator.py``  the estimator: from images to labels, poses and averages
-``light.py``      background and contrast are removed before images are compared
-``rounds.py``     rounds of invariant attention, while the differences between neighbours look like noise
-``graph.py``      from neighbours to a sparse attention matrix
-``readout.py``    from the attention matrix to labels, with the criterion of ``modularity.py``
-``stability.py``  how far the clusters of random subsets agree, the measure of confidence
-``copies.py``     images that are copies of others
-``assignment.py`` new images: the votes of their neighbours, and images of none of the clusters
-``averaging.py``  alternate between aligning images to their average and averaging them
-``saving.py``     a fitted estimator as two files
-``pictures.py``   aligned images, averages and rounds of attention as people see them
-``layout.py``     a two-dimensional map of all images
-``agreement.py``  how well labels agree with given classes
-``published.py``  kernel attention, invariant weights, means and attention of the paper
-``theorems.py``   the quantities of the paper's theorems: contraction, and the reach of orbits
-================= ===================================================================================================
+================== ====================================================================================================
+``estimator.py``   the estimator: from images to labels, poses and averages
+``light.py``       background and contrast are removed before images are compared
+``rounds.py``      rounds of invariant attention, while the differences between neighbours look like noise
+``graph.py``       from neighbours to a sparse attention matrix
+``features.py``    vectors of a network, averaged over the orbit
+``joint_graph.py`` the graphs of pixels and of features, joined and diffused
+``labels.py``      a few known classes spread over the graph; which images to label next
+``tree.py``        finer and coarser clusters, without a new fit
+``readout.py``     from the attention matrix to labels, with the criterion of ``modularity.py``
+``stability.py``   how far the clusters of random subsets agree, the measure of confidence
+``copies.py``      images that are copies of others
+``assignment.py``  new images: the votes of their neighbours, and images of none of the clusters
+``averaging.py``   alternate between aligning images to their average and averaging them
+``saving.py``      a fitted estimator as two files
+``pictures.py``    aligned images, averages and rounds of attention as people see them
+``layout.py``      a two-dimensional map of all images
+``agreement.py``   how well labels agree with given classes
+``published.py``   kernel attention, invariant weights, means and attention of the paper
+``theorems.py``    the quantities of the paper's theorems: contraction, and the reach of orbits
+================== ====================================================================================================
 """
 
 from unpose.cluster.agreement import agreement_with_classes

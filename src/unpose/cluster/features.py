@@ -66,6 +66,16 @@ def has_extra_network() -> bool:
     return all(find_spec(package) is not None for package in _PACKAGES)
 
 
+def missing_network_notes() -> list[str]:
+    """What a reader of unstable clusters gains by the extra; nothing if it is installed."""
+    if has_extra_network():
+        return []
+    return [
+        "Features of a network tell photographs, cells and plankton apart better than pixels do: "
+        "pip install 'unpose[features]'."
+    ]
+
+
 def feature_network(features: Any, images: Tensor, device: str | torch.device = "cpu") -> FeatureNetwork:
     """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
 
@@ -214,21 +224,24 @@ def cosine_neighbours(points: NDArray, others: NDArray | None, k: int) -> tuple[
     return np.concatenate(indices), distances
 
 
-def pose_change(images: Tensor, network: FeatureNetwork, poses: Tensor, space: FeatureSpace, angle: float) -> float:
-    """By how much vectors change under a rotation by an angle between the views: 0 not at all, 1 as between two images.
+def pose_change(
+    images: Tensor, before: NDArray, network: FeatureNetwork, poses: Tensor, space: FeatureSpace,
+    device: str | torch.device = "cpu",
+) -> float:  # fmt: skip
+    """By how much vectors change under a rotation halfway between two views: 0 not at all, 1 as between two images.
 
-    It is the mean distance between the points of an image and of the rotated image, divided by the mean distance
-    between the points of different images. Rotation cuts the corners off, which is part of the change.
+    ``before`` (n, d) are the vectors of the images (n, c, h, w). The result is the mean distance between the points of
+    an image and of the rotated image, divided by the mean distance between the points of different images. Rotation
+    cuts the corners off, which is part of the change.
     """
+    angle = math.pi / _TURNS
     c, s = math.cos(angle), math.sin(angle)
     turn = torch.tensor([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])
     ground = torch.from_numpy(border_level(images.numpy())).to(images)[..., None, None]
-    turned = warp(images - ground, turn.to(images)) + ground
-    device = "cpu"
-    before = space(orbit_features(images, network, poses, device))
-    after = space(orbit_features(turned, network, poses, device))
-    apart = np.linalg.norm(before - np.roll(before, 1, axis=0), axis=1).mean()
-    return float(np.linalg.norm(before - after, axis=1).mean() / max(apart, 1e-12))
+    after = orbit_features(warp(images - ground, turn.to(images)) + ground, network, poses, device)
+    own, turned = space(before), space(after)
+    apart = np.linalg.norm(own - np.roll(own, 1, axis=0), axis=1).mean()
+    return float(np.linalg.norm(own - turned, axis=1).mean() / max(apart, 1e-12))
 
 
 def _checked(call: Callable[[Tensor], Any], name: str) -> Callable[[Tensor], Tensor]:

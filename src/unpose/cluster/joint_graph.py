@@ -8,14 +8,30 @@ processes for retrieval revisited).
 """
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numba
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import sparse
+from torch import Tensor
 
-from unpose.cluster.features import cosine_neighbours
-from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix
+from unpose.align import Progress
+from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
+from unpose.cluster.assignment import vote_shares
+from unpose.cluster.features import (
+    FeatureNetwork,
+    FeatureSpace,
+    cosine_neighbours,
+    feature_network,
+    fit_space,
+    orbit_features,
+    orbit_poses,
+    pose_change,
+)
+from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths
 from unpose.cluster.labels import largest_entries
 from unpose.cluster.modularity import louvain, modularity
 from unpose.cluster.readout import RESOLUTION
@@ -33,6 +49,9 @@ _POSITIVES = 5
 _RIDGE = 0.1
 """Isotropic share of the covariance of differences between neighbours, so that no direction is amplified too much."""
 
+_AUDITED = 16
+"""Images whose change under a rotation is measured."""
+
 Graph = tuple[NDArray, NDArray]
 """Indices and distances of neighbours, (n, k) each, nearest first."""
 
@@ -44,20 +63,18 @@ class JointGraph:
     indices: NDArray  # (n, k), nearest first
     distances: NDArray  # (n, k)
     pixel_share: float  # of the weight in the joined graph: 1 for pixels alone, 0 for features alone
-    whitening: NDArray | None  # (r, r), of the points of the feature space; None for pixels alone
+    whitening: NDArray  # (r, r), of the points of the feature space
 
 
-def join_graphs(pixels: Graph, points: NDArray | None, rng: np.random.RandomState) -> JointGraph:
+def join_graphs(pixels: Graph, points: NDArray, rng: np.random.RandomState) -> JointGraph:
     """Join the neighbours by pixels with those of points (n, r) of a feature space, and diffuse.
 
     The weights of the two graphs are in proportion to the eighth power of their modularities. The space is whitened
     twice: first with the neighbours in the space itself as pairs of one kind, then with those of the joined graph, so
-    that each graph corrects the other. Without points, only diffusion is applied.
+    that each graph corrects the other.
     """
     k = min(N_NEIGHBOURS, pixels[0].shape[1])
     pixel_weights = attention_matrix(*pixels, k)
-    if points is None:
-        return JointGraph(*diffused_neighbours(pixel_weights, k), 1.0, None)
     near = cosine_neighbours(points, None, k)
     ratio = (clarity(pixels, rng) / max(clarity(near, rng), 1e-3)) ** _SHARPNESS
     share = ratio / (1 + ratio)
@@ -72,6 +89,52 @@ def join_graphs(pixels: Graph, points: NDArray | None, rng: np.random.RandomStat
     _, joined = whiten_and_join(near[0])
     whitening, joined = whiten_and_join(diffused_neighbours(joined, k)[0])
     return JointGraph(*diffused_neighbours(joined, k), float(share), whitening)
+
+
+@dataclass(frozen=True)
+class FittedFeatures:
+    """What is known of the features of fitted images, for the report and for new images."""
+
+    network: str  # its name
+    pixel_share: float  # weight of pixels in the joined graph, between 0 and 1
+    pose_change: float  # of features under a rotation: 0 not at all, 1 as between two images; NaN without rotations
+    space: FeatureSpace
+    whitening: NDArray  # (r, r)
+    points: NDArray  # (m, r), the fitted images that count
+
+    def votes(self, features: NDArray, labels: NDArray, n_clusters: int) -> NDArray:
+        """Share of each cluster in the attention of vectors (n, d) to fitted images with ``labels`` (m,): (n, K)."""
+        new = whitened(self.space(features), self.whitening)
+        near = cosine_neighbours(new, self.points, N_NEIGHBOURS)
+        scales = bandwidths(cosine_neighbours(self.points, None, N_NEIGHBOURS)[1])
+        return vote_shares(*near, scales, labels, n_clusters)
+
+
+def fit_features(
+    images: Tensor, features: Any, pixels: Graph, group: str, max_angle: float, device: str, rng: np.random.RandomState,
+    progress: Progress | None = None, checkpoints: Checkpoints | None = None,
+) -> tuple[Graph, FittedFeatures]:  # fmt: skip
+    """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit.
+
+    ``features`` is what :func:`unpose.cluster.features.feature_network` takes.
+    """
+    network, poses = feature_network(features, images, device), orbit_poses(group, max_angle)
+    compute = partial(_extract, images, network, poses, device, progress)
+    stored = load_or_compute(checkpoints, "features", compute)
+    space = fit_space(stored["features"], network.blocks)
+    joint = join_graphs(pixels, space(stored["features"]), rng)
+    turns = len(poses) > 2  # not the identity, or a mirror image, alone
+    some = slice(0, _AUDITED)
+    change = pose_change(images[some], stored["features"][some], network, poses, space, device) if turns else np.nan
+    points = whitened(space(stored["features"]), joint.whitening)
+    fitted = FittedFeatures(network.name, joint.pixel_share, change, space, joint.whitening, points)
+    return (joint.indices, joint.distances), fitted
+
+
+def _extract(
+    images: Tensor, network: FeatureNetwork, poses: Tensor, device: str | torch.device, progress: Progress | None
+) -> Arrays:
+    return {"features": orbit_features(images, network, poses, device, progress)}
 
 
 def clarity(graph: Graph, rng: np.random.RandomState) -> float:

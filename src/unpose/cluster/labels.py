@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unpose.cluster.readout import by_size
+
 _MEMORY = 0.95
 """Share of an image's score that comes from its neighbours in every step of the spreading."""
 _STEPS = 60
@@ -32,6 +34,37 @@ def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -
     probabilities[known] = 0.0
     probabilities[known, classes[known]] = 1.0
     return probabilities
+
+
+def known_classes(y: object, n: int) -> tuple[NDArray, NDArray] | None:
+    """The distinct classes in ``y`` (n,) and the index of each image's class, -1 for unknown; None if nothing is known.
+
+    ``y`` without any -1 is ignored, as scikit-learn's conventions for clustering demand: there is nothing to find out.
+    """
+    if y is None:
+        return None
+    given = np.asarray(y)
+    if given.shape != (n,) or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"y must be {n} integers, one for each image, with -1 for images of unknown class, got shape {given.shape} "
+            f"of {given.dtype}"
+        )
+    if (given < -1).any():
+        raise ValueError(f"classes in y must be at least 0, or -1 for unknown, got {int(given.min())}")
+    if (given >= 0).all() or (given == -1).all():
+        return None
+    classes = np.unique(given[given >= 0])
+    return classes, np.where(given >= 0, np.searchsorted(classes, given), -1)
+
+
+def respect_classes(labels: NDArray, known: NDArray, probabilities: NDArray) -> NDArray:
+    """Clusters (n,) that contradict no known class (n,): known images are together if and only if their classes agree.
+
+    Every cluster with a known image is dissolved, and its images join their most probable class, (n, C). Clusters
+    without a known image stay: they may be kinds that nobody has labelled yet. Clusters are numbered by size.
+    """
+    dissolved = np.isin(labels, np.unique(labels[known >= 0]))
+    return by_size(np.where(dissolved, probabilities.argmax(1), labels + probabilities.shape[1]))
 
 
 def most_instructive(weights: sparse.csr_array, known: NDArray, uncertainty: NDArray, count: int) -> NDArray:

@@ -13,6 +13,8 @@ import safetensors.numpy
 from scipy import sparse
 
 from unpose.align import Neighbours
+from unpose.cluster.features import FeatureSpace
+from unpose.cluster.joint_graph import FittedFeatures
 from unpose.cluster.light import LIGHT_CONTRAST
 from unpose.cluster.rounds import Round
 from unpose.files import read_file, write_chunks
@@ -26,14 +28,14 @@ _ARRAYS = (
 )  # fmt: skip
 _PARAMETERS = (
     "n_clusters", "group", "image_shape", "max_angle", "max_shift", "max_scale", "light", "mask",
-    "channels_first", "random_state",
+    "channels_first", "random_state", "features",
 )  # fmt: skip
 _MAX_BYTES = 2**33
 
 
 def save(model: Any, folder: str | os.PathLike[str]) -> None:
     """Write ``model.safetensors`` and ``model.json`` of a fitted InvariantClustering, each completely or not at all."""
-    arrays = {name: np.ascontiguousarray(getattr(model, name)) for name in _ARRAYS}
+    arrays = {name: getattr(model, name) for name in _ARRAYS}
     weights = sparse.csr_array(model.weights_)
     arrays |= {
         "weights.data": weights.data, "weights.indices": weights.indices.astype(np.int64),
@@ -41,15 +43,27 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "neighbours.distances": model.neighbours_.distances, "neighbours.poses": model.neighbours_.poses,
         "typical_distances": model._typical_distances,
     }  # fmt: skip
+    if model.probabilities_ is not None:
+        arrays |= {"classes_": model.classes_, "probabilities_": model.probabilities_}
+    if (fitted := model.features_) is not None:
+        arrays |= {
+            "features.mean": fitted.space.mean, "features.basis": fitted.space.basis,
+            "features.whitening": fitted.whitening, "features.points": fitted.points,
+        }  # fmt: skip
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
     about = {
         "format": FORMAT, "kind": "InvariantClustering", "parameters": parameters,
+        "features": None if fitted is None else {
+            "network": fitted.network, "pixel_share": fitted.pixel_share,
+            "pose_change": None if math.isnan(fitted.pose_change) else fitted.pose_change,
+        },
         "light": model.light_, "local_gain": model._local_gain,
         "stability": None if math.isnan(model.stability_) else model.stability_,
         "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
     target = Path(folder)
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others would be saved transposed
     write_chunks(target / "model.safetensors", [safetensors.numpy.save(arrays)])
     write_chunks(target / "model.json", [(json.dumps(about, indent=1, allow_nan=False) + "\n").encode()])
 
@@ -103,6 +117,10 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     model.weights_ = sparse.csr_array(parts, shape=(n, n))
     model.weights_.check_format(full_check=True)
     model.neighbours_ = Neighbours(*(arrays[f"neighbours.{name}"] for name in ("indices", "distances", "poses")))
+    model.features_ = _rebuild_features(about["features"], arrays, n_counted)
+    model.classes_, model.probabilities_ = arrays.get("classes_"), arrays.get("probabilities_")
+    if model.classes_ is not None and arrays["probabilities_"].shape != (n, len(model.classes_)):
+        raise ValueError("probabilities_ do not belong to the images and classes")
     model.light_, model._local_gain = str(about["light"]), float(about["local_gain"])
     if model.light_ not in LIGHT_CONTRAST:
         raise ValueError(f"light is {model.light_!r}")
@@ -117,10 +135,27 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     return model
 
 
+def _rebuild_features(about: dict[str, Any] | None, arrays: dict[str, Any], n_counted: int) -> FittedFeatures | None:
+    if about is None:
+        return None
+    mean, basis, whitening, points = (
+        arrays[f"features.{name}"] for name in ("mean", "basis", "whitening", "points")
+    )  # fmt: skip
+    rank = basis.shape[-1]
+    if basis.shape != (len(mean), rank) or whitening.shape != (rank, rank) or points.shape != (n_counted, rank):
+        raise ValueError(f"the features do not belong to the {n_counted} images that count")
+    change = math.nan if about["pose_change"] is None else float(about["pose_change"])
+    return FittedFeatures(
+        str(about["network"]), float(about["pixel_share"]), change, FeatureSpace(mean, basis), whitening, points
+    )
+
+
 def _json_value(value: Any) -> Any:
     """Convert a parameter for JSON; a random state that is not a number becomes None."""
     if isinstance(value, LieGroup):
         return value.name
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if isinstance(value, np.integer | np.floating):
         return value.item()
     if isinstance(value, tuple | list | np.ndarray):

@@ -1,0 +1,119 @@
+"""Clustering by features: kinds that pixels do not tell apart, a few labels, other numbers of clusters."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from unpose import InvariantClustering
+from unpose.cluster import agreement_with_classes
+from unpose.cluster.features import has_extra_network
+
+SIDE = 25
+
+
+def lumps(each=14, seed=0):
+    """Lumpy discs of three brightnesses: no two have the same pixels, and light, which tells the kinds, is removed."""
+    rng = np.random.default_rng(seed)
+    x = np.arange(SIDE) - SIDE // 2
+    disc = np.exp(-((np.hypot(x, x[:, None]) / 9) ** 6))
+    kind = np.arange(3 * each) % 3
+    f = np.fft.fftfreq(SIDE)
+    grains = np.fft.ifft2(
+        np.fft.fft2(rng.standard_normal((len(kind), SIDE, SIDE))) * np.exp(-(f**2 + f[:, None] ** 2) * 80)
+    )
+    grains = grains.real / grains.real.std((1, 2), keepdims=True)
+    level = np.array([0.25, 0.45, 0.8])[kind] * rng.uniform(0.97, 1.03, len(kind))
+    return (level[:, None, None] * disc * (1 + 0.3 * grains)).astype(np.float32), kind
+
+
+def brightness(images):
+    """How near the brightness of the disc is to each of twelve levels: it knows the kind, whatever the pose."""
+    level = images.mean((1, 2))[:, None] * SIDE**2 / 250
+    return np.exp(-(((level - np.linspace(0.1, 1.2, 12)) / 0.15) ** 2))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    images, kind = lumps()
+    return InvariantClustering(3, features=brightness, max_shift=1.0).fit(images), images, kind
+
+
+def accuracy(labels, kind):
+    return agreement_with_classes(kind, labels)["accuracy"]
+
+
+def test_kinds_are_found_by_features_and_not_by_pixels(fitted):
+    model, images, kind = fitted
+    assert accuracy(model.labels_, kind) > 0.95
+    pixels = InvariantClustering(3, features="pixels", max_shift=1.0).fit(images)
+    assert accuracy(pixels.labels_, kind) < 0.8
+    assert pixels.features_ is None
+    assert model.features_.network == "brightness"
+    assert model.features_.pixel_share < 0.5
+    assert 0 <= model.features_.pose_change < 1
+    assert model.means_.shape == (3, SIDE, SIDE)
+
+
+def test_new_images_join_the_clusters_of_their_kind(fitted):
+    model, _, kind = fitted
+    images, new_kind = lumps(each=3, seed=1)
+    assert accuracy(np.append(model.labels_, model.predict(images)), np.append(kind, new_kind)) > 0.95
+
+
+def test_saved_clusters_take_new_images_once_they_have_the_network_again(fitted, tmp_path):
+    model, images, _ = fitted
+    model.save(tmp_path)
+    loaded = InvariantClustering.load(tmp_path)
+    with pytest.raises(ValueError, match="features of brightness, which is not saved with them"):
+        loaded.predict(images[:3])
+    loaded.features = brightness
+    assert np.array_equal(loaded.predict(images[:5]), model.predict(images[:5]))
+    assert loaded.features_.pose_change == model.features_.pose_change
+
+
+def test_another_number_of_clusters_needs_no_new_fit(fitted):
+    model, _, _ = fitted
+    assert np.array_equal(model.cut(3), model.labels_)
+    for count in (1, 2, 5):
+        assert np.array_equal(np.unique(model.cut(count)), np.arange(count))
+
+
+def test_a_few_labels_name_the_clusters(fitted):
+    model, images, kind = fitted
+    chosen = model.suggest(3)
+    assert sorted(kind[chosen]) == [0, 1, 2], "one image of every kind is the most instructive choice"
+    y = np.full(len(kind), -1)
+    y[chosen] = 10 + kind[chosen]
+    taught = InvariantClustering(features=brightness, max_shift=1.0).fit(images, y)
+    assert taught.classes_.tolist() == [10, 11, 12]
+    np.testing.assert_allclose(taught.probabilities_.sum(1), 1.0)
+    assert (taught.classes_[taught.probabilities_.argmax(1)] == 10 + kind).mean() > 0.95
+    assert len(set(taught.labels_[chosen])) == 3
+    assert not set(taught.suggest(5)) & set(chosen.tolist())
+
+
+def test_complete_labels_are_ignored_and_wrong_ones_are_refused(fitted):
+    model, images, kind = fitted
+    again = InvariantClustering(3, features=brightness, max_shift=1.0).fit(images, kind)
+    assert np.array_equal(again.weights_.toarray(), model.weights_.toarray()), "the same seed gives the same results"
+    assert np.array_equal(again.labels_, model.labels_)
+    assert again.probabilities_ is None
+    for y, message in ((kind[:5], "y must be 42 integers"), (kind + 0.5, "y must be"), (kind - 3, "at least 0")):
+        with pytest.raises(ValueError, match=message):
+            InvariantClustering(3, features="pixels").fit(images, y)
+
+
+def test_a_network_that_fails_says_so():
+    images, _ = lumps(each=9)
+    with pytest.raises(ValueError, match="NaN"):
+        InvariantClustering(3, features=lambda batch: brightness(batch) * np.nan).fit(images)
+
+
+@pytest.mark.skipif(has_extra_network(), reason="the extra is installed")
+def test_unstable_clusters_say_what_the_extra_would_gain(fitted):
+    model = copy.copy(fitted[0])
+    model.stability_, model.features_ = 0.3, None
+    for features, wanted in (("auto", True), ("pixels", False)):
+        model.features = features
+        assert any("unpose[features]" in note for note in model.notes_) == wanted
