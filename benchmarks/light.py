@@ -5,8 +5,8 @@
 Every set is used as it is and under artificial light: each image is multiplied by a random field (a slope and a wave in
 a random direction) and gets a random bright spot. ACC is the accuracy at the true number of clusters under the best
 one-to-one matching, NN the share of nearest neighbours of the same class, mutual the share of the eight nearest
-neighbours that are mutual. `light="auto"` uses local contrast if that raises the share by more than 0.08. Classes are
-used for ACC and NN only. The threshold was chosen on seed 10.
+neighbours that are mutual. `light="auto"` uses local contrast if that raises the share by more than 0.12. Classes are
+used for ACC and NN only.
 """
 
 import argparse
