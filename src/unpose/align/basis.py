@@ -112,12 +112,32 @@ def analysis_matrix(basis: SteerableBasis, views: Tensor) -> Tensor:
     """
     grid = pixel_grid(basis.shape, torch.float64).flatten(0, 1)  # (p, 2)
     table = _radial_table(basis)
-    out = np.empty((len(grid), len(views), table.shape[1]), np.complex64)  # (p, V, C1)
-    for number, view in enumerate(views.double().cpu()):
-        # <I o view, psi> = integral of I(q) psi(view q) |area|: the function is moved, not the image.
-        place = transform(view, grid)
-        out[:, number] = _functions(basis, table, place.numpy()) * np.float32(area_change(view).abs())
-    return torch.view_as_real(torch.from_numpy(out)).flatten(1)
+    views = views.double().cpu()
+    # <I o view, psi> = integral of I(q) psi(view q) |area|: the function is moved, not the image.
+    are_shifts = torch.equal(views[:, :, :2], torch.eye(3, dtype=views.dtype)[:, :2].expand(len(views), -1, -1))
+    found = _functions_on_lattice(basis, table, (grid[:, None] + views[:, :2, 2]).numpy()) if are_shifts else None
+    if found is None:
+        found = np.empty((len(grid), len(views), table.shape[1]), np.complex64)  # (p, V, C1)
+        for number, view in enumerate(views):
+            place = transform(view, grid).numpy()
+            found[:, number] = _functions(basis, table, place) * np.float32(area_change(view).abs())
+    return torch.view_as_real(torch.from_numpy(found)).flatten(1)
+
+
+def _functions_on_lattice(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArray | None:
+    """Evaluate the functions at points (p, V, 2), once for each point that views share: (p, V, C1) complex64.
+
+    Shifts are multiples of half a pixel, so the shifted pixels of all views lie on one lattice, which has far fewer
+    points. None if they do not.
+    """
+    places = np.rint(2 * points).astype(np.int64)
+    lowest = places.min((0, 1))
+    width, height = places.max((0, 1)) - lowest + 1
+    if width * height > places.shape[0] * places.shape[1] or not np.array_equal(2 * points, places):
+        return None
+    y, x = np.divmod(np.arange(height * width), width)
+    lattice = _functions(basis, table, (np.stack([x, y], axis=-1) + lowest) / 2)
+    return lattice[(places[..., 1] - lowest[1]) * width + places[..., 0] - lowest[0]]
 
 
 def _functions(basis: SteerableBasis, table: NDArray, points: NDArray) -> NDArray:
