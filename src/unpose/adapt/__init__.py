@@ -15,6 +15,8 @@ function on images; nothing of it is changed. Files, by what you want to change:
 ``poses.py``          :class:`Pose`, what every canonicalizer returns, and :func:`restore` for dense answers
 ``frames.py``         moments of images and the frames they define
 ``views.py``          images resampled by poses
+``trials.py``         :func:`try_adaptations`: measure what applies to a model, and :func:`recommend` one
+``onnx_files.py``     :func:`to_onnx`: a wrapped model as one ONNX file
 ===================== ===============================================================================================
 """
 
@@ -24,8 +26,10 @@ from unpose.adapt.coordinates import coordinates, polar
 from unpose.adapt.fitting import fit_canonicalizer
 from unpose.adapt.learned import Learned, Regress, learned, regress
 from unpose.adapt.models import ImageModel, as_model, check_model
+from unpose.adapt.onnx_files import to_onnx
 from unpose.adapt.poses import Pose, restore
 from unpose.adapt.symmetrize import Symmetrized, most_certain, symmetrize
+from unpose.adapt.trials import Trial, recommend, try_adaptations
 
 __all__ = [
     "Canonicalized",
@@ -35,6 +39,7 @@ __all__ = [
     "Pose",
     "Regress",
     "Symmetrized",
+    "Trial",
     "as_model",
     "canonicalize",
     "check_model",
@@ -47,8 +52,11 @@ __all__ = [
     "moments",
     "most_certain",
     "polar",
+    "recommend",
     "regress",
     "restore",
     "search",
     "symmetrize",
+    "to_onnx",
+    "try_adaptations",
 ]

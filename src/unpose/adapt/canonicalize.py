@@ -1,5 +1,6 @@
 """Put a canonicalizer in front of a model: bring each image to its canonical pose, and answer for that."""
 
+import math
 from typing import Any
 
 import torch
@@ -82,12 +83,31 @@ class Canonicalized(nn.Module):
         answer = self._answer(batch, pose, call)
         return answer if isinstance(images, Tensor) else answer.detach().cpu().numpy(), pose
 
+    @property
+    def passes(self) -> int:
+        """Largest number of calls of the model for an image, without the canonicalizer's own."""
+        return self.views
+
+    def views_of(self, images: Tensor) -> list[Tensor]:
+        """The canonical images (n, c, h, w) that the model is called with, one batch for each of the best poses."""
+        pose = self.pose(images)
+        return [self._upright(images, pose.best_of(k)) for k in range(self.views)]
+
+    def combine(self, answers: Tensor) -> Tensor:
+        """The mean of the answers to all views: (views, n, ...) -> (n, ...)"""
+        if self.views == 1:
+            return answers[0]
+        if self.model.gives == "probabilities" or self.restores is not None:
+            return answers.mean(0)
+        return answers.log_softmax(2).logsumexp(0) - math.log(self.views)
+
     def _answer(self, images: Tensor, pose: Pose, call: Call) -> Tensor:
         best = self._answer_at(images, pose.element, call)
         if self.views == 1:
             return best
         if self.doubt is None:
-            return self._mean([best, *(self._answer_at(images, pose.best_of(k), call) for k in range(1, self.views))])
+            others = [self._answer_at(images, pose.best_of(k), call) for k in range(1, self.views)]
+            return self.combine(torch.stack([best, *others]))
         if is_traced_or_transformed():
             raise ValueError("the number of doubtful images is not known while torch traces: export with doubt=None")
         moved = torch.ones_like(pose.gain, dtype=torch.bool) if self.gate is None else pose.gain > self.gate
@@ -95,25 +115,20 @@ class Canonicalized(nn.Module):
         if len(doubtful) == 0:
             return best
         others = [self._answer_at(images[doubtful], pose.best_of(k)[doubtful], call) for k in range(1, self.views)]
-        return best.index_copy(0, doubtful, self._mean([best[doubtful], *others]))
+        return best.index_copy(0, doubtful, self.combine(torch.stack([best[doubtful], *others])))
 
     def _answer_at(self, images: Tensor, elements: Tensor, call: Call) -> Tensor:
-        # Images that stay are taken as they are, so that their answers are bit-equal to those of the model.
-        stays = (elements == torch.eye(3, dtype=elements.dtype, device=elements.device)).all(2).all(1)
-        upright = torch.where(stays[:, None, None, None], images, resampled(images, elements, self.border))
-        answer = call(upright)
+        answer = call(self._upright(images, elements))
         if self.restores is None:
             return answer
         if answer.ndim != 4:
             raise ValueError(f"dense answers must be (n, c, h, w), got shape {tuple(answer.shape)}; leave out restores")
         restored = restore(answer, elements, self.restores, frame=(images.shape[-2], images.shape[-1]))
-        return torch.where(stays[:, None, None, None], answer, restored)
+        return torch.where(_stays(elements), answer, restored)
 
-    def _mean(self, answers: list[Tensor]) -> Tensor:
-        stacked = torch.stack(answers)  # (views, n, ...)
-        if self.model.gives == "probabilities" or self.restores is not None:
-            return stacked.mean(0)
-        return stacked.log_softmax(2).logsumexp(0) - float(torch.tensor(len(answers)).log())
+    def _upright(self, images: Tensor, elements: Tensor) -> Tensor:
+        # Images that stay are taken as they are, so that their answers are bit-equal to those of the model.
+        return torch.where(_stays(elements), images, resampled(images, elements, self.border))
 
 
 def canonicalize(
@@ -177,6 +192,11 @@ def canonicalize(
         raise ValueError("doubt says which inputs get several views: set views to 2 or more")
     threshold = gate if gate is None or isinstance(gate, int | float) else gate_threshold(canonicalizer, gate)
     return Canonicalized(as_model(model), canonicalizer, threshold, views, doubt, restores, check_border(border))
+
+
+def _stays(elements: Tensor) -> Tensor:
+    """Which poses (n, 3, 3) are the identity: (n, 1, 1, 1) bool."""
+    return (elements == torch.eye(3, dtype=elements.dtype, device=elements.device)).all(2).all(1)[:, None, None, None]
 
 
 def gate_threshold(canonicalizer: Canonicalizer, upright: ArrayLike | Tensor, kept: float = _KEPT) -> float:

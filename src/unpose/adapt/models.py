@@ -64,6 +64,7 @@ class ImageModel(nn.Module):
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.model = model
         self.layout, self.output, self.gives, self.batch_size = layout, output, gives, batch_size
+        self.expects: tuple[int | None, ...] = (None, None, None)  # channels, height and width that an ONNX file names
         self.training = model.training if isinstance(model, nn.Module) else False
 
     def extra_repr(self) -> str:
@@ -195,9 +196,13 @@ def as_model(
             gives=gives or model.gives, batch_size=batch_size or model.batch_size,
         )  # fmt: skip
     if isinstance(model, str | os.PathLike):
-        session, file_layout, file_batch = _onnx_session(os.fspath(model))
-        model, layout, batch_size = session, layout or file_layout, batch_size or file_batch
-    elif not isinstance(model, nn.Module) and hasattr(model, "fit") and hasattr(model, "predict"):
+        session, file_layout, shape = _onnx_session(os.fspath(model))
+        wrapped = as_model(
+            session, layout=layout or file_layout, output=output, gives=gives, batch_size=batch_size or shape[0]
+        )
+        wrapped.expects = shape[1:]
+        return wrapped
+    if not isinstance(model, nn.Module) and hasattr(model, "fit") and hasattr(model, "predict"):
         method = next(
             name for name in ("predict_proba", "decision_function", "predict") if hasattr(model, name)
         )  # fmt: skip
@@ -277,8 +282,8 @@ class _Estimator:
         return answer[:, None] if answer.ndim == 1 else answer
 
 
-def _onnx_session(path: str) -> tuple[Callable[[NDArray], Any], str, int | None]:
-    """A function that runs an ONNX file, the layout of its input and its fixed batch size."""
+def _onnx_session(path: str) -> tuple[Callable[[NDArray], Any], str, tuple[int | None, ...]]:
+    """A function that runs an ONNX file, the layout of its input, and its (n, c, h, w) as far as they are fixed."""
     if find_spec("onnxruntime") is None:
         raise ValueError(f"{path} needs the package onnxruntime: pip install 'unpose[onnx]'")
     runtime = import_module("onnxruntime")
@@ -310,7 +315,9 @@ def _onnx_session(path: str) -> tuple[Callable[[NDArray], Any], str, int | None]
         answers = [answer[:n] for answer in session.run(None, {inputs[0].name: images.astype(kind)})]
         return answers[0] if len(answers) == 1 else dict(zip([one.name for one in outputs], answers, strict=True))
 
-    return run, layout, batch_size
+    sizes = [size if isinstance(size, int) else None for size in shape]
+    order = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}.get(layout)
+    return run, layout, tuple(sizes[i] for i in order) if order else (batch_size, None, None, None)
 
 
 def _describe(answer: Any) -> str:

@@ -88,12 +88,12 @@ class Symmetrized(nn.Module):
 
     def _average(self, images: Tensor, call: Call) -> Tensor:
         if isinstance(self.group, FiniteGroup):
-            return self._combine(torch.stack([self._answer_to(images, i, call) for i in range(len(self._there))]), None)
+            return self.combine(torch.stack([self._answer_to(images, i, call) for i in range(len(self._there))]))
         frames, weights = moment_frames(images, self.group, self.views)  # (n, k, 3, 3), (n, k)
         if self.draws is not None:
             frames, weights = self._draw(frames, weights)
         answers = [self._answer(images, frames[:, k], call) for k in range(frames.shape[1])]
-        return self._combine(torch.stack(answers), weights.T)
+        return self.combine(torch.stack(answers), weights.T)
 
     def _answer_to(self, images: Tensor, index: int, call: Call) -> Tensor:
         """The model's answer to the images moved by one element, carried back if it is dense."""
@@ -114,8 +114,12 @@ class Symmetrized(nn.Module):
         _check_dense(answer)
         return restore(answer, poses, self.restores, frame=(images.shape[-2], images.shape[-1]))
 
-    def _combine(self, answers: Tensor, weights: Tensor | None) -> Tensor:
-        """(k, n, ...) and weights (k, n) -> (n, ...)"""
+    def views_of(self, images: Tensor) -> list[Tensor]:
+        """The views of images (n, c, h, w) that the model is called with, for a finite group."""
+        return [there.of(images, self.border) for there in self._there]
+
+    def combine(self, answers: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The mean of the answers to all views: (k, n, ...) and weights (k, n), or none, -> (n, ...)"""
         if callable(self.over):
             return self.over(answers)
         if weights is None:

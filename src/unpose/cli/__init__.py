@@ -30,6 +30,7 @@ _COMMANDS = {
     "evaluate": "Measure the accuracy of a network on upright and rotated images.",
     "predict": "Assign new images to the clusters of a run or to the classes of a network.",
     "models": "List the trained networks of the package, or show the card of one.",
+    "adapt": "Make a model that one already has ignore rotations and mirrors.",
     "audit": "Measure how invariant a trained network is, and find the module that breaks it.",
     "reproduce": "Reproduce the figures, tables and theorems of the two papers behind this package.",
 }

@@ -1,0 +1,202 @@
+"""Try what can make a given model invariant on a set of images, and say what is worth its cost."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from unpose.adapt.canonicalize import canonicalize, gate_threshold
+from unpose.adapt.canonicalizers import as_images
+from unpose.adapt.fitting import fit_canonicalizer
+from unpose.adapt.learned import learned
+from unpose.adapt.models import ImageModel, as_model, check_model
+from unpose.adapt.symmetrize import symmetrize
+from unpose.adapt.views import View
+from unpose.audit import evaluation
+from unpose.groups import FiniteGroup, Group, parse
+
+LEAST_FOR_TRAINING = 60
+"""Images from which on a canonicalizer is trained: half of them train it, half measure it."""
+_CLOSE = 1.0
+"""Points within which a cheaper wrapper is preferred."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to adapt a model, measured.
+
+    Parameters
+    ----------
+    name : str
+        What was tried; "plain" is the model as it is.
+    model : torch.nn.Module
+        The wrapped model.
+    upright, turned : float
+        Per cent of right answers, upright and as the mean over the other elements of the group. Without labels, answers
+        that agree with the plain model's answers to the upright images.
+    passes : float
+        Calls of the model for each image.
+
+    Examples
+    --------
+    >>> Trial("plain", nn.Identity(), 90.0, 50.0, 1.0).gain(Trial("mean", nn.Identity(), 89.0, 80.0, 4.0))
+    29.0
+    """
+
+    name: str
+    model: nn.Module
+    upright: float
+    turned: float
+    passes: float
+
+    def gain(self, other: "Trial") -> float:
+        """What another trial gains on turned images, less what it loses on upright ones, in points."""
+        return other.turned - self.turned - max(0.0, self.upright - other.upright)
+
+
+def try_adaptations(
+    model: Any,
+    images: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor | None = None,
+    group: str | Group = "c8",
+    *,
+    border: str = "reflect",
+    steps: int = 600,
+    random_state: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Trial]:
+    """Measure a model on upright and turned images, as it is and in the wrappers that apply.
+
+    Parameters
+    ----------
+    model : object
+        What :func:`as_model` takes, a classifier.
+    images : (n, h, w) or (n, h, w, c) array, or (n, c, h, w) tensor
+        Upright images. From 60 on, a canonicalizer is trained on every second of them; the others measure.
+    labels : (n,) integers, optional
+        Their classes; by default the plain model's answers to the upright images count as right.
+    group : str or Group, default "c8"
+        A finite group.
+    border : {"zero", "reflect", "replicate"}, default "reflect"
+        What lies outside the image.
+    steps : int, default 600
+        Training steps of the canonicalizer; 0 trains none.
+    random_state : int, default 0
+        Seed.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``.
+
+    Returns
+    -------
+    list of Trial
+        The first is the plain model.
+
+    Examples
+    --------
+    >>> images = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> [trial.name for trial in try_adaptations(lambda x: x[:, 0, 0], images, group="c4")]
+    ['plain', 'mean over c4']
+    """
+    parsed = parse(group)
+    if not isinstance(parsed, FiniteGroup) or not parsed.is_group:
+        raise ValueError(f"adaptations are tried for a finite group such as c4, c8 or d4, got {parsed}")
+    wrapped, batch = as_model(model), as_images(images).float()
+    answers = check_model(wrapped, batch[: min(8, len(batch))])
+    if answers.ndim != 2 or answers.shape[1] < 2:
+        raise ValueError(f"the model must return scores (n, classes), got shape {tuple(answers.shape)}")
+    classes = _answers(wrapped, batch).argmax(1) if labels is None else torch.as_tensor(labels).long()
+    if len(classes) != len(batch):
+        raise ValueError(f"images and labels must be equal in number, got {len(batch)} and {len(classes)}")
+    trains = steps > 0 and len(batch) >= LEAST_FOR_TRAINING
+    measured = slice(1, None, 2) if trains else slice(None)
+    tested = _Views(batch[measured], classes[measured], parsed, border, progress)
+    trials = [tested.measure("plain", wrapped, 1)]
+    mean = symmetrize(wrapped, parsed, border=border)
+    trials.append(tested.measure(f"mean over {parsed}", mean, mean.passes))
+    if trains:
+        torch.manual_seed(random_state)
+        channels, side = batch.shape[1], min(batch.shape[-2:])
+        scorer = fit_canonicalizer(
+            wrapped, batch[::2], classes[::2], canonicalizer=learned(parsed, channels, size=min(32, side), dropout=0.1),
+            steps=steps, batch_size=64, border=border, random_state=random_state, progress=progress,
+        )  # fmt: skip
+        gate = gate_threshold(scorer, batch[::2])
+        trials.append(tested.measure("learned", canonicalize(wrapped, scorer, border=border), 1))
+        trials.append(tested.measure("learned, gate", canonicalize(wrapped, scorer, gate, border=border), 1))
+        two = canonicalize(wrapped, scorer, views=2, border=border)
+        trials.append(tested.measure("learned, 2 views", two, 2))
+    return trials
+
+
+def recommend(trials: list[Trial]) -> tuple[Trial, str]:
+    """Choose a trial: the largest net gain, a cheaper one within a point of it, or the plain model if nothing gains.
+
+    Parameters
+    ----------
+    trials : list of Trial
+        The first is the plain model.
+
+    Returns
+    -------
+    Trial
+        The recommended one.
+    str
+        Why.
+
+    Examples
+    --------
+    >>> plain = Trial("plain", nn.Identity(), 90.0, 50.0, 1.0)
+    >>> recommend([plain, Trial("mean", nn.Identity(), 40.0, 60.0, 4.0)])[0].name
+    'plain'
+    """
+    plain, *others = trials
+    gains = [plain.gain(trial) for trial in others]
+    best = max(gains, default=0.0)
+    if best <= 0:
+        return plain, (
+            "Nothing that was tried gains more on turned images than it loses on upright ones; training with "
+            "rotated images would be better."
+        )
+    chosen = min(
+        (trial for trial, gain in zip(others, gains, strict=True) if gain > 0 and gain >= best - _CLOSE),
+        key=lambda trial: (trial.passes, -plain.gain(trial)),
+    )
+    why = (
+        f"'{chosen.name}' gains {chosen.turned - plain.turned:.1f} points on turned images and changes upright ones by "
+        f"{chosen.upright - plain.upright:+.1f}, at {chosen.passes:g} calls of the model."
+    )
+    if plain.upright - chosen.turned > 5:
+        why += (
+            f" Turned images stay {plain.upright - chosen.turned:.1f} points below upright ones: training with rotated "
+            "images may be better."
+        )
+    return chosen, why
+
+
+class _Views:
+    """Upright images and all their turned views, on which models are measured."""
+
+    def __init__(
+        self, images: Tensor, classes: Tensor, group: FiniteGroup, border: str,
+        progress: Callable[[str, int, int], None] | None,
+    ) -> None:  # fmt: skip
+        self._images, self._classes, self._border, self._progress = images, classes, border, progress
+        self._views = [View.at(pose) for pose in group.elements]
+
+    def measure(self, name: str, model: nn.Module, passes: float) -> Trial:
+        shares = []
+        for i, view in enumerate(self._views):
+            right = _answers(model, view.of(self._images, self._border)).argmax(1) == self._classes
+            shares.append(100 * float(right.float().mean()))
+            if self._progress is not None:
+                self._progress(f"measure {name}", i + 1, len(self._views))
+        turned = shares[1:] or shares
+        return Trial(name, model, shares[0], sum(turned) / len(turned), passes)
+
+
+def _answers(model: ImageModel | nn.Module, images: Tensor) -> Tensor:
+    with evaluation(model):
+        return torch.cat([model(part) for part in images.split(64)])

@@ -1,0 +1,293 @@
+"""``unpose adapt``: make a model that one already has invariant, and say what that costs and gains."""
+
+import csv
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.inputs import ModelFile
+from unpose.cli.shared.options import json_option
+from unpose.cli.shared.output import counted, write_output
+from unpose.cli.shared.progress import progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unpose.adapt import ImageModel, Trial
+    from unpose.audit import EquivarianceReport
+    from unpose.data import ImageSet
+
+_RECIPE = '''"""Builds the adapted model; needs unpose and the files beside this one. Made by `unpose adapt`."""
+
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+from unpose.adapt import as_model, canonicalize, learned, symmetrize
+from unpose.train import load_network
+
+here = Path(__file__).parent
+source = {source!r}
+model = as_model(source) if source.endswith(".onnx") else load_network(source)
+{build}
+# Call it as `adapted(images)`, with a tensor (n, c, h, w) prepared as for the model itself.
+'''
+
+
+@click.command(
+    epilog="""\b
+    Examples:
+      unpose adapt model.onnx --images photos/ --group c8 -o adapted/
+      unpose adapt model.onnx --images photos/ --labels classes.csv --mean 0.5 --std 0.5 -o adapted/
+      unpose adapt model.safetensors --images scans/ --group d4 -o adapted/
+    """
+)
+@click.argument("model")
+@click.option(
+    "--images", required=True, type=click.Path(path_type=Path), help="Upright images: a folder, a stack or .npy file."
+)
+@click.option(
+    "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV file with the name of each image and the number of its class, counted from 0.",
+)  # fmt: skip
+@click.option("--group", default="c8", show_default=True, help="Transformations to ignore: c4, c8, d4, ...")
+@click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write.")
+@click.option("--size", type=click.IntRange(8, 4096), help="Longer side of the images, where the model does not say.")
+@click.option(
+    "--mean", default="0", show_default=True, help="Subtracted from pixels in [0, 1]; one per channel or one."
+)
+@click.option("--std", default="1", show_default=True, help="Pixels are then divided by this.")
+@click.option(
+    "--border", type=click.Choice(["reflect", "replicate", "zero"]), default="reflect", show_default=True,
+    help="What lies outside the image when it is rotated.",
+)  # fmt: skip
+@click.option("--output", help="Name of the model's output that has the scores, if it has several.")
+@click.option("--probabilities", is_flag=True, help="The model's outputs are probabilities, not logits.")
+@click.option(
+    "--steps", default=600, show_default=True, type=click.IntRange(0),
+    help="Training steps of the canonicalizer; 0 trains none.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed.")
+@click.option("--force", is_flag=True, help="Replace the files in the folder.")
+@json_option
+def command(
+    model: str, images: Path, labels: Path | None, group: str, out: Path, size: int | None, mean: str, std: str,
+    border: str, output: str | None, probabilities: bool, steps: int, seed: int, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Make a model that one already has ignore rotations and mirrors.
+
+    MODEL is an ONNX file, a file that `unpose train` wrote, or a network that `unpose models` lists.
+
+    The model is measured on the images as they are and after every element of the group. Then the mean over all
+    elements is tried and, from 60 images on, a canonicalizer that is trained on every second image and measured on the
+    others. Without labels, the model's answers to the upright images count as right, and the table gives agreement.
+
+    The folder gets the recommended model as adapted.onnx, or as a Python recipe where it cannot be written as one ONNX
+    file, with a card. Nothing is recommended that loses more on upright images than it gains on turned ones; then only
+    the card is written.
+    """
+    from unpose.adapt import recommend, try_adaptations
+    from unpose.audit import equivariance_error
+    from unpose.groups import FiniteGroup, parse
+
+    try:
+        parsed = parse(group)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--group") from error
+    if not isinstance(parsed, FiniteGroup) or not parsed.is_group:
+        raise click.BadParameter(f"a finite group such as c4, c8 or d4 is needed, got {parsed}", param_hint="--group")
+    if not force and (out / "card.json").exists():
+        raise UserError(f"{out} already holds an adapted model; give another folder, or --force to replace it")
+    wrapped, source, names = _load(model, output, probabilities)
+    found, batch = _read(images, wrapped, size, _numbers(mean, "--mean"), _numbers(std, "--std"))
+    classes = _classes(labels, found, names)
+    with progress(quiet=as_json) as report:
+        trials = try_adaptations(
+            wrapped, batch, classes, parsed, border=border, steps=steps, random_state=seed, progress=report
+        )
+    chosen, why = recommend(trials)
+    measured = equivariance_error(wrapped, batch[:4], parsed) if len(batch) > 1 else None
+    written = [] if chosen.name == "plain" else _write(chosen, source, batch, out)
+    summary = _summary(source, parsed.name, trials, chosen, why, classes is not None, len(batch), measured, written)
+    write_output(out / "card.json", json.dumps(summary, indent=2).encode())
+    write_output(out / "card.md", _card(summary).encode())
+    click.echo(json.dumps(summary, indent=2) if as_json else f"{_table(summary)}\n\n{why}\n{_where(out, written)}")
+
+
+def _load(model: str, output: str | None, probabilities: bool) -> "tuple[ImageModel, str, tuple[str, ...]]":
+    """The model, the path it was read from, and the names of its classes as far as they are known."""
+    from unpose.adapt import as_model
+    from unpose.train import load_network, read_classes
+
+    gives = "probabilities" if probabilities else None
+    try:
+        if Path(model).suffix.lower() == ".onnx":
+            if not Path(model).is_file():
+                raise ValueError(f"there is no file {model!r}")
+            return as_model(model, output=output, gives=gives), model, ()
+        path = ModelFile().convert(model, None, None)
+        network = load_network(path).float().eval()
+        wrapped = as_model(network, output=output, gives=gives)
+        wrapped.expects = (network.description["in_channels"], *network.description["image_size"])
+        return wrapped, str(path), read_classes(path)
+    except (ValueError, OSError) as error:
+        raise click.BadParameter(str(error), param_hint="MODEL") from error
+
+
+def _read(
+    path: Path, model: "ImageModel", size: int | None, mean: list[float], std: list[float]
+) -> "tuple[ImageSet, Tensor]":
+    """The images, and the batch that the model takes."""
+    import torch
+
+    from unpose.data import read_images
+    from unpose.images import as_batch
+
+    channels, height, width = model.expects
+    if height is not None and width is not None:
+        size = max(height, width)
+    if channels not in (None, 1, 3):
+        raise click.BadParameter(f"the model takes {channels} channels, and images have 1 or 3", param_hint="MODEL")
+    try:
+        found = read_images(path, size=size, colour="grey" if channels == 1 else "rgb", min_images=2)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--images") from error
+    batch = as_batch(found.images, dtype=torch.float32)
+    if height is not None and batch.shape[-2:] != (height, width):
+        raise click.BadParameter(
+            f"the model takes images of {height} x {width} pixels, these are {batch.shape[-2]} x {batch.shape[-1]}; "
+            "crop them to the same shape", param_hint="--images",
+        )  # fmt: skip
+    for name, values in (("--mean", mean), ("--std", std)):
+        if len(values) not in (1, batch.shape[1]):
+            raise click.BadParameter(f"give 1 or {batch.shape[1]} numbers, got {len(values)}", param_hint=name)
+    shift, scale = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (mean, std))
+    return found, (batch - shift) / scale
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"numbers separated by commas are needed, got {text!r}", param_hint=option) from error
+    if option == "--std" and not all(value > 0 for value in values):
+        raise click.BadParameter(f"must be above zero, got {text!r}", param_hint=option)
+    return values
+
+
+def _classes(labels: Path | None, found: "ImageSet", names: tuple[str, ...]) -> list[int] | None:
+    """The class of each image: from a table, or from folders that are named like the classes of the model."""
+    if labels is None:
+        known = found.labels is not None and set(found.labels) <= set(names)
+        return [names.index(label) for label in found.labels or []] if known else None
+    with labels.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if len(row) >= 2]
+    table = {row[0].strip(): row[1].strip() for row in rows}
+    missing = [name for name in found.names if name not in table]
+    if missing:
+        raise click.BadParameter(f"{labels} has no line for {missing[0]} and {len(missing) - 1} other images",
+                                 param_hint="--labels")  # fmt: skip
+    try:
+        return [int(table[name]) for name in found.names]
+    except ValueError as error:
+        raise click.BadParameter(f"classes must be whole numbers: {error}", param_hint="--labels") from error
+
+
+def _write(chosen: "Trial", source: str, batch: "Tensor", out: Path) -> list[str]:
+    """Write the adapted model, as one ONNX file or as a recipe; returns the names of the files."""
+    from unpose.adapt import Canonicalized, Symmetrized, to_onnx
+
+    adapted = chosen.model
+    if not isinstance(adapted, Symmetrized | Canonicalized):
+        return []
+    try:
+        file = Path(source).read_bytes() if source.lower().endswith(".onnx") else None
+        write_output(out / "adapted.onnx", to_onnx(adapted, batch[:2], file))
+        return ["adapted.onnx"]
+    except ValueError as error:
+        click.echo(f"No adapted.onnx: {error}. Writing a Python recipe instead.", err=True)
+    return _write_recipe(adapted, source, out)
+
+
+def _write_recipe(adapted: Any, source: str, out: Path) -> list[str]:
+    from safetensors.torch import save
+
+    from unpose.adapt import Learned, Symmetrized
+
+    written = ["recipe.py"]
+    if isinstance(adapted, Symmetrized):
+        build = f"adapted = symmetrize(model, {adapted.group.name!r}, border={adapted.border!r}).eval()"
+    else:
+        scorer: Learned = adapted.canonicalizer
+        write_output(out / "canonicalizer.safetensors", save(scorer.state_dict()))
+        written.append("canonicalizer.safetensors")
+        build = (
+            f"scorer = learned({scorer.group.name!r}, {scorer.in_channels}, size={scorer.size}, width={scorer.width}, "
+            f"stages={scorer.stages}).eval()\n"
+            'scorer.load_state_dict(load_file(here / "canonicalizer.safetensors"))\n'
+            f"adapted = canonicalize(model, scorer, {adapted.gate}, views={adapted.views}, "
+            f"border={adapted.border!r}).eval()"
+        )
+    write_output(out / "recipe.py", _RECIPE.format(source=source, build=build).encode())
+    return written
+
+
+def _summary(
+    source: str, group: str, trials: "list[Trial]", chosen: "Trial", why: str, labelled: bool, count: int,
+    measured: "EquivarianceReport | None", written: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    rows = [
+        {"method": trial.name, "upright": trial.upright, "turned": trial.turned, "passes": trial.passes}
+        for trial in trials
+    ]
+    audit = None if measured is None else {
+        "element": measured.elements[measured.worst], "error": float(measured.errors[measured.worst]),
+        "discrimination": measured.discrimination,
+    }  # fmt: skip
+    return {
+        "model": Path(source).name,
+        "group": group,
+        "images": count,
+        "measures": "accuracy" if labelled else "agreement",
+        "trials": rows,
+        "recommended": chosen.name,
+        "why": why,
+        "worst_change_of_the_model": audit,
+        "files": written,
+    }
+
+
+def _table(summary: dict[str, Any]) -> str:
+    width = max(len(row["method"]) for row in summary["trials"])
+    lines = [f"{summary['measures'] + ' in %':{width}} {'upright':>8} {'turned':>8} {'passes':>7}"]
+    lines += [
+        f"{row['method']:{width}} {row['upright']:8.1f} {row['turned']:8.1f} {row['passes']:7g}"
+        for row in summary["trials"]
+    ]
+    return "\n".join(lines)
+
+
+def _card(summary: dict[str, Any]) -> str:
+    audit = summary["worst_change_of_the_model"]
+    lines = [
+        f"# {summary['model']}, adapted to {summary['group']}",
+        "",
+        f"    {_table(summary)}".replace("\n", "\n    "),
+    ]
+    lines += ["", f"Measured on {counted(summary['images'], 'image')}. {summary['why']}"]
+    if summary["measures"] == "agreement":
+        lines += ["There were no labels: an answer counts as right if the plain model gives it to the upright image."]
+    if audit is not None:
+        lines += [f"The plain model's answers change by up to {audit['error']:.2g} of their size ({audit['element']})."]
+    lines += [
+        "",
+        "Images are prepared as for the model itself. Files: " + (", ".join(summary["files"]) or "none") + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _where(out: Path, written: list[str]) -> str:
+    return f"Wrote {', '.join([*written, 'card.md', 'card.json'])} to {out}."

@@ -1,0 +1,107 @@
+"""``unpose adapt`` as users run it: a table, a card, a model file, and errors that say what to change."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from unpose.cli.commands.adapt import command
+
+needs_onnx = pytest.mark.skipif(
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="the extra onnx is missing"
+)
+
+
+def adapt(*arguments):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def sums_file(path, classes):
+    """An ONNX model whose scores are the sums over parts of each row of pixels: it ignores mirrors."""
+    import onnx
+
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    axes = helper.make_tensor("axes", onnx.TensorProto.INT64, [2], [1, 3])
+    node = helper.make_node("ReduceSum", ["images", "axes"], ["sums"], keepdims=0)
+    inputs = [helper.make_tensor_value_info("images", kind, ["n", 1, classes, classes])]
+    outputs = [helper.make_tensor_value_info("sums", kind, ["n", classes])]
+    graph = helper.make_graph([node], "sums", inputs, outputs, [axes])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
+
+
+@needs_onnx
+def test_a_model_that_needs_no_adapting_is_left_alone(tmp_path, rng):
+    sums_file(tmp_path / "rows.onnx", 9)
+    np.save(tmp_path / "images.npy", rng.random((5, 9, 9), dtype=np.float32))
+    done = adapt(tmp_path / "rows.onnx", "--images", tmp_path / "images.npy", "--group", "d1", "-o", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Nothing that was tried gains more" in done.output
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert card["recommended"] == "plain"
+    assert card["measures"] == "agreement"
+    assert [row["method"] for row in card["trials"]] == ["plain", "mean over d1"]
+    assert card["trials"][1]["turned"] == 100
+    assert card["files"] == []
+    again = adapt(tmp_path / "rows.onnx", "--images", tmp_path / "images.npy", "-o", tmp_path / "out")
+    assert again.exit_code == 2
+    assert "--force" in again.output
+
+
+def test_wrong_calls_are_explained():
+    for arguments, message in (
+        (["nothing.onnx", "--images", ".", "-o", "out"], "there is no file 'nothing.onnx'"),
+        (["m.onnx", "--images", ".", "-o", "out", "--group", "se2"], "a finite group such as c4"),
+    ):
+        done = adapt(*arguments)
+        assert done.exit_code == 2
+        assert message in done.output
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_digit_classifier_becomes_one_file_that_ignores_quarter_turns(tmp_path):
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    images = nn.functional.interpolate(torch.from_numpy(digits.images / 16).float()[:, None], 16)
+    classes = torch.from_numpy(digits.target)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(128, 10))
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(100):
+        loss = nn.functional.cross_entropy(network(images[:1500]), classes[:1500])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    number = torch.export.Dim("n", min=1, max=256)
+    torch.onnx.export(
+        network.eval(), (images[:2],), dynamo=True, verbose=False, dynamic_shapes=({0: number},)
+    ).save(tmp_path / "digits.onnx")  # fmt: skip
+    np.save(tmp_path / "images.npy", images[1500:1620, 0].numpy())
+    rows = [f"images.npy[{i}],{int(classes[1500 + i])}" for i in range(120)]
+    (tmp_path / "classes.csv").write_text("\n".join(rows))
+    words = [
+        sys.executable, "-m", "unpose", "adapt", tmp_path / "digits.onnx", "--images", tmp_path / "images.npy", "--labels", tmp_path / "classes.csv",
+        "--group", "c4", "--steps", "60", "-o", tmp_path / "out", "--json",
+    ]  # fmt: skip
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)
+    chosen = next(row for row in card["trials"] if row["method"] == card["recommended"])
+    plain = card["trials"][0]
+    assert card["measures"] == "accuracy"
+    assert chosen["turned"] - plain["turned"] > 20 + max(0, plain["upright"] - chosen["upright"])
+    assert card["files"] == ["adapted.onnx"]
+    from unpose.adapt import as_model
+
+    adapted = as_model(tmp_path / "out" / "adapted.onnx")
+    turned = [adapted(images[1500:1620].rot90(k, (2, 3))) for k in range(4)]
+    for other in turned[1:]:
+        assert torch.allclose(other, turned[0], atol=1e-4)
