@@ -15,7 +15,7 @@ _CHUNK_PIXELS = 2**21
 _LOCAL_SIGMA = 1 / 16
 """Standard deviation of the window of local contrast, as a share of the shorter side."""
 _LOCAL_FLOOR = 1.0
-"""Added to the local standard deviation, as a share of that of the whole image: flat parts stay flat."""
+"""Its square, as a share of the variance of the whole image, is added to the local variance: flat parts stay flat."""
 MIN_LOCAL_GAIN = 0.12
 """Local contrast is used, or recommended, if it raises the share of mutual neighbours by more than this."""
 _SAMPLE = 250
