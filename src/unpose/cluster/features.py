@@ -40,7 +40,8 @@ _IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])
 """Mean and standard deviation of the channels that nearly all networks for photographs expect."""
 _BLOCKS_READ = (10, 14)
 """Blocks of EfficientNet-Lite0 whose maps are read beside those of its last layer: the ends of two of its stages."""
-_CHUNK_PIXELS = 2**20
+_CHUNK_PIXELS = {"cpu": 2**20, "cuda": 2**24}
+"""Pixels of views that a network is called with at a time."""
 _DIMENSIONS = 128
 _POWER = 0.5
 _FULL_SVD = 1000
@@ -151,7 +152,7 @@ def orbit_features(
         images = downscale(images, long_side / side)
     scale = torch.diag(torch.tensor([side / long_side, side / long_side, 1.0]))
     shape = (side, side) if network.side else (height, width)
-    chunk = max(1, _CHUNK_PIXELS // (side * side))
+    chunk = max(1, _CHUNK_PIXELS.get(torch.device(device).type, 2**22) // (side * side))
     rows = []
     for start in range(0, len(images), chunk):
         if progress is not None:

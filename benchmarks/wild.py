@@ -1,0 +1,245 @@
+"""Clustering in the wild: cells, plankton, silhouettes, characters, clothes and photographs, with the same settings.
+
+    UNPOSE_DATA=/path/to/arrays python benchmarks/wild.py [--only cells,plankton,...] [--seeds 3] [--device cuda]
+                                                          [--workers 1] [--out FILE]
+
+Needs the extra `unpose[features]`. Every seed draws other images, or other poses where there is one set of images. Only
+what a user knows is given: the group of poses, and the number of classes (`plankton-all` and `found` excepted). ACC is
+the accuracy under the best one-to-one matching of clusters and classes; NN the share of images whose nearest neighbour
+is of their class. Classes are used for nothing else, except for the rows with labels. Peers in the same run:
+
+raw                  spectral clustering of the raw pixels
+features, k-means    the last layer of the same network on the image as it is, and k-means: what one would do instead
+features, HDBSCAN    the same features, UMAP to ten dimensions where umap-learn is installed, and HDBSCAN
+pixels               pixels over the orbit, `features="pixels"`
+both                 the default with the extra: pixels and features over the orbit
+
+`labels 10` is the accuracy of `probabilities_` on the other images after ten random labels of each kind, `suggest 10`
+and `suggest 5` after as many and half as many labels of images that `suggest` asked for, a tenth at a time.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import time
+import traceback
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.cluster import HDBSCAN, KMeans, SpectralClustering
+from sklearn.metrics import normalized_mutual_info_score
+
+from arrays import load
+from cluster import bulls_eye, canvas, digits, omniglot, silhouettes
+from unpose import InvariantClustering
+from unpose.cluster import agreement_with_classes, estimator, joint_graph
+from unpose.cluster.features import EXTRA_NETWORK, feature_network, orbit_features, orbit_poses
+from unpose.cluster.labels import most_instructive, spread_labels
+from unpose.cluster.readout import read_out
+from unpose.data import posed
+
+_PEER_IMAGES = 3000
+"""More images are not given to the peers whose cost is quadratic."""
+
+
+def drawn(name, n, seed, keys=("x", "y")):
+    x, y = load(name, *keys)
+    chosen = np.random.default_rng(seed).choice(len(x), n, replace=False)
+    return x[chosen] / np.float32(255), y[chosen]
+
+
+def plankton(seed):
+    """The 20 largest kinds, 100 images of each."""
+    x, y = load("plankton_ndsb.npz", "x", "y")
+    largest = np.argsort(-np.bincount(y), kind="stable")[:20]
+    rng = np.random.default_rng(seed)
+    rows = np.concatenate([rng.choice(np.flatnonzero(y == kind), 100, replace=False) for kind in largest])
+    return x[rows] / np.float32(255), np.unique(y[rows], return_inverse=True)[1]
+
+
+def all_plankton(seed):
+    x, y = load("plankton_ndsb.npz", "x", "y")
+    return x / np.float32(255), y
+
+
+def osteosarcoma(seed):
+    x, y = load("osteosarcoma_cells.npz", "x", "cell_line")
+    return posed(x / np.float32(255), "se2+mirror", random_state=seed, max_shift=3.0).images, y
+
+
+def clothes(seed):
+    x, y = load("fashion_mnist.npz", "x_test", "y_test")
+    chosen = np.random.default_rng(seed).choice(len(x), 2000, replace=False)
+    return posed(canvas(x[chosen], 40), "se2", random_state=seed, max_shift=4.0).images, y[chosen]
+
+
+def photographs(seed):
+    x, y = load("cifar10_test.npz", "x_test", "y_test")
+    chosen = np.random.default_rng(seed).choice(3000, 2000, replace=False)
+    padded = np.pad(x[chosen] / np.float32(255), ((0, 0), (7, 7), (7, 7), (0, 0)))
+    return posed(padded, "se2", random_state=seed, max_shift=3.0).images, y[chosen]
+
+
+SETS = {
+    "plankton-all": (all_plankton, None, {}),
+    "digits-20000": (lambda seed: digits(20000, seed), 10, {}),
+    "cells": (lambda seed: drawn("chula_rbc.npz", 3000, seed), 13, {"group": "se2+mirror"}),
+    "plankton": (plankton, 20, {"group": "se2+mirror"}),
+    "silhouettes": (silhouettes, 65, {"group": "similarity+mirror", "max_scale": 1.6}),
+    "omniglot": (omniglot, 30, {}),
+    "clothes": (clothes, 10, {}),
+    "photographs": (photographs, 10, {}),
+    "osteosarcoma": (osteosarcoma, 2, {"group": "se2+mirror"}),
+    "digits": (lambda seed: digits(2000, seed), 10, {}),
+}
+"""Name -> images and classes of a seed, number of clusters, settings."""
+LARGE = ("plankton-all", "digits-20000")
+"""Sets that are run once, and only if they are named."""
+
+
+def measures(labels, classes):
+    found = agreement_with_classes(classes, labels)
+    nmi = float(normalized_mutual_info_score(classes, labels))
+    return {"ACC": found["accuracy"], "purity": found["purity"], "NMI": nmi, "groups": int(labels.max()) + 1}
+
+
+def fit(images, n_clusters, settings, device):
+    """The fitted model, its joined neighbours and the graph that they were diffused over."""
+    seen = {}
+
+    def keep(function, name, of):
+        def kept(*args, **options):
+            result = function(*args, **options)
+            seen[name] = of(args, result)
+            return result
+
+        return kept
+
+    fitting, diffusing = joint_graph.fit_features, joint_graph.diffused_neighbours
+    estimator.fit_features = keep(fitting, "near", lambda args, result: result[0])
+    joint_graph.diffused_neighbours = keep(diffusing, "graph", lambda args, result: args[0])
+    start = time.perf_counter()
+    model = InvariantClustering(n_clusters, features=EXTRA_NETWORK, device=device, **settings).fit(images)
+    seconds = time.perf_counter() - start
+    estimator.fit_features, joint_graph.diffused_neighbours = fitting, diffusing
+    return model, seen["near"], seen["graph"], seconds
+
+
+def labelled(weights, classes, per_class, seed):
+    """Accuracies with random labels, and with the same number and half of it by suggestion."""
+    n_classes, rng = int(classes.max()) + 1, np.random.default_rng(seed)
+
+    def accuracy(known):
+        given = np.full(len(classes), -1)
+        given[known] = classes[known]
+        probabilities = spread_labels(weights, given, n_classes)
+        others = given < 0
+        return float((probabilities.argmax(1) == classes)[others].mean()), probabilities
+
+    random = np.concatenate([
+        rng.permutation(np.flatnonzero(classes == kind))[:per_class] for kind in range(n_classes)
+    ])  # fmt: skip
+    result = {f"labels {per_class}": accuracy(random)[0]}
+    known, uncertainty, total = np.zeros(0, np.int64), np.ones(len(classes)), per_class * n_classes
+    for step in range(10):
+        more = most_instructive(weights, known, uncertainty, (step + 1) * total // 10 - len(known))
+        known = np.append(known, more)
+        score, probabilities = accuracy(known)
+        uncertainty = 1 - probabilities.max(1)
+        if step in (4, 9):
+            result[f"suggest {(step + 1) * per_class // 10}"] = score
+    return result
+
+
+def without_orbit(images, device):
+    """The last layer of the network on the images as they are, (n, 1280)."""
+    batch = torch.from_numpy(np.ascontiguousarray(images if images.ndim == 4 else images[..., None])).movedim(-1, 1)
+    network = feature_network(EXTRA_NETWORK, batch, device)
+    vectors = orbit_features(batch, network, orbit_poses("translation"), device)
+    return vectors[:, -2560:-1280]
+
+
+def run(job):
+    """All rows of one set and seed."""
+    name, seed, device = job
+    torch.set_num_threads(2)
+    make, n_clusters, settings = SETS[name]
+    images, classes = make(seed)
+    rows = []
+
+    def row(method, **values):
+        rows.append({"set": name, "seed": seed, "n": len(images), "method": method} | values)
+        said = (f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in rows[-1].items())
+        print("  ".join(said), flush=True)
+
+    model, near, graph, seconds = fit(images, n_clusters, settings, device)
+    counted, weights = model._counted_graph()
+    kinds = classes[counted]
+    row(
+        "both", **measures(model.labels_, classes), NN=float((kinds[near[0][:, 0]] == kinds).mean()),
+        pixel_share=model.features_.pixel_share, pose_change=model.features_.pose_change, seconds=seconds,
+    )  # fmt: skip
+    pixels = model.neighbours_
+    back = np.full(len(images), -1)
+    back[counted] = np.arange(len(counted))
+    found = back[pixels.indices[counted]], pixels.distances[counted]
+    pixel_labels = read_out(*found, n_clusters, np.random.RandomState(0))[0]
+    row("pixels", **measures(pixel_labels, kinds), NN=float((kinds[found[0][:, 0]] == kinds).mean()))
+    plain, count = without_orbit(images, device), n_clusters or model.n_clusters_
+    starts = 3 if len(images) <= _PEER_IMAGES else 1
+    k_means = KMeans(count, n_init=starts, random_state=seed).fit_predict(plain)
+    row("features, k-means", **measures(k_means, classes))
+    if len(images) <= _PEER_IMAGES:
+        if name == "silhouettes":
+            row("both", bulls_eye=bulls_eye(joint_graph.diffused_neighbours(graph, 39)[0], kinds))
+        row("both, found", **measures(read_out(*near, None, np.random.RandomState(0))[0], kinds))
+        row("both, labels", **labelled(weights, np.unique(kinds, return_inverse=True)[1], 10, seed))
+        raw = SpectralClustering(n_clusters, affinity="nearest_neighbors", n_neighbors=10, random_state=seed)
+        row("raw", **measures(raw.fit_predict(images.reshape(len(images), -1)), classes))
+        if find_spec("umap"):
+            import umap
+
+            plain = umap.UMAP(n_components=10, n_neighbors=15, min_dist=0.0, random_state=seed).fit_transform(plain)
+        name_of_peer = "features, UMAP + HDBSCAN" if find_spec("umap") else "features, HDBSCAN"
+        row(name_of_peer, **measures(HDBSCAN(min_cluster_size=10, copy=True).fit_predict(plain), classes))
+    return rows
+
+
+def guarded(job):
+    try:
+        return job, run(job), None
+    except Exception:  # the other sets still count
+        return job, [], traceback.format_exc()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", default=",".join(name for name in SETS if name not in ("plankton-all", "digits-20000"))
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="sets and seeds that run at the same time")
+    parser.add_argument("--out", default="wild.json")
+    options = parser.parse_args()
+    names = options.only.split(",")
+    jobs = [(name, seed, options.device) for seed in range(options.seeds) for name in names]
+    jobs = [job for job in jobs if job[0] not in LARGE or job[1] == 0]
+    machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.platform()
+    result = {"machine": machine, "workers": options.workers, "method": __doc__, "rows": [], "failures": []}
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
+        for job, rows, failure in pool.imap_unordered(guarded, jobs):
+            result["rows"] += rows
+            if failure is not None:
+                result["failures"].append({"set": job[0], "seed": job[1], "error": failure})
+                print(job[:2], failure, flush=True)
+            Path(options.out).write_text(json.dumps(result, indent=1, default=float))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
+    main()
