@@ -26,7 +26,7 @@ _FULL_RATE, _SINGLE_PRECISION = 10_430, 0.4
 """Images per second of c4 at batch 64, when the GPU is full, and the share of it that float32 reaches."""
 _TRAINING_IMAGES = {"rotated-mnist": 10_000, "cifar-10": 45_000, "patch-camelyon": 262_144}
 _SIZES = {"rotated-mnist": 28, "cifar-10": 32, "patch-camelyon": 96}
-_SMALL_WORK = 8e10
+_SMALL_WORK = 4e10
 """Multiply-adds of attention in a small run, forward passes: about a minute on two cores."""
 
 
