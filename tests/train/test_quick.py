@@ -95,7 +95,7 @@ def test_a_class_without_training_images_is_never_the_answer():
     assert class_figures(train_quick(dataset).network, part, dataset.classes).confusion[:, 1].sum() == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_one_image_of_each_class_is_enough(problem, seed):
     few = problem.train.take(np.array([0, 1, 2]))
     dataset = Dataset("few", "made up", problem.classes, few, few, few)
