@@ -45,7 +45,7 @@ class TestAlign:
     @pytest.mark.parametrize("group", ["affine", "perspective"])
     def test_finds_poses_near_a_similarity(self, glyphs, group):
         copies = posed(glyphs, group, copies=4, random_state=2, max_shift=4.0, max_scale=1.15, max_stretch=1.15)
-        found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.3)
+        found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.3, max_shift=5.0)
         # the prior pulls the shape towards the start, so the distances are compared, not the poses
         norm = np.linalg.norm(copies.images, axis=(1, 2))
         assert np.median(found.distances / norm) < 0.1
@@ -189,7 +189,7 @@ class TestNearest:
     def test_the_same_bytes_for_any_number_of_threads_and_any_budget(self, glyphs):
         copies = posed(glyphs, "se2", copies=13, random_state=4, max_shift=4.0)  # 65 images: two tiles
         first, *rest = (
-            nearest(copies.images, 3, **options)
+            nearest(copies.images, 3, max_shift=4.0, **options)
             for options in ({}, {"n_jobs": 1, "memory": "2GB"}, {"n_jobs": 3, "memory": 8e9})
         )
         for other in rest:
@@ -302,7 +302,7 @@ def test_images_and_references_of_different_number_are_refused(glyphs):
 
 def test_the_group_of_the_poses_is_the_one_asked_for(glyphs):
     for group in ("translation", "se2", "similarity+mirror", "affine"):
-        poses = align(glyphs[:2], glyphs[1:3], group=group).poses
+        poses = align(glyphs[:2], glyphs[1:3], group=group, max_shift=3.0).poses
         assert parse(group).contains(torch.from_numpy(poses), atol=1e-3).all()
 
 

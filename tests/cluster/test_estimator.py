@@ -119,7 +119,7 @@ def test_the_number_of_groups_is_found(turned):
 
 
 def test_the_same_labels_for_any_number_of_workers(turned, fitted):
-    for settings in ({"n_jobs": 1}, {"n_jobs": 3}, {"memory": "3GB"}):
+    for settings in ({"n_jobs": 1}, {"n_jobs": 3, "memory": "3GB"}):
         model = InvariantClustering(4, **settings).fit(turned.images)
         assert np.array_equal(model.labels_, fitted.labels_)
         assert np.array_equal(model.poses_, fitted.poses_)
@@ -335,8 +335,8 @@ def test_images_given_to_an_estimator_of_vectors_are_refused(turned):
 
 @pytest.mark.parametrize("shape", [[25, 25], np.array([25, 25])])
 def test_an_image_shape_of_any_kind_is_saved(shape, turned, tmp_path):
-    rows = turned.images.reshape(len(turned.images), -1)
-    model = InvariantClustering(4, image_shape=shape).fit(rows)
+    rows = turned.images[:9].reshape(9, -1)
+    model = InvariantClustering(1, image_shape=shape).fit(rows)
     model.save(tmp_path)
     assert InvariantClustering.load(tmp_path).image_shape == (25, 25)
     assert np.array_equal(InvariantClustering.load(tmp_path).predict(rows[:3]), model.labels_[:3])
@@ -355,7 +355,7 @@ def test_blank_images_have_no_score(fitted):
 
 
 def test_rows_of_bytes_have_the_scale_of_images_of_bytes(turned):
-    given = np.clip(np.rint(255 * turned.images), 0, 255).astype(np.uint8)
+    given = np.clip(np.rint(255 * turned.images[::2]), 0, 255).astype(np.uint8)
     rows = given.reshape(len(given), -1)
     model = InvariantClustering(3, light="keep").fit(given)
     assert np.array_equal(model.predict(rows), model.predict(given))
@@ -364,7 +364,7 @@ def test_rows_of_bytes_have_the_scale_of_images_of_bytes(turned):
 
 
 def test_a_group_given_as_an_object_is_saved_by_its_name(turned, tmp_path):
-    model = InvariantClustering(3, group=parse("se2")).fit(turned.images)
+    model = InvariantClustering(1, group=parse("se2")).fit(turned.images[:9])
     model.save(tmp_path)
     again = InvariantClustering.load(tmp_path)
     assert again.group == "se2"

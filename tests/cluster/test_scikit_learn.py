@@ -13,12 +13,18 @@ pytestmark = pytest.mark.estimator
 OPTIONAL = {"check_array_api_input"}
 
 
-@parametrize_with_checks([InvariantClustering(n_clusters=3), InvariantClustering()])
+@parametrize_with_checks([InvariantClustering(n_clusters=3)])
 def test_contract(estimator, check):
     try:
         check(estimator)
     except SkipTest:
         assert check.func.__name__ in OPTIONAL
+
+
+@pytest.mark.slow  # the same checks once more
+@parametrize_with_checks([InvariantClustering()])
+def test_contract_where_the_number_of_clusters_is_found(estimator, check):
+    test_contract(estimator, check)
 
 
 def test_the_suite_has_enough_checks():
