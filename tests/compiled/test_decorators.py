@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from numba.core import caching
 
+import unpose
 from unpose.compiled import decorators
 
 
@@ -36,6 +38,13 @@ def test_without_a_cache_folder_kernels_are_not_cached(monkeypatch):
     assert decorators.can_cache()
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
     assert not decorators.can_cache(lambda: 1)
+
+
+def test_no_kernel_asks_for_a_cache_that_may_not_exist():
+    source = Path(unpose.__file__).parent
+    assert not [
+        path for path in source.rglob("*.py") if "cache=True" in path.read_text() and path.name != "decorators.py"
+    ]
 
 
 @pytest.mark.slow

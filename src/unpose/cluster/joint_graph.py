@@ -7,9 +7,9 @@ images of one kind that differ much are linked by a chain of others between them
 processes for retrieval revisited).
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numba
 import numpy as np
@@ -25,7 +25,6 @@ from unpose.cluster.features import (
     FeatureNetwork,
     FeatureSpace,
     cosine_neighbours,
-    feature_network,
     fit_space,
     orbit_features,
     orbit_poses,
@@ -35,6 +34,7 @@ from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths
 from unpose.cluster.labels import largest_entries
 from unpose.cluster.modularity import louvain, modularity
 from unpose.cluster.readout import RESOLUTION
+from unpose.compiled import CACHE
 
 _SHARPNESS = 8.0
 """Exponent of the ratio of modularities that decides how much each graph counts."""
@@ -109,16 +109,21 @@ class FittedFeatures:
         scales = bandwidths(cosine_neighbours(self.points, None, N_NEIGHBOURS)[1])
         return vote_shares(*near, scales, labels, n_clusters)
 
+    def notes(self) -> list[str]:
+        """What was compared, and by how much the features still depend on pose, in a sentence."""
+        pixels = f"{self.pixel_share:.0%}"
+        text = f"Images were compared by {self.network} ({1 - self.pixel_share:.0%}) and by pixels ({pixels})"
+        if not math.isnan(self.pose_change):
+            text += f"; a rotation changes the features by {self.pose_change:.2f} of the difference between two images"
+        return [text + "."]
+
 
 def fit_features(
-    images: Tensor, features: Any, pixels: Graph, group: str, max_angle: float, device: str, rng: np.random.RandomState,
-    progress: Progress | None = None, checkpoints: Checkpoints | None = None,
+    images: Tensor, network: FeatureNetwork, pixels: Graph, group: str, max_angle: float, device: str,
+    rng: np.random.RandomState, progress: Progress | None = None, checkpoints: Checkpoints | None = None,
 ) -> tuple[Graph, FittedFeatures]:  # fmt: skip
-    """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit.
-
-    ``features`` is what :func:`unpose.cluster.features.feature_network` takes.
-    """
-    network, poses = feature_network(features, images, device), orbit_poses(group, max_angle)
+    """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit."""
+    poses = orbit_poses(group, max_angle)
     compute = partial(_extract, images, network, poses, device, progress)
     stored = load_or_compute(checkpoints, "features", compute)
     space = fit_space(stored["features"], network.blocks)
@@ -194,7 +199,7 @@ def diffused_neighbours(weights: sparse.csr_array, k: int) -> Graph:
     return indices, np.sqrt(np.maximum(2 - 2 * np.minimum(cosines, 1.0), 0.0))
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=CACHE)
 def _visits(indptr, indices, weights, reach):  # type: ignore[no-untyped-def]
     """The ``reach`` largest expected numbers of visits of the walk from each node: nodes and numbers, (n, reach).
 
