@@ -63,7 +63,8 @@ FINDERS = {
     "moments": lambda: moments("so2"),
     "search": lambda: search(shapes(), group="so2"),
     "coordinates": lambda: coordinates("so2", shapes()),
-    "energy": lambda: energy(lambda x: x.flatten(1), shapes(), "c4", neighbours=1),
+    "contrast": lambda: energy(lambda x: x.flatten(1), shapes(), "c4", neighbours=1),
+    "distance": lambda: energy(lambda x: x.flatten(1), shapes(), "c4", score="distance", neighbours=1),
     "learned": trained,
 }
 
@@ -289,6 +290,7 @@ def test_a_regression_learns_small_shifts():
         (lambda: coordinates("affine", shapes()), "canonical coordinates exist"),
         (lambda: energy(lambda x: x.flatten(1), shapes(), "so2"), "finite group"),
         (lambda: energy(lambda x: x.flatten(1), shapes(), "c4", neighbours=9), "must not exceed the 3"),
+        (lambda: energy(lambda x: x.flatten(1), shapes(), "c4", score="mean"), "'contrast' or 'distance'"),
         (lambda: learned("affine"), "a learned scorer knows rotations"),
         (lambda: learned("dilations(2)"), "not closed"),
         (lambda: learned("c4", 3)(shapes()), "takes images of 3 channels, got 1"),

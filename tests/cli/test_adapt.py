@@ -88,7 +88,8 @@ def test_a_digit_classifier_becomes_one_file_that_ignores_quarter_turns(tmp_path
     rows = [f"images.npy[{i}],{int(classes[1500 + i])}" for i in range(120)]
     (tmp_path / "classes.csv").write_text("\n".join(rows))
     words = [
-        sys.executable, "-m", "unpose", "adapt", tmp_path / "digits.onnx", "--images", tmp_path / "images.npy", "--labels", tmp_path / "classes.csv",
+        sys.executable, "-m", "unpose", "adapt", tmp_path / "digits.onnx",
+        "--images", tmp_path / "images.npy", "--labels", tmp_path / "classes.csv",
         "--group", "c4", "--steps", "60", "-o", tmp_path / "out", "--json",
     ]  # fmt: skip
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
