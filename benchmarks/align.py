@@ -4,7 +4,7 @@
                                                            [--out align.json]
 
 find        success and accuracy of ``align`` on images at known random poses
-speed       pairs per second on one core, compared with the published descent and other registration packages
+speed       pairs per second on one core, beside our reading of the published descent and other registration packages
 memory      peak memory and time of ``nearest`` on many images, in a separate process
 invariance  fraction of every image's neighbours that stay when all images get new random poses
 prune       recall and speed of the stage that compares centred images (``candidates``) against the exhaustive search
@@ -228,7 +228,7 @@ def kernel_problem(n, m):
 
 
 def run_descent(moving, fixed):
-    """The published descent from the identity, all pairs in one batch: (n, h, w) twice -> poses (n, 3, 3)."""
+    """Our reading of the published descent from the identity: (n, h, w) twice -> poses (n, 3, 3)."""
     images, targets = (torch.from_numpy(part)[:, None] for part in (moving, fixed))
     problem, weights = torch.arange(len(images)), torch.ones(len(images))
     settings = {"n_steps": 30, "bounds": Bounds(15.0)}

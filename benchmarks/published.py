@@ -3,8 +3,9 @@
     python benchmarks/published.py [--seeds 20] [--device cpu] [--out published.json]
 
 Three classes of six images each (a crab, a seven, a creature), rotated by up to 65 degrees either way as in the paper
-and over the full circle, shifted by up to 10 pixels, two rounds of invariant attention with beta = 2. "descent" is the
-published solver, "search" searches the whole orbit instead. Perfect means that the labels are the three classes.
+and over the full circle, shifted by up to 10 pixels, two rounds of invariant attention with beta = 2. "descent" is our
+reading of the published solver, "search" searches the whole orbit instead. Perfect means that the labels are the three
+classes.
 """
 
 import argparse

@@ -8,7 +8,7 @@ import torch
 from unpose.groups import parse, rotation
 from unpose.images import mirror, quarter_turn, smooth, warp
 from unpose.nn import InvariantAttentionBlock, OrbitEmbedding, count_parameters, orbit_attention, patch_net, rebuild
-from unpose.nn.functional.orbit_attention import orbit_mask, window_candidates
+from unpose.nn.functional.orbit_attention import orbit_mask, shift_poses, window_candidates
 from unpose.nn.networks.patch import split_into_patches
 from unpose.train import baseline_description, load_network, save_network
 
@@ -339,3 +339,20 @@ def test_smoothing_by_a_learnt_width(generator):
 def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_shifts_are_found_and_left_out_by_default(generator):
+    shifts = shift_poses(2.0)
+    assert shifts.shape == (9, 3, 3)
+    torch.testing.assert_close(shifts[0], torch.eye(3, dtype=torch.float64))
+    patch = part(generator)
+    group = parse("c8")
+    pose = (shifts[5] @ group.elements[3]).to(patch)
+    pair = torch.stack([patch, warp(patch[None], pose)[0]])[None]  # (1, 2, c, p, p)
+    widths = torch.tensor([0.3], dtype=patch.dtype), torch.tensor(0.5, dtype=patch.dtype)
+    plain = orbit_attention(pair, group, *widths)
+    found = orbit_attention(pair, group, *widths, shift=2.0)
+    torch.testing.assert_close(found.poses[0, 1, 1], pose, atol=0.05, rtol=0)  # brings the first onto the second
+    assert found.weights[0, 1, 1] > 1.2 * plain.weights[0, 1, 1]
+    with pytest.raises(ValueError, match="zero or more"):
+        InvariantAttentionBlock("c4", 1, 7, shift=-1.0)

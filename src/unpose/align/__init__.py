@@ -13,7 +13,7 @@ the stages; ``coarse.py`` scores a grid of poses in the steerable basis of ``bas
 Gauss-Newton refinement, ``pyramid.py`` the image sizes at which it runs; ``photometry.py`` has the distances;
 ``neighbour_graph.py`` is the quick variant of ``nearest``; ``memory.py`` estimates the peak memory; ``kernels/`` has
 the code for each device. Two modules are imported by their own names: ``unpose.align.checkpoints``, with which an
-interrupted search continues, and ``unpose.align.descent``, the published gradient descent.
+interrupted search continues, and ``unpose.align.descent``, our reading of the published gradient descent.
 """
 
 from unpose.align.api import Alignment, Neighbours, align, nearest, orbit_distances

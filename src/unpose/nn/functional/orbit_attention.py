@@ -1,9 +1,9 @@
 """Invariant Attention among the patches of an image, as differentiable functions.
 
 Patches attend to each other by the kernel at the best pose (2.2) and are replaced by the mean of the aligned patches
-(2.5). The best pose of a pair is searched among the elements of a finite group, with one matrix product for each
-element, and then refined by a parabola through three adjacent distances. The refinement is a smooth function of both
-patches, so gradients also flow through the pose.
+(2.5). The best pose of a pair is searched among the elements of a finite group, perhaps each at several shifts, with
+one matrix product for each pose, and then refined by a parabola through the distances at three adjacent angles. The
+refinement is a smooth function of both patches, so gradients also flow through the pose.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unpose.groups import FiniteGroup, area_change, rotation
+from unpose.groups import FiniteGroup, area_change, rotation, translation
 from unpose.images import pixel_grid, sample, smooth, source_points, warp
 
 _RIDGE = 1e-3
@@ -59,6 +59,7 @@ def orbit_attention(
     smoothing: Tensor,
     *,
     operators: Tensor | None = None,
+    shift: float = 0.0,
     neighbours: int | None = None,
     candidates: Tensor | None = None,
 ) -> OrbitAttentionResult:
@@ -79,8 +80,10 @@ def orbit_attention(
         Positive, in units of the patches.
     smoothing : () tensor
         Standard deviation sigma of the Gaussian, positive, in pixels.
-    operators : (order, p * p, p * p) tensor, optional
-        The elements as matrices on flat patches, if the caller keeps them; computed by default.
+    operators : (order, p * p, p * p) or (9 * order, p * p, p * p) tensor, optional
+        The poses as matrices on flat patches, if the caller keeps them; computed by default.
+    shift : float, default 0.0
+        Search each element also shifted by this many pixels in eight directions; 0 searches no shifts.
     neighbours : int, optional
         Attend only to this many nearest patches, the patch itself included; to all by default.
     candidates : (n, w) tensor of int64, optional
@@ -106,10 +109,10 @@ def orbit_attention(
     (torch.Size([1, 5, 2, 2, 7, 7]), torch.Size([1, 5, 3, 2]))
     """
     if operators is None:
-        operators = group_operators(group, patches.shape[-1]).to(patches)
+        operators = group_operators(group, patches.shape[-1], shift).to(patches)
     smoothed = smooth(patches, smoothing).flatten(-2)  # (b, n, c, p * p)
     nearest, elements, exists = nearest_in_orbit(smoothed, operators, neighbours, candidates)  # (b, n, k) each
-    poses = refine_poses(smoothed, group, operators, nearest, elements)  # (b, n, k, 3, 3)
+    poses = refine_poses(smoothed, group, operators, nearest, elements, shift)  # (b, n, k, 3, 3)
     others = _gather_patches(patches, nearest[:, :, 1:])  # (b, n, k - 1, c, p, p); the first is the patch itself
     wide = torch.promote_types(patches.dtype, torch.float32)  # half precision is too coarse for coordinates
     points = source_points(poses[:, :, 1:].flatten(0, 2).to(wide), (patches.shape[-2], patches.shape[-1]))
@@ -158,46 +161,59 @@ def nearest_in_orbit(
     return nearest, elements.gather(2, chosen), squared < math.inf
 
 
-def refine_poses(flat: Tensor, group: FiniteGroup, operators: Tensor, nearest: Tensor, elements: Tensor) -> Tensor:
+def refine_poses(
+    flat: Tensor, group: FiniteGroup, operators: Tensor, nearest: Tensor, elements: Tensor, shift: float = 0.0
+) -> Tensor:
     """Refine the poses of :func:`nearest_in_orbit` between the elements of the group, differentiably.
 
     Flat patches (b, n, c, s), patches and elements (b, n, k) -> poses (b, n, k, 3, 3). A parabola is fitted to the
     squared distances at the best element and at the next rotation on either side; its minimum is at most half a step
     away. With fewer than three rotations the pose is the element itself.
     """
-    poses = group.elements.to(flat)[elements]
+    poses = group.elements.to(flat)[elements % group.order]
+    shifts = shift_poses(shift).to(flat)[elements // group.order]
     following, preceding, rotations = _adjacent_rotations(group)
     if rotations < 3:
-        return poses
+        return shifts @ poses if shift else poses
+    first = elements // group.order * group.order  # the identity at the same shift
     orbit = torch.einsum("bncs,ats->bnact", flat, operators).flatten(3)  # (b, n, order, c * s)
     batch = torch.arange(flat.shape[0], device=flat.device)[:, None, None]
 
     def squared_distance(element: Tensor) -> Tensor:
         return (orbit[batch, nearest, element] - flat.flatten(2)[:, :, None]).square().sum(-1)  # (b, n, k)
 
-    after = squared_distance(following.to(elements.device)[elements])
-    before = squared_distance(preceding.to(elements.device)[elements])
+    after = squared_distance(first + following.to(elements.device)[elements % group.order])
+    before = squared_distance(first + preceding.to(elements.device)[elements % group.order])
     energy = flat.square().sum((-2, -1))[:, :, None]
     curvature = after + before - 2 * squared_distance(elements) + _RIDGE * energy + torch.finfo(flat.dtype).tiny
     steps = 0.5 * (before - after) / curvature
     own = nearest == torch.arange(flat.shape[1], device=flat.device)[:, None]
-    return rotation(2 * math.pi / rotations * steps.masked_fill(own, 0.0)) @ poses
+    poses = rotation(2 * math.pi / rotations * steps.masked_fill(own, 0.0)) @ poses
+    return shifts @ poses if shift else poses
+
+
+def shift_poses(shift: float) -> Tensor:
+    """Shifts by ``shift`` pixels in eight directions, the identity first: (9, 3, 3), or (1, 3, 3) for no shift."""
+    grid = torch.tensor([0.0, -shift, shift] if shift else [0.0], dtype=torch.float64, device="cpu")
+    return translation(torch.cartesian_prod(grid, grid))
 
 
 @cache
-def group_operators(group: FiniteGroup, size: int) -> Tensor:
-    """Return each element as a matrix on flat patches: (order, p * p, p * p) in float64.
+def group_operators(group: FiniteGroup, size: int, shift: float = 0.0) -> Tensor:
+    """Return each element at each shift as a matrix on flat patches: (order or 9 order, p * p, p * p) in float64.
 
     ``flat @ operator.mT`` is the transformed patch. For patches of some tens of pixels, one dense product is many
     times faster than resampling each patch.
     """
-    if (entries := group.order * size**4) > _MAX_OPERATOR_ENTRIES:
+    poses = (shift_poses(shift)[:, None] @ group.elements).flatten(0, 1)
+    count = len(poses)
+    if (entries := count * size**4) > _MAX_OPERATOR_ENTRIES:
         raise ValueError(
-            f"{group.order} poses of patches of {size} pixels need matrices of {entries:,} numbers, and at most "
+            f"{count} poses of patches of {size} pixels need matrices of {entries:,} numbers, and at most "
             f"{_MAX_OPERATOR_ENTRIES:,} are allowed; use smaller patches or fewer turns"
         )
     pixels = torch.eye(size * size, dtype=torch.float64, device="cpu").reshape(-1, 1, size, size)
-    return torch.stack([warp(pixels, element).flatten(1).mT for element in group.elements])
+    return torch.stack([warp(pixels, pose).flatten(1).mT for pose in poses])
 
 
 def orbit_mask(group: FiniteGroup, size: int) -> Tensor:

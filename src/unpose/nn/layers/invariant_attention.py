@@ -26,9 +26,10 @@ class _PatchLayer(ConstantTables):
     mask: Tensor
     group: FiniteGroup
     patch_size: int
+    shift: float = 0.0
 
     def constant_tables(self) -> dict[str, Tensor]:
-        operators = group_operators(self.group, self.patch_size)  # (order, p * p, p * p)
+        operators = group_operators(self.group, self.patch_size, self.shift)  # (poses, p * p, p * p)
         return {"operators": operators, "mask": orbit_mask(self.group, self.patch_size)}
 
 
@@ -63,6 +64,8 @@ class InvariantAttentionBlock(_PatchLayer):
         ``exp(-1/2)``. The heads start a factor of two apart, centred on this value.
     smoothing : float, default 1.0
         Initial standard deviation, in pixels, of the Gaussian with which patches are smoothed before comparison.
+    shift : float, default 0.0
+        Also search poses shifted by this many pixels in eight directions; ninefold cost of the search.
 
     Notes
     -----
@@ -89,11 +92,14 @@ class InvariantAttentionBlock(_PatchLayer):
         window: int | None = None,
         bandwidth: float = 0.05,
         smoothing: float = 1.0,
+        shift: float = 0.0,
     ) -> None:
         super().__init__()
         out_channels = channels if out_channels is None else out_channels
         check_positive(channels=channels, patch_size=patch_size, out_channels=out_channels, heads=heads)
         check_positive(neighbours=1 if neighbours is None else neighbours)
+        if not 0 <= shift < math.inf:
+            raise ValueError(f"shift must be a number of pixels, zero or more, got {shift}")
         if window is not None and (window < 1 or window % 2 == 0):
             raise ValueError(f"window must be odd, so that a patch is in its middle, got {window}")
         for name, width in (("bandwidth", bandwidth), ("smoothing", smoothing)):
@@ -101,6 +107,7 @@ class InvariantAttentionBlock(_PatchLayer):
                 raise ValueError(f"{name} must be a positive number, got {width}")
         self.group = parse_point_group(group)
         self.channels, self.patch_size, self.neighbours, self.window = channels, patch_size, neighbours, window
+        self.shift = shift
         # Logarithms keep the widths positive and make optimizer steps relative.
         octaves = torch.arange(heads) - (heads - 1) / 2
         self.log_bandwidth = nn.Parameter(math.log(bandwidth) + math.log(2) * octaves)
@@ -121,6 +128,7 @@ class InvariantAttentionBlock(_PatchLayer):
                 self.log_bandwidth.exp(),
                 self.log_smoothing.exp(),
                 operators=self.operators,
+                shift=self.shift,
                 neighbours=self.neighbours,
                 candidates=None if window is None else window_candidates(rows, columns, window, patches.device),
             )

@@ -72,6 +72,7 @@ class PatchNet(Network):
         channels: int,
         neighbours: int | None,
         window: int | None,
+        shift: float,
     ) -> None:
         super().__init__(
             group,
@@ -88,6 +89,7 @@ class PatchNet(Network):
             channels=channels,
             neighbours=neighbours,
             window=window,
+            shift=shift,
         )
         self.in_channels, self.patch_size = in_channels, patch_size
         attention_blocks: list[nn.Module] = []
@@ -103,6 +105,7 @@ class PatchNet(Network):
                     heads=heads,
                     neighbours=neighbours,
                     window=window,
+                    shift=shift,
                 )
                 attention_blocks.append(_AppendAttention(block))
                 patch_channels += channels
@@ -137,6 +140,7 @@ def patch_net(
     channels: int = 2,
     neighbours: int | None = 4,
     window: int | None = None,
+    shift: float = 0.0,
 ) -> PatchNet:
     """Create a small vision transformer of a given size, invariant to the pose of every patch.
 
@@ -179,6 +183,8 @@ def patch_net(
         Patches that each patch attends to, itself included; None for all.
     window : int, optional
         Odd side, in patches, of the square in which a patch attends; the whole image by default.
+    shift : float, default 0.0
+        Patches are also compared shifted by this many pixels in eight directions.
 
     Returns
     -------
@@ -205,7 +211,7 @@ def patch_net(
         raise ValueError(f"the width of a token must be a multiple of heads: {width} is not a multiple of {heads}")
     build = partial(
         PatchNet, parsed, in_channels, n_classes, size, patch_size=patch_size, attention=attention,
-        width=width, depth=depth, heads=heads, channels=channels, neighbours=neighbours, window=window,
+        width=width, depth=depth, heads=heads, channels=channels, neighbours=neighbours, window=window, shift=shift,
     )  # fmt: skip
     if hidden is not None:
         return build(hidden=hidden)
