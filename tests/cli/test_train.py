@@ -339,6 +339,7 @@ def test_names_of_files_and_classes_like_formulas_are_not_run_by_a_spreadsheet(r
     assert row[1] in header[2:]
 
 
+@pytest.mark.slow  # a process that trains; tests/train stops a run without one
 def test_ctrl_c_gives_the_command_that_continues(photos, tmp_path):
     out = tmp_path / "my run"
     process = subprocess.Popen(

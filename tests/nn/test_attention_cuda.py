@@ -63,8 +63,8 @@ SMALL = {
     ),
 }  # fmt: skip
 
-FEW = ("group", "lifting", "dropout", "table in two parts", "bfloat16, dropout", "some images a launch")
-"""Small cases that between them use every kernel; the others are slow tests."""
+FEW = ("group", "lifting", "table in two parts", "bfloat16, dropout")
+"""Small cases with and without lifting, dropout, half precision and a table in two parts; the others are slow tests."""
 
 LARGE = {
     "rotated digits": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1),

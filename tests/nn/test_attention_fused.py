@@ -72,7 +72,7 @@ def cases(draw):
     )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(cases())
 def test_kernels_equal_the_reference_in_double_precision(case):
     assert max(relative_errors(*case)) < 1e-5
@@ -90,7 +90,7 @@ def split_tables(draw_from):
     return projected, position, element, draw((*projected[:, 0, :, 0].shape, by_offset + by_key), 4)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(split_tables())
 def test_position_and_element_table_equal_the_reference(case):
     *inputs, grad_out = case

@@ -162,13 +162,18 @@ def test_networks_with_a_stem_are_invariant_and_smaller(name, stem):
     assert equivariance_error(masks, noise(2, 1, 25, 30), "d4", "image").holds(1e-10)
 
 
-def test_networks_with_heads_and_stems_are_described_loaded_and_exported():
+def test_networks_with_heads_and_stems_are_described_and_loaded():
     for name, options in (("gsa_net", {"stem": 2, "head": "field"}), ("group_cnn", {"stem": 2, "head": "mask"})):
         built = network(name, "c4", size=(24, 24), **options)
         again = rebuild(json.loads(json.dumps(built.description))).double().to_empty(device="cpu").eval()
         again.load_state_dict(built.state_dict())
         images = noise(2, 1, 25, 30)
         assert torch.equal(again(images), built(images))
+
+
+@pytest.mark.slow
+def test_networks_with_heads_and_stems_are_exported_with_free_sides():
+    built = network("group_cnn", "c4", size=(24, 24), stem=2, head="mask")
     sides = {axis: torch.export.Dim(f"side{axis}", min=17, max=64) for axis in (2, 3)}
     program = torch.export.export(built, (noise(2, 1, 24, 26),), dynamic_shapes=(sides,)).module()
     for size in ((24, 26), (21, 33)):

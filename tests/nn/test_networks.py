@@ -2,6 +2,7 @@
 
 import io
 import json
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -134,6 +135,7 @@ def test_every_network_has_a_name():
     assert named.description == tiny_networks()[1].description
 
 
+@pytest.mark.slow  # test_move_and_export.py exports with a free height and width
 @pytest.mark.parametrize("index", range(3))
 def test_export(index, generator):
     network = [
@@ -146,6 +148,7 @@ def test_export(index, generator):
     torch.testing.assert_close(program.module()(more), network(more))
 
 
+@pytest.mark.slow  # test_attention.py compiles the function that the layer calls
 def test_compile(generator):
     # One graph with its gradients; the backend aot_eager needs no compiler on the machine.
     network = GroupSelfAttention("c4", 2, 3, heads=2, head_channels=3, window=3)
@@ -204,10 +207,11 @@ def test_networks_can_be_built_on_the_meta_device():
         assert shapes == {name: tensor.shape for name, tensor in network.state_dict().items()}
 
 
-def test_the_example_of_a_plain_training_loop_runs():
+def test_the_example_of_a_plain_training_loop_runs(monkeypatch, capsys):
     example = Path(__file__).parents[2] / "examples" / "plain_loop.py"
-    done = subprocess.run([sys.executable, example, "3"], capture_output=True, text=True, check=True)
-    assert "the same answer after a quarter turn: 100%" in done.stdout
+    monkeypatch.setattr(sys, "argv", [str(example), "3"])
+    runpy.run_path(str(example), run_name="__main__")
+    assert "the same answer after a quarter turn: 100%" in capsys.readouterr().out
 
 
 def test_the_example_of_a_lightning_module_runs():

@@ -80,7 +80,10 @@ def without_seconds(history):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in history]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "muon"])
+@pytest.mark.parametrize(
+    "optimizer",
+    ["adamw", "muon", pytest.param("adam", marks=pytest.mark.slow), pytest.param("sgd", marks=pytest.mark.slow)],
+)
 def test_a_run_killed_anywhere_and_resumed_equals_one_that_never_stopped(optimizer, problem, small_recipe, tmp_path):
     recipe = small_recipe(**FULL, optimizer={"name": optimizer, "learning_rate": 0.02})
     whole = train(problem, recipe, tmp_path / "whole")

@@ -20,7 +20,7 @@ from unpose.nn import (
 pytestmark = pytest.mark.equivariance
 
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
-GROUPS += [(name, torch.float64) for name in ("d4", "c8")]
+GROUPS += [("d4", torch.float64), pytest.param("c8", torch.float64, marks=pytest.mark.slow)]
 SIZES = [((8, 8), torch.float32), ((7, 11), torch.float32), ((4, 5), torch.float64)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 LARGER_SYMMETRY = {"pointwise", "norm", "max pooling", "mean pooling", "group max", "group mean"}

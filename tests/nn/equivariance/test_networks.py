@@ -10,7 +10,7 @@ from unpose.nn import GSANetConfig, group_cnn, gsa_net, swivel_net
 pytestmark = pytest.mark.equivariance
 
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12")]
-GROUPS += [(name, torch.float64) for name in ("d4", "c8")]
+GROUPS += [("d4", torch.float64), pytest.param("c8", torch.float64, marks=pytest.mark.slow)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
