@@ -67,6 +67,7 @@ def test_notes_say_what_was_found_and_what_to_try():
     assert 'Try light "local"' in light_notes("ignore", 0.2)[0]
 
 
+@pytest.mark.slow
 def test_auto_uses_local_contrast_where_light_varies_and_nowhere_else(tmp_path):
     things = posed(drawings(27).mean(-1), copies=10, max_shift=1.5, random_state=2)
     noise = np.random.default_rng(1).normal(0, 0.02, things.images.shape).astype(np.float32)
