@@ -1,6 +1,8 @@
 """`unpose reproduce`: the list, the figures, and the messages for wrong calls."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -73,6 +75,18 @@ def test_experiment2_finds_a_mean(tmp_path, with_data, real_data):
     assert numbers["objective"][-1] < 0.5 * numbers["objective"][0]
     assert np.shape(numbers["poses"]) == (10, 3, 3)
     assert (tmp_path / "experiment2.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["figure1", "kernel", "contraction", "uniqueness", "experiment1"])
+def test_items_of_invariant_attention_run_and_end_in_a_picture(name, tmp_path):
+    command = [sys.executable, "-m", "unpose", "reproduce", name, "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert np.asarray(Image.open(tmp_path / f"{name}.png")).std() > 5
+    assert json.loads((tmp_path / "numbers.json").read_text())["item"] == name
+    table = tmp_path / f"{name}.md"
+    assert table.exists() == (name in ("kernel", "contraction", "uniqueness"))
 
 
 @pytest.mark.parametrize(

@@ -148,12 +148,6 @@ INVARIANT_ATTENTION: tuple[Item, ...] = (
         seconds=5, seed=4, description="The points before the first, after two and after four rounds.",
     ),
     Item(
-        "contraction", _PAPER, "Theorem 4.1", "A round contracts one class if beta R^2 is small, not if it is large",
-        _from_file("contraction"), seconds=90, full_seconds=600,
-        description="Largest distance R and contraction ratio within a class by round, for several bandwidths and "
-        "spreads, beside the bound beta R^2 / 2, plain kernel attention and the floor that resampling sets.",
-    ),
-    Item(
         "kernel", _PAPER, "Section 2.2, appendix A, footnote 2",
         "The maximum kernel is invariant but not positive definite; the average over the group is both",
         _from_file("kernel"), seconds=30, full_seconds=120,
@@ -165,6 +159,12 @@ INVARIANT_ATTENTION: tuple[Item, ...] = (
         "The invariant mean is unique where orbits are near compared with their reach; a counterexample elsewhere",
         _from_file("uniqueness"), seconds=90, full_seconds=600,
         description="Largest orbit distance R, an estimate of the reach rho, and the means from different starts.",
+    ),
+    Item(
+        "contraction", _PAPER, "Theorem 4.1", "A round contracts one class if beta R^2 is small, not if it is large",
+        _from_file("contraction"), seconds=90, full_seconds=600,
+        description="Largest distance R and contraction ratio within a class by round, for several bandwidths and "
+        "spreads, beside the bound beta R^2 / 2, plain kernel attention and the floor that resampling sets.",
     ),
     Item(
         "experiment1", _PAPER, "Experiment 1, figures 3 and 4",
