@@ -272,6 +272,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self._check_n_clusters(n, len(rows))
         near = np.zeros(0, np.int64)
         search = None if self._is_vectors else self._search(progress)
+        network = None
+        if search is not None and self._compares_features(len(rows)):  # a bad network is refused before the search
+            network = feature_network(self._network(), given[rows], self.device)
         if search is None:
             neighbours, history = _vector_neighbours(batch[rows]), list[Round]()
             typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
@@ -298,11 +301,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             report = progress or (lambda stage, done, total: None)
             report("read out", 0, 1)
             found = neighbours.indices, neighbours.distances
-            if search is not None and self._compares_features(len(rows)):
+            if network is not None:
                 found, self.features_ = fit_features(
-                    given[rows], self._network(), found, self.group, self.max_angle, self.device, rng, progress,
-                    checkpoints,
-                )  # fmt: skip
+                    given[rows], network, found, self.group, self.max_angle, self.device, rng, progress, checkpoints
+                )
             labels, weights = read_out(*found, self.n_clusters, rng)
             self.stability_, confidences = subset_stability(*found, labels, self.n_clusters, rng)
             report("read out", 1, 1)
@@ -335,6 +337,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         notes = reliability_notes(self.stability_, int((self.labels_ >= 0).sum()) - n_copies, n_copies)
         if self.stability_ < UNSTABLE and not self._is_vectors and self.features == "auto" and self.features_ is None:
             notes += missing_network_notes()
+        if self.features_ is not None:
+            notes += self.features_.notes()
         return notes + light_notes(self.light, self._local_gain)
 
     def transform(self, X: ArrayLike) -> NDArray:

@@ -163,12 +163,20 @@ class FinishedRun:
             row["copy_of"] = None if first == i else self.about["names"][first]
             if classes is not None:
                 row["class"] = classes[i]
+            chances, known = self.model.probabilities_, self.model.classes_
+            if chances is not None and known is not None and self.about.get("class_names") and label >= 0:
+                best = int(chances[i].argmax())
+                row["probable_class"] = self.about["class_names"][int(known[best])]
+                row["probability"] = float(chances[i, best])
             rows.append(row)
         return rows
 
     def table(self) -> str:
         """The text of ``labels.csv``: :meth:`rows` for a spreadsheet."""
-        return csv_text(_COLUMNS if self.about["classes"] is None else (*_COLUMNS, "class"), self.rows())
+        columns: tuple[str, ...] = _COLUMNS if self.about["classes"] is None else (*_COLUMNS, "class")
+        if self.about.get("class_names"):
+            columns += ("probable_class", "probability")
+        return csv_text(columns, self.rows())
 
     def clusters(self) -> dict[str, Any]:
         """The contents of ``clusters.json``: size, confidence, exemplar, symmetry and pictures of each cluster."""
@@ -288,6 +296,9 @@ def _check(run: FinishedRun) -> None:
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
             raise ValueError(f"{key} in pictures.safetensors must have {length} entries, got {len(run.pictures[key])}")
+    names = run.about.get("class_names")
+    if names is not None and run.model.classes_ is not None and len(names) < len(run.model.classes_):
+        raise ValueError("class_names in images.json do not belong to the model")
     stored = run.about.get("source_shape")
     if stored is not None and (len(stored) != 2 or not all(isinstance(side, int) and side > 0 for side in stored)):
         raise ValueError("source_shape in images.json is not the size of an image")
@@ -300,8 +311,9 @@ def _check(run: FinishedRun) -> None:
 
 
 def write_run(
-    path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: RunSettings, command: str
-) -> FinishedRun:
+    path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: RunSettings, command: str,
+    class_names: Sequence[str] | None = None,
+) -> FinishedRun:  # fmt: skip
     """Write the results of a fitted clustering as a run folder, without the page.
 
     Parameters
@@ -318,6 +330,8 @@ def write_run(
         The settings that the model was made with.
     command : str
         The command that makes the run again; the page shows it.
+    class_names : sequence of str, optional
+        Names of the classes that were known of some images, by the numbers that ``fit`` was given.
 
     Returns
     -------
@@ -358,7 +372,7 @@ def write_run(
         "frames": images.frames.tolist(), "classes": images.labels, "shape": list(images.images.shape[1:]),
         "rejected": images.rejected, "canvas": images.canvas, "source_shape": images.source_shape,
         "notes": images.notes, "settings": settings.decisive(), "version": unpose.__version__,
-        "fingerprint": digest, "command": command,
+        "fingerprint": digest, "command": command, "class_names": None if class_names is None else list(class_names),
         "agreement": {} if images.labels is None else agreement_with_classes(images.labels, model.labels_),
     }  # fmt: skip
     model.save(path)

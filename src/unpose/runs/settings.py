@@ -37,6 +37,11 @@ class RunSettings:
         Largest shift, in pixels of the canvas.
     max_scale : float, default 1.5
         Largest change of size, as a factor.
+    features : str, default "auto"
+        What images are compared by: "pixels", the name of a network or the path of its file, beside pixels. "auto" is
+        the network of the extra ``unpose[features]`` if that is installed. A run of ``unpose align`` ignores it.
+    labels : str, default ""
+        Path of a CSV file with the classes of some images. A run of ``unpose align`` ignores it.
     light : {"ignore", "local", "keep", "auto"}, default "ignore"
         Whether brightness, contrast and a sloping background are removed before images are compared; "local" also
         removes contrast that varies inside the image, "auto" chooses between "ignore" and "local".
@@ -67,6 +72,8 @@ class RunSettings:
     max_angle: float = 180.0
     max_shift: float | str = "auto"
     max_scale: float = 1.5
+    features: str = "auto"
+    labels: str = ""
     light: str = "ignore"
     mask: str = "none"
     size: int | str = "auto"

@@ -87,7 +87,9 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
                 "images": len(images), "constant": constant, "rejected": len(images.rejected),
                 "distance": float(np.sqrt((distances**2).mean())), "notes": images.notes,
             }  # fmt: skip
-            about = folder.write_config(settings, source, images, fingerprint(images), facts=facts, omit=("clusters",))
+            about = folder.write_config(
+                settings, source, images, fingerprint(images), facts=facts, omit=("clusters", "features", "labels")
+            )
             folder.log("finished")
             folder.finish()
     return _summary(out, about)

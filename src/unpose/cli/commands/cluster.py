@@ -1,5 +1,6 @@
 """``unpose cluster``: group a folder of images, and make a page that shows the groups."""
 
+import csv
 import json
 import math
 import time
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
       unpose cluster photos/ -o run --clusters 12        exactly twelve groups
       unpose cluster scans/ -o run --group se2+mirror    objects that lie on either side
       unpose cluster shapes/ -o run --group similarity   ignore size, too
+      unpose cluster cells/ -o run --features efficientnet-lite0             compare by what a network sees, too
+      unpose cluster cells/ -o run --labels known.csv                        some classes are known
       unpose cluster slides/ -o run --max-angle 20       nearly upright already
       unpose cluster coins/ -o run --light local --mask disc --crop 0.1      metal under changing light
       unpose cluster particles.mrcs -o run --size 64 --memory 8GB
@@ -52,7 +55,8 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
       report.html       the page to open in a browser
       labels.csv        for each image: group, confidence (how far its group is found again in random subsets of the
                         images), rotation angle, shift, scale, mirrored, the distance from the group's mean (the RMS
-                        difference of their pixels), and the image that it is a copy of
+                        difference of their pixels), the image that it is a copy of, and with --labels the most
+                        probable class with its probability
       means/            the mean of each group, and a map of its standard error
       rejected.csv      the images that could not be read, and why
       clusters.json, model.json, model.safetensors, images.json, pictures.safetensors, config.toml, log.txt
@@ -90,10 +94,11 @@ def run_cluster(source: Path, out: Path, settings: RunSettings, *, force: bool, 
         with folder.begin("cluster", settings, images, force=force), progress(log=folder.log) as report:
             began = time.monotonic()
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
-            model = _fit(images, settings, folder, report)
+            class_names, y = _read_labels(settings.labels, images.names)
+            model = _fit(images, settings, folder, report, y)
             folder.log(f"{counted(model.n_clusters_, 'group')} found after {time.monotonic() - began:.1f} s")
             report("write", 0, 2)
-            run = write_run(out, source, images, model, settings, shown_command)
+            run = write_run(out, source, images, model, settings, shown_command, class_names)
             report("write", 1, 2)
             run.write_page()
             report("write", 2, 2)
@@ -102,7 +107,29 @@ def run_cluster(source: Path, out: Path, settings: RunSettings, *, force: bool, 
     return run.summary()
 
 
-def _fit(images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "Report") -> "InvariantClustering":
+def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[int] | None]:
+    """The class names in a CSV file with the columns path and class, and the class of each image, -1 for unknown."""
+    if not path:
+        return None, None
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"--labels must be a CSV file that can be read: {path}: {error}") from error
+    if not rows or not {"path", "class"} <= rows[0].keys():
+        raise UserError(
+            f"--labels must be a CSV file with the columns path and class, and at least one row, got {path}"
+        )
+    known = {row["path"]: row["class"].strip() for row in rows if row["path"] and (row["class"] or "").strip()}
+    if unknown := [name for name in known if name not in set(names)]:
+        raise UserError(f"{path} names {unknown[0]!r} and {len(unknown) - 1} others that are not among the images")
+    classes = sorted(set(known.values()))
+    return classes, [classes.index(known[name]) if name in known else -1 for name in names]
+
+
+def _fit(
+    images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "Report", y: list[int] | None
+) -> "InvariantClustering":
     from unpose.cluster import InvariantClustering
 
     phase = "neighbours"
@@ -117,7 +144,8 @@ def _fit(images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "
     model = InvariantClustering(
         value_or_none(settings.clusters), group=settings.group, max_angle=math.radians(settings.max_angle),
         max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, light=settings.light,
+        features=settings.features,
         mask=None if settings.mask == "none" else settings.mask, random_state=settings.seed, device=settings.device,
         n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings),
     )  # fmt: skip
-    return model.fit(images.images, progress=report_phase, checkpoints=folder)
+    return model.fit(images.images, y, progress=report_phase, checkpoints=folder)

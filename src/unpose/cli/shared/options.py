@@ -72,10 +72,18 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
                      help="Run folder for the results; created if it does not exist."),
     ]  # fmt: skip
     if clusters:
-        options.append(
+        options += [
             click.option("-k", "--clusters", type=NumberOrAuto(click.IntRange(1), "K"), default="auto",
-                         help="Number of groups; auto (the default) determines it.")
-        )  # fmt: skip
+                         help="Number of groups; auto (the default) determines it."),
+            click.option("--features", default=default.features, show_default=True, metavar="NETWORK",
+                         help="What images are compared by: pixels; or also the features of a network: "
+                              "efficientnet-lite0 (with the extra unpose[features]), or the path of an .onnx file or "
+                              "of a .pt2 file of torch.export. auto takes the network of the extra if it is installed."
+                         ),
+            click.option("--labels", default=default.labels, metavar="FILE",
+                         help="CSV file with the columns path and class, the classes of some images; groups with such "
+                              "images become the classes, and labels.csv gives their probabilities."),
+        ]  # fmt: skip
     options += [
         click.option("--group", default=default.group, show_default=True,
                      help="Transformations that do not count as a difference, such as translation, so2 (rotations "

@@ -1,0 +1,43 @@
+"""``unpose cluster`` with features and with a few known classes."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def unpose(*arguments):
+    command = [sys.executable, "-m", "unpose", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_known_classes_give_probabilities(shapes, tmp_path):
+    known = tmp_path / "known.csv"
+    with known.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "class"])
+        for kind in ("hook", "frame", "bracket"):
+            names = sorted(path.name for path in (shapes / kind).iterdir() if path.name[0].isdigit())
+            writer.writerows([[f"{kind}/{names[0]}", f"a {kind}"], [f"{kind}/{names[1]}", ""]])
+    done = unpose("cluster", shapes, "-o", tmp_path / "run", "--labels", known, "--features", "pixels", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["clusters"] == 3
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "labels.csv").read_text())))
+    assert len(rows) == 24
+    assert all(row["probable_class"] == f"a {row['class']}" for row in rows)
+    assert all(0 < float(row["probability"]) <= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--labels", "missing.csv"], "--labels must be a CSV file"), (["--features", "missing.pt2"], "missing.pt2")],
+)
+def test_bad_files_and_names_end_in_one_line(shapes, tmp_path, options, message):
+    options = [options[0], str(tmp_path / options[1])]
+    done = unpose("cluster", shapes, "-o", tmp_path / "run", *options)
+    assert done.returncode != 0
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
