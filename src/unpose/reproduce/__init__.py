@@ -6,6 +6,7 @@ item runs, because the command line lists them all.
 ========================== =========================================================================================
 ``items.py``               :class:`Item`, its :class:`Option`, :class:`Settings` and :class:`Outcome`
 ``invariant_attention.py`` the items of *Invariant Attention: Provable Clustering Under Transformations*
+``contraction.py``, ...    one file for each theorem: also ``uniqueness.py``, ``kernel.py`` and ``figure1.py``
 ``group_attention.py``     the items of *Group Equivariant Stand-Alone Self-Attention For Vision*
 ``attention_laws.py``      its propositions and equations, measured
 ``attention_pictures.py``  its figures
