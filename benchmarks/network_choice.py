@@ -4,9 +4,9 @@
 
 One step is a forward and a backward pass in training mode on the CPU, with the group c4 and random images of one
 channel. ``gsa_net`` and ``group_cnn`` have about 44,000 parameters, ``swivel_net`` its default size; with ``stem=4``
-the first layer makes the maps four times smaller. The networks take turns, so that the load of the machine falls on all of
-them; the fastest of the repeats counts. Times are CPU-seconds, which other programs disturb less than the clock on the
-wall; compare ratios.
+the first layer makes the maps four times smaller. The networks take turns, so that the load of the machine falls on all
+of them; the fastest of the repeats counts. Times are CPU-seconds, which other programs disturb less than the clock on
+the wall; compare ratios.
 """
 
 import argparse
