@@ -306,8 +306,8 @@ def dense(options, seed, table):
     """Upper and lower half of digits: masks, and the topmost and lowest point of the strokes as keypoints."""
     device = torch.device(options.device)
     x, _, tx, _ = (part.to(device) for part in load(options.data, "mnist"))
-    if options.quick:
-        x, tx = x[:600], tx[:200]
+    if options.quick or options.small:
+        x, tx = x[:6000], tx[:500]
     (masks, points), (test_masks, test_points) = parts_of(x), parts_of(tx)
     turned, poses = moved_at_random(tx, "so2", "zero", 1000 + seed)
     torch.manual_seed(seed)
@@ -324,20 +324,20 @@ def dense(options, seed, table):
         (locate, points.flatten(1), lambda a, b: (a - b).square().mean()),
     ):
         optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
-        steps = 4 if options.quick else 1500
+        steps, batch_size = (4, 32) if options.quick else (220, 48) if options.small else (1500, 256)
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = 2e-3 * min(1.0, 2 * (1 - step / steps))
-            batch = torch.randint(len(x), (256,), device=device)
+            batch = torch.randint(len(x), (batch_size,), device=device)
             loss = loss_of(network(x[batch]), target[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         network.eval()
     spec = SETS["mnist"]
-    scorer = learned("so2", 1, width=spec["width"], stages=spec["stages"])
-    steps = 4 if options.quick else spec["steps"]
+    scorer = learned("so2", 1, width=spec["width"], stages=(1, 1, 1) if options.small else spec["stages"])
+    steps, batch_size = (4, 32) if options.quick else (260, 64) if options.small else (spec["steps"], 512)
     scorer = fit_canonicalizer(
-        None, x, canonicalizer=scorer, steps=steps, batch_size=256, device=device, random_state=seed
+        None, x, canonicalizer=scorer, steps=steps, batch_size=batch_size, device=device, random_state=seed
     )
     true_masks = restore(test_masks, torch.linalg.inv(poses), "mask")  # the masks of the turned digits
     true_points = restore(test_points, torch.linalg.inv(poses).to(device), "keypoints", frame=(28, 28))
@@ -397,12 +397,19 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("adapt.json"))
     parser.add_argument("--save", type=Path, help="folder for the trained canonicalizers")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after this time")
+    parser.add_argument("--small", action="store_true", help="dense: fewer images and steps, for a CPU")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
-    about = {"machine": machine, "torch": torch.__version__, "seeds": options.seeds, "quick": options.quick}
+    about = {
+        "machine": machine,
+        "torch": torch.__version__,
+        "seeds": options.seeds,
+        "quick": options.quick,
+        "small": options.small,
+    }
     table = Table()
     start = time.perf_counter()
     for seed in range(options.first_seed, options.first_seed + options.seeds):

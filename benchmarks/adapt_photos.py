@@ -5,8 +5,8 @@
 PHOTOS is a folder of files ``imagenet_NN_CLASS.jpg``, such as ``foolbox/data`` of the package foolbox (20 photographs).
 The network is that of the extra ``unpose[features]``. Photographs are turned by multiples of 45 degrees, continued by
 reflection. The canonicalizer is ``energy``: features of eight views at 72 pixels, and a direction that separates
-upright from turned views, learnt from 400 training images of CIFAR-10 without labels. Passes count pixels: eight views at 72
-pixels are 0.83 of a pass at 224. With ``--onnx`` the same network is also called as an ONNX file.
+upright from turned views, learnt from 400 training images of CIFAR-10 without labels. Passes count pixels: eight views
+at 72 pixels are 0.83 of a pass at 224. With ``--onnx`` the same network is also called as an ONNX file.
 """
 
 import argparse

@@ -101,7 +101,9 @@ def fit_canonicalizer(
     Examples
     --------
     >>> bars = torch.zeros(16, 1, 16, 16); bars[..., 3:13, 7:9] = 1; bars[..., 3:5, 7:12] = 1
-    >>> scorer = fit_canonicalizer(None, bars, group="c4", steps=20, batch_size=16)
+    >>> _ = torch.manual_seed(0)
+    >>> small = learned("c4", 1, width=3, stages=(1, 1))
+    >>> scorer = fit_canonicalizer(None, bars, canonicalizer=small, steps=15, batch_size=16, learning_rate=0.02)
     >>> pose = scorer(bars[:1].rot90(1, (2, 3)))
     >>> pose.element[0, 0].int().tolist()  # turns it back
     [0, -1, 0]
