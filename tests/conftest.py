@@ -9,7 +9,7 @@ import torch
 
 TESTS = Path(__file__).parent
 FIRST = (
-    "nn/test_attention_fused.py", "align/test_api.py", "nn/test_attention_cuda.py", "cluster/test_estimator.py",
+    "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_estimator.py",
     "cli/test_train.py", "cli/test_cluster.py", "architecture/test_examples.py", "train/test_loop.py",
     "train/test_pretrained.py", "cli/test_nothing_lost.py", "cli/test_readme.py", "nn/test_networks.py",
 )  # fmt: skip

@@ -60,7 +60,7 @@ def alone():
     return InvariantClustering(random_state=3).fit(photographs(40, 1))
 
 
-@pytest.mark.parametrize("kind", ["exact", "turned"])
+@pytest.mark.parametrize("kind", ["exact", pytest.param("turned", marks=pytest.mark.slow)])
 def test_copies_do_not_change_the_groups_of_the_others(alone, kind):
     images = photographs(40, 1)
     if kind == "exact":

@@ -17,8 +17,13 @@ import torch
 
 TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else (0, 0)
 needs_triton = pytest.mark.skipif(TRITON < (3, 6), reason="Triton 3.6 or later is not installed")
-needs_interpreter = pytest.mark.skipif(TRITON < (3, 9), reason="the interpreter of Triton 3.9 is not installed")
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def needs_interpreter(test):
+    """Mark a test of kernels in the interpreter, which needs Triton 3.9 and time."""
+    is_missing = pytest.mark.skipif(TRITON < (3, 9), reason="the interpreter of Triton 3.9 is not installed")
+    return pytest.mark.slow(is_missing(test))
 
 
 def run_job(path, job, **settings):

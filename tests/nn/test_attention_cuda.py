@@ -272,7 +272,6 @@ def test_interpreted_kernels_agree_with_the_direct_computation(name, interpreted
     check(interpreted[name], SMALL[name])
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_interpreted_kernels_agree_in_the_other_small_cases():
     found = run_job(__file__, "interpret_others")
@@ -281,7 +280,6 @@ def test_interpreted_kernels_agree_in_the_other_small_cases():
         check(errors_found, SMALL[name])
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_interpreted_kernels_agree_at_drawn_shapes():
     drawn = run_job(__file__, "interpret_drawn")

@@ -80,7 +80,6 @@ def interpreted():
     return run_job(__file__, "interpret")
 
 
-@pytest.mark.slow
 @needs_interpreter
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreted_table_agrees_with_pytorch(name, interpreted):

@@ -98,6 +98,7 @@ def test_predictions_do_not_depend_on_gradients_inference_mode_or_threads(name, 
     assert all(torch.equal(each, wanted) for each in found)
 
 
+@pytest.mark.slow
 def test_patch_net_can_be_exported_and_its_smoothing_is_not_fixed(generator):
     network, images = tiny("patch_net"), torch.rand(SHAPE, generator=generator)
     program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},))
@@ -111,7 +112,7 @@ def test_patch_net_can_be_exported_and_its_smoothing_is_not_fixed(generator):
     torch.testing.assert_close(wider(more), network(more))
 
 
-@pytest.mark.parametrize("name", ["group_cnn", "gsa_net", "swivel_net"])
+@pytest.mark.parametrize("name", ["group_cnn", "swivel_net", pytest.param("gsa_net", marks=pytest.mark.slow)])
 def test_networks_can_be_exported_with_free_height_and_width(name, generator):
     network = tiny(name)
     sides = {axis: torch.export.Dim(f"side{axis}", min=9, max=64) for axis in (2, 3)}

@@ -163,6 +163,7 @@ def test_compile(generator):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
 def test_onnx(generator):
     if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):

@@ -111,7 +111,6 @@ def interpreted():
     return run_job(__file__, "interpret")
 
 
-@pytest.mark.slow
 @needs_interpreter
 @pytest.mark.parametrize("name", NORMS)
 def test_interpreted_norms_agree_with_layer_norm(name, interpreted):
@@ -119,14 +118,12 @@ def test_interpreted_norms_agree_with_layer_norm(name, interpreted):
     check(interpreted["norms"][name], half=is_rough(case))
 
 
-@pytest.mark.slow
 @needs_interpreter
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_interpreted_products_agree_with_linear(name, interpreted):
     check(interpreted["products"][name], half=True)
 
 
-@pytest.mark.slow
 @needs_interpreter
 def test_a_constant_position_is_finite(interpreted):
     assert interpreted["constant"] == [0.0, 0.0]

@@ -495,7 +495,7 @@ def test_the_average_is_the_weighted_sum_of_what_it_saw(generator):
     [
         group_cnn("d4", 1, 10, 28, parameters=12_000, stages=(1, 2, 1)),
         group_cnn("c8", 1, 10, 28, parameters=12_000, stages=(1, 2, 1)),
-        swivel_net("c4", 1, 10, 28, widths=(6, 8, 10), heads=2),
+        pytest.param(swivel_net("c4", 1, 10, 28, widths=(6, 8, 10), heads=2), marks=pytest.mark.slow),
         gsa_net("c8", 1, 3, 8, config=GSANetConfig(6, ((6,), (8,)), window=3, heads=2)),
     ],
     ids=["d4", "c8", "swivel", "attention"],
