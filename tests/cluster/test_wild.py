@@ -99,7 +99,11 @@ def test_complete_labels_are_ignored_and_wrong_ones_are_refused(fitted):
     assert np.array_equal(again.weights_.toarray(), model.weights_.toarray()), "the same seed gives the same results"
     assert np.array_equal(again.labels_, model.labels_)
     assert again.probabilities_ is None
-    for y, message in ((kind[:5], "y must be 42 integers"), (kind + 0.5, "y must be"), (kind - 3, "at least 0")):
+    for y, message in (
+        (kind[:5], "y must be 42 integers"),
+        (np.where(kind, kind + 0.5, -1), "y must be"),
+        (kind - 3, "at least 0"),
+    ):
         with pytest.raises(ValueError, match=message):
             InvariantClustering(3, features="pixels").fit(images, y)
 

@@ -44,10 +44,12 @@ def known_classes(y: object, n: int) -> tuple[NDArray, NDArray] | None:
     if y is None:
         return None
     given = np.asarray(y)
+    if given.dtype.kind == "f" and not (given == -1).any():
+        return None
     if given.shape != (n,) or given.dtype.kind not in "iu":
         raise ValueError(
-            f"y must be {n} integers, one for each image, with -1 for images of unknown class, got shape {given.shape} "
-            f"of {given.dtype}"
+            f"Unknown label type: y must be {n} integers, one for each image, with -1 for images of unknown class, got "
+            f"shape {given.shape} of {given.dtype}"
         )
     if (given < -1).any():
         raise ValueError(f"classes in y must be at least 0, or -1 for unknown, got {int(given.min())}")
