@@ -50,16 +50,17 @@ def figure1(settings: Settings) -> Outcome:
             turned_maps.append(maps)
             wanted = turned_maps[0].roll(turns, 0).rot90(turns, (-2, -1))
             errors.append(float((maps - wanted).norm() / wanted.norm()))
-    for turns in range(4):
-        rows.append(
-            figures.beside(
-                [
-                    figures.montage(_shown(image.rot90(turns, (-2, -1))[0]), columns=1, labels=["input"]),
-                    figures.montage(_shown(turned_maps[turns]), columns=4, labels=[f"h = {90 * h}" for h in range(4)]),
-                ]
-            )
-        )
-    figure = figures.above(rows, title="Rotating the input rotates the maps of a group layer and permutes them")
+    for turns, maps in enumerate(turned_maps):
+        # What the four maps have in common is most of them, and hides that they are permuted.
+        apart = maps - maps.mean(0)
+        labels = [f"h = {90 * h}, from {90 * ((h - turns) % 4)}" for h in range(4)]
+        shown = [
+            figures.montage(_shown(image.rot90(turns, (-2, -1))[0]), columns=1, scale=3, labels=["input"]),
+            figures.montage(_shown(apart), columns=4, scale=3, labels=labels),
+        ]
+        rows.append(figures.beside(shown))
+    title = "Rotating the input rotates the maps of a group layer and permutes them (less the mean over h)"
+    figure = figures.above(rows, title=title)
     finding = f"Rotated and permuted, the maps of all four inputs agree up to {max(errors):.0e}."
     return Outcome({"errors": errors}, [finding], figure)
 
