@@ -24,6 +24,7 @@ from unpose.train import (
     load_network,
     read_classes,
     read_notes,
+    records,
     save_network,
     train,
 )
@@ -263,7 +264,7 @@ def test_what_a_beginning_learnt_from_is_learnt_from_too(problem, small_recipe, 
 
 
 def test_so_many_images_that_the_file_would_grow_are_not_listed(problem, small_recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop_module, "_MOST_HASHES", 72)
+    monkeypatch.setattr(records, "_MOST_HASHES", 72)
     train(problem, small_recipe(epochs=1), tmp_path)
     assert "learnt" not in read_notes(tmp_path / "model.safetensors")
 

@@ -61,7 +61,8 @@ def test_two_processes_are_one_with_the_doubled_batch(recipe, doubled, tmp_path)
     assert done.stdout.count("Test accuracy") == 1  # one of the two speaks
     assert_close(tmp_path / "run", doubled)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "config.toml", "curves.png", "log.csv", "model.safetensors", "result.json", "state.safetensors",
+        "card.md", "config.toml", "confusion.csv", "confusion.png", "curves.png", "log.csv", "model.safetensors",
+        "quick.safetensors", "result.json", "state.safetensors",
     ]  # fmt: skip
 
 
