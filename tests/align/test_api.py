@@ -212,7 +212,7 @@ class TestNearest:
         assert [done == total for stage, done, total in seen if stage == "refine"][-1]
 
     def test_neighbours_do_not_depend_on_pose(self, real_data):
-        digits = real_data("mnist.npz")["x_test"][:150].astype(np.float32) / 255
+        digits = real_data("mnist.npz")["x_test"][:80].astype(np.float32) / 255
         before, after = (posed(digits, "se2", shape=(40, 40), random_state=s, max_shift=4.0).images for s in (1, 2))
         a, b = nearest(before, 5).indices, nearest(after, 5).indices
         assert np.mean([len(set(x) & set(y)) / 5 for x, y in zip(a, b, strict=True)]) > 0.93

@@ -161,7 +161,7 @@ def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
         (["predict", "--model", "minst-c8", "."], "there is no file 'minst-c8'"),
         (["predict", "--model", "../recipes/digits", "."], "models in this package: cifar10-d4, mnist-c8"),
         (["evaluate", "minst-c8", "digits"], "did you mean mnist-c8?"),
-        (["evaluate", "mnist-c8", "digits", "--twin", "twin"], "there is no file 'twin'"),
+        (["evaluate", "mnist-c8", "digits", "--compare", "twin"], "there is no file 'twin'"),
         (["audit", "nothing"], "models in this package"),
         (["audit", "x" * 5000], "models in this package"),
         (["predict", "--match-light", ".", "."], "--match-light needs --model"),

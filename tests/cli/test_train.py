@@ -149,7 +149,7 @@ def test_images_of_one_slide_stay_together(tmp_path):
 def test_evaluate_measures_every_angle_and_plots_a_second_network(run, photos, tmp_path):
     out, _ = run
     shutil.copy(out / "model.safetensors", tmp_path / "other.safetensors")
-    done = unpose("evaluate", out / "model.safetensors", photos, "--split", "train", "--json", "--twin",
+    done = unpose("evaluate", out / "model.safetensors", photos, "--split", "train", "--json", "--compare",
                   tmp_path / "other.safetensors", "-o", tmp_path / "new" / "angles.png")  # fmt: skip
     assert done.exit_code == 0, done.output
     numbers = json.loads(done.stdout)
@@ -258,7 +258,7 @@ def test_evaluate_says_if_training_images_are_unknown(run, photos, tmp_path):
         ]
     # A twin that says less: what the first learnt from is left out all the same.
     grown = draw(shutil.copytree(photos, tmp_path / "grown"), 9, seed=5, name="new ")
-    data, notes, _ = measured(run[0] / "model.safetensors", grown, "--twin", bare)
+    data, notes, _ = measured(run[0] / "model.safetensors", grown, "--compare", bare)
     assert data["learnt"] is None
     assert data["images"] + data["left_out"] == 8  # as drawn anew
     assert data["left_out"] > 0

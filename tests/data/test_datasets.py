@@ -306,6 +306,7 @@ def test_digits_need_no_file():
     assert found.image_size == (20, 20)
 
 
+@pytest.mark.slow
 def test_real_mnist_becomes_rotated_mnist_under_another_name(real_data, monkeypatch):
     monkeypatch.setenv("UNPOSE_DATA", REAL)
     real_data("mnist.npz")

@@ -179,6 +179,7 @@ def test_onnx(generator):
     torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_swivel_net_learns_digits(real_data):
     digits = real_data("mnist.npz")
     names = {name: digits[name] for name in digits.files}

@@ -157,6 +157,7 @@ def test_no_images_and_another_default_precision(generator):
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 def test_it_can_be_exported(generator):
     network, images = scale_net(GROUP, 1, 3, 16).eval(), torch.rand(2, 1, 16, 16, generator=generator)
     sizes = ({0: torch.export.Dim("batch", min=1, max=64)},)

@@ -143,6 +143,7 @@ def test_the_policy_lets_in_this_script_and_this_style_and_nothing_else():
     assert set(re.findall(r"https?://[\w./]+", script + parsed.texts["style"])) == {"http://www.w3.org/2000/svg"}
 
 
+@pytest.mark.slow
 def test_twenty_thousand_images_of_pure_noise_stay_under_15_megabytes():
     n, k, rng = 20_000, 31, np.random.default_rng(0)
     noise = rng.random((127, 64, 64, 3), dtype=np.float32)

@@ -103,6 +103,7 @@ def test_digits_it_never_saw_upright_and_turned(digits):
     assert found.min() > 0.75  # coarse digits, enlarged: far from what it learnt
 
 
+@pytest.mark.slow
 def test_the_card_says_what_mnist_says(real_data):
     arrays = real_data("mnist.npz")
     part = Split(arrays["x_test"][::25], arrays["y_test"][::25].astype(np.int64))

@@ -27,13 +27,13 @@ _SPLITS = ("train", "validation", "test")
     Examples:
       unpose evaluate mnist-c8 mnist
       unpose evaluate model.safetensors photos/ -o angles.png
-      unpose evaluate c8.safetensors digits --twin c1.safetensors -o angles.png
+      unpose evaluate c8.safetensors digits --compare c1.safetensors -o angles.png
     """
 )
 @click.argument("checkpoint", type=ModelFile())
 @click.argument("data")
 @click.option(
-    "--twin", type=ModelFile(),
+    "--compare", "other", type=ModelFile(),
     help="A second network to compare with, such as one trained with --group c1.",
 )  # fmt: skip
 @click.option(
@@ -47,7 +47,7 @@ _SPLITS = ("train", "validation", "test")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot (PNG) to this file.")
 @click.option("--force", is_flag=True, help="Replace an existing plot.")
 def command(
-    checkpoint: Path, data: str, twin: Path | None, split: str, root: Path | None, device: str, as_json: bool,
+    checkpoint: Path, data: str, other: Path | None, split: str, root: Path | None, device: str, as_json: bool,
     out: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Measure the accuracy of a network on images at every 15 degrees of rotation.
@@ -73,9 +73,9 @@ def command(
         for ending in (".png", ".csv"):
             check_output(out.with_name(f"{out.stem}-confusion{ending}"), force)
     files, models = {checkpoint.name: checkpoint}, {checkpoint.name: load_model(checkpoint, device, "CHECKPOINT")}
-    if twin is not None:
-        label = twin.name if twin.name != checkpoint.name else f"{twin.parent.name}/{twin.name}"
-        files[label], models[label] = twin, load_model(twin, device, "--twin")
+    if other is not None:
+        label = other.name if other.name != checkpoint.name else f"{other.parent.name}/{other.name}"
+        files[label], models[label] = other, load_model(other, device, "--compare")
     size = max(max(network.description["image_size"]) for network, _ in models.values())
     channels = models[checkpoint.name][0].description["in_channels"]
     # For a colour network each image is read as in training: as grey if it is nearly grey.
