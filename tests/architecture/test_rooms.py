@@ -17,7 +17,7 @@ ARROWS = {
     "report": set(),
     "train": {"nn", "data"},
     "data": {"images", "files"},
-    "cluster": {"adapt", "align", "nn", "audit"},
+    "cluster": {"adapt", "align", "nn", "audit", "data"},
     "adapt": {"align", "nn", "audit"},
     "discover": {"align", "nn", "audit"},
     "align": {"images", "files"},

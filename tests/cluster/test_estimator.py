@@ -2,11 +2,11 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score
@@ -286,10 +286,20 @@ def test_bad_input(turned):
             model.fit(data)
 
 
-@pytest.mark.parametrize("files", ["folder", Path("folder"), ["a.png", "b.png"]])
-def test_names_of_files_are_refused_with_the_way_to_read_them(files):
-    with pytest.raises(TypeError, match=r"unpose\.read_images"):
-        InvariantClustering(2).fit(files)
+def test_a_folder_or_files_are_read_and_named(turned, tmp_path):
+    for number, image in enumerate(turned.images[6:12]):
+        Image.fromarray((255 * image.clip(0, 1)).astype(np.uint8)).save(tmp_path / f"{number}.png")
+    model = InvariantClustering(2).fit(tmp_path)
+    assert model.names_ == [f"{number}.png" for number in range(6)]
+    images = read_images(tmp_path).images
+    assert np.array_equal(model.labels_, InvariantClustering(2).fit(images).labels_)
+    assert np.array_equal(model.predict([tmp_path / "5.png", str(tmp_path / "0.png")]), model.predict(images[[5, 0]]))
+    Image.fromarray((255 * np.pad(turned.images[6].clip(0, 1), 4)).astype(np.uint8)).save(tmp_path / "wide.png")
+    assert len(model.predict([tmp_path / "wide.png"])) == 1  # brought to the size that was fitted
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
+    with pytest.raises(ValueError, match=r"1 of the files cannot be read, the first is torn\.png.*read_images"):
+        model.predict(tmp_path)
+    assert InvariantClustering(2).fit(images).names_ is None
 
 
 def test_stacks_and_fitted_estimators_show_pictures_in_notebooks(turned, fitted):

@@ -114,6 +114,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         Standard error of every pixel of the averages.
     poses_ : (n, 3, 3) array
         Bring each image onto the average of its cluster.
+    names_ : list of str or None
+        Name of each image, if a folder or files were fitted. Not saved.
     confidences_ : (n,) array
         How far an image's cluster is found again in random subsets of 70 % of the images, in [0, 1]: the mean Jaccard
         index of the two clusters. 0 for constant images, and for all if there are fewer than ten images.
@@ -243,9 +245,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : (n, h, w), (n, h, w, c) or (n, pixels) array, or list of arrays (h, w) or (h, w, c)
+        X : (n, h, w), (n, h, w, c) or (n, pixels) array, list of arrays (h, w) or (h, w, c), folder, or list of files
             Images, or rows of pixels with ``image_shape``. Pictures of different sizes are scaled to one square canvas
-            as on the command line (:mod:`unpose.images.canvas`).
+            as on the command line (:mod:`unpose.images.canvas`). Of a folder or files, ``names_`` gives the order, and
+            a file that cannot be read is an error: :func:`unpose.read_images` reads the others.
         y : (n,) array of int, optional
             Known classes, -1 for unknown. They are spread over the attention matrix (``probabilities_``), and clusters
             with known images become the classes. Without any -1 it is ignored, as in every clustering of scikit-learn.
@@ -586,7 +589,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def _given(self, X: ArrayLike, *, fitting: bool) -> Tensor:
         """Check the input; returns images as they are, (n, c, h, w), or vectors (n, 1, 1, d)."""
         X = X.detach() if isinstance(X, Tensor) else X
-        _check_not_files(X)
+        if fitting:
+            self.names_: list[str] | None = None
+        if _are_files(X):
+            X = self._read_files(X, fitting=fitting)
         if _ndim(X) <= 2:
             # Integers of 8 and 16 bits are converted by `as_batch`, which divides by their full scale.
             rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32, np.uint8, np.uint16])
@@ -613,6 +619,24 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
         return batch
+
+    def _read_files(self, source: Any, *, fitting: bool) -> NDArray:
+        """Images (n, h, w) or (n, h, w, 3) of a folder or of files, of the shape that was fitted."""
+        from unpose.data import read_images  # reading pictures needs packages that arrays do not
+
+        colour: Any = "auto" if fitting else "rgb" if self._has_channels else "grey"
+        found = read_images(source, memory=self.memory, colour=colour, min_images=1)
+        if found.rejected:
+            name, reason = found.rejected[0]
+            raise ValueError(
+                f"{len(found.rejected)} of the files cannot be read, the first is {name}: {reason}. Results are in the "
+                "order of the files, so none is left out; unpose.read_images(...) lists them and reads the others"
+            )
+        if fitting:
+            self.names_ = found.names
+        elif found.images.shape[1:3] != self.image_shape_[:2]:
+            return onto_one_canvas(list(found.images), (self.image_shape_[0], self.image_shape_[1]))
+        return found.images
 
     def _is_channels_first(self, X: Any) -> bool:
         """Whether images with four axes are (n, c, h, w)."""
@@ -743,13 +767,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.symmetries_ += np.array([len(poses) for poses in same.alternatives])
 
 
-def _check_not_files(X: Any) -> None:
+def _are_files(X: Any) -> bool:
+    """Whether these are the name of a file or folder, or a list of such names."""
     names = X if isinstance(X, list | tuple) else [X]
-    if len(names) and isinstance(names[0], str | os.PathLike):
-        raise TypeError(
-            f"images are needed, got the name of a file or folder, {os.fspath(names[0])!r}; read it first: "
-            "unpose.read_images(...).images"
-        )
+    return len(names) > 0 and isinstance(names[0], str | os.PathLike)
 
 
 def _ndim(X: Any) -> int:
