@@ -3,17 +3,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint format clean
+.PHONY: demo test test-all lint tests tests-all format clean
 
 demo: .venv/installed
 	$(BIN)/unpose demo -o demo --force
 
-# Lint, types and all tests but those marked slow.
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+# Lint, types and all tests but those marked slow; mypy uses one core, so it runs beside the tests.
+test: .venv/installed
+	$(MAKE) --jobs=2 lint tests
 
 # Lint, types and all tests.
-test-all: lint
+test-all: .venv/installed
+	$(MAKE) --jobs=2 lint tests-all
+
+tests: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+
+tests-all: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed

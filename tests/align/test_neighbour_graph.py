@@ -41,6 +41,7 @@ def test_distances_are_those_at_the_poses(copies, group, candidates):
         np.testing.assert_allclose(found.distances[:, rank], apart, rtol=0.03, atol=0.02)
 
 
+@pytest.mark.slow
 def test_most_neighbours_are_those_of_the_full_search(copies):
     rng = np.random.default_rng(0)
     images = copies.images + 0.3 * rng.random(copies.images.shape, np.float32)  # no two copies are equal

@@ -280,6 +280,7 @@ def test_a_damaged_list_of_training_images_is_refused(run, photos, tmp_path):
     assert "list of training images" in words(done.stderr)
 
 
+@pytest.mark.slow
 def test_evaluate_recognizes_training_images_on_another_canvas_and_in_colour(tmp_path):
     rng = np.random.default_rng(19)
     for label in ("one", "other"):

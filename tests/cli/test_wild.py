@@ -33,7 +33,10 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--labels", "missing.csv"], "--labels must be a CSV file"), (["--features", "missing.pt2"], "missing.pt2")],
+    [
+        (["--labels", "missing.csv"], "--labels must be a CSV file"),
+        pytest.param(["--features", "missing.pt2"], "missing.pt2", marks=pytest.mark.slow),
+    ],
 )
 def test_bad_files_and_names_end_in_one_line(shapes, tmp_path, options, message):
     options = [options[0], str(tmp_path / options[1])]

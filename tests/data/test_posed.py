@@ -33,6 +33,7 @@ def test_zero_copies_are_rejected(rng):
         posed(rng.random((2, 5, 5)), copies=0)
 
 
+@pytest.mark.slow
 def test_the_data_of_the_papers_figures():
     assert blobs(3).points.shape == (300, 2)
     drawn = three_classes(3)

@@ -175,6 +175,7 @@ def short_run(tmp_path_factory):
     return folder, outcome
 
 
+@pytest.mark.slow
 def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path, monkeypatch):
     angles = [number * math.pi / 4 for number in range(8)]
     monkeypatch.setattr(ship, "sweep_angles", lambda: angles)

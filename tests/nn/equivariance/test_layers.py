@@ -88,6 +88,7 @@ def test_attention_in_plain_pytorch_commutes_in_single_precision(contrast, gener
                 assert report.worst_exact < 1e-5, f"{what}: {report}"
 
 
+@pytest.mark.slow
 def test_layers_commute_with_the_group_after_training(contrast, train, generator):
     # Trained at one size, audited at another, in both precisions.
     group = parse("d4")
