@@ -30,7 +30,18 @@ from unpose.cluster.features import (
     orbit_features,
     orbit_poses,
 )
-from unpose.cluster.graph import N_ATTENDED, N_NEIGHBOURS, SEARCH_SIDE, bandwidths, mutual_share
+from unpose.cluster.graph import (
+    N_ATTENDED,
+    N_NEIGHBOURS,
+    SEARCH_SIDE,
+    attention_inside,
+    bandwidths,
+    mutual_share,
+    neighbours_of_all,
+    vector_neighbours,
+    weights_of_all,
+)
+from unpose.cluster.inputs import are_files, as_images, count_axes, read_files
 from unpose.cluster.joint_graph import FittedFeatures, fit_features
 from unpose.cluster.labels import known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.light import (
@@ -195,6 +206,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     classes_: NDArray | None
     copies_: NDArray
     features_: FittedFeatures | None
+    names_: list[str] | None
+    _is_vectors: bool
+    _has_channels: bool
     means_: NDArray
     poses_: NDArray
     probabilities_: NDArray | None
@@ -279,7 +293,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if search is not None and self._compares_features(len(rows)):  # a bad network is refused before the search
             network = feature_network(self._network(), given[rows], self.device)
         if search is None:
-            neighbours, history = _vector_neighbours(batch[rows]), list[Round]()
+            neighbours, history = vector_neighbours(batch[rows]), list[Round]()
             typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
         else:
             height, width = batch.shape[-2:]
@@ -314,7 +328,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if known is not None:
             labels, confidences = self._spread(known, labels, confidences, weights, rows)
         self.n_clusters_ = int(labels.max()) + 1
-        ranked = np.lexsort((-_attention_inside(weights, labels), labels))  # by cluster, then by attention
+        ranked = np.lexsort((-attention_inside(weights, labels), labels))  # by cluster, then by attention
         exemplars = ranked[np.unique(labels[ranked], return_index=True)[1]]
         self._set_averages(batch, rows, labels, exemplars, search, checkpoints)
         self.labels_, self.confidences_ = np.full(n, -1), np.zeros(n)
@@ -324,8 +338,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             images, means = batch[near].movedim(1, -1), self._means_with_channels()
             self.poses_[near] = align(images, means, to=self.labels_[near], search=replace(search, progress=None)).poses
         self.poses_ = self.poses_[same]
-        self.weights_ = _weights_of_all(weights, rows, n)
-        self.neighbours_ = _neighbours_of_all(neighbours, rows, n)
+        self.weights_ = weights_of_all(weights, rows, n)
+        self.neighbours_ = neighbours_of_all(neighbours, rows, n)
         self.history_, self.n_iter_ = history, max(1, len(history))
         if self.light == "ignore" and self.stability_ < UNSTABLE and search is not None:
             self._local_gain = self._gain_of_local_contrast(batch[rows], replace(search, progress=None))
@@ -590,10 +604,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """Check the input; returns images as they are, (n, c, h, w), or vectors (n, 1, 1, d)."""
         X = X.detach() if isinstance(X, Tensor) else X
         if fitting:
-            self.names_: list[str] | None = None
-        if _are_files(X):
-            X = self._read_files(X, fitting=fitting)
-        if _ndim(X) <= 2:
+            self.names_ = None
+        if are_files(X) and fitting:
+            X, self.names_ = read_files(X, self.memory)
+        elif are_files(X):
+            X, _ = read_files(X, self.memory, "rgb" if self._has_channels else "grey", self.image_shape_[:2])
+        if count_axes(X) <= 2:
             # Integers of 8 and 16 bits are converted by `as_batch`, which divides by their full scale.
             rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32, np.uint8, np.uint16])
             if fitting:
@@ -603,12 +619,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 if fitting:
                     self.copies_ = first_copies(vectors)
                 return vectors
-            X = _as_images(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
+            X = as_images(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
         elif not fitting and self._is_vectors:
             raise ValueError(f"vectors of {self.means_.shape[1]} numbers were fitted, got images; fit images instead")
         elif isinstance(X, list | tuple) and len({np.shape(picture) for picture in X}) > 1:
             X = onto_one_canvas(X, None if fitting else (self.image_shape_[0], self.image_shape_[1]))
-        has_channels = _ndim(X) == 4
+        has_channels = count_axes(X) == 4
         batch = as_batch(X, dtype=torch.float32, channels_first=has_channels and self._is_channels_first(X)).detach()
         if fitting:
             self._is_vectors, self._has_channels = False, has_channels
@@ -619,24 +635,6 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
         return batch
-
-    def _read_files(self, source: Any, *, fitting: bool) -> NDArray:
-        """Images (n, h, w) or (n, h, w, 3) of a folder or of files, of the shape that was fitted."""
-        from unpose.data import read_images  # reading pictures needs packages that arrays do not
-
-        colour: Any = "auto" if fitting else "rgb" if self._has_channels else "grey"
-        found = read_images(source, memory=self.memory, colour=colour, min_images=1)
-        if found.rejected:
-            name, reason = found.rejected[0]
-            raise ValueError(
-                f"{len(found.rejected)} of the files cannot be read, the first is {name}: {reason}. Results are in the "
-                "order of the files, so none is left out; unpose.read_images(...) lists them and reads the others"
-            )
-        if fitting:
-            self.names_ = found.names
-        elif found.images.shape[1:3] != self.image_shape_[:2]:
-            return onto_one_canvas(list(found.images), (self.image_shape_[0], self.image_shape_[1]))
-        return found.images
 
     def _is_channels_first(self, X: Any) -> bool:
         """Whether images with four axes are (n, c, h, w)."""
@@ -765,59 +763,3 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         smoothed = smooth(found.means, 1.0).movedim(1, -1)
         same = align(smoothed, smoothed, search=replace(search, progress=None))
         self.symmetries_ += np.array([len(poses) for poses in same.alternatives])
-
-
-def _are_files(X: Any) -> bool:
-    """Whether these are the name of a file or folder, or a list of such names."""
-    names = X if isinstance(X, list | tuple) else [X]
-    return len(names) > 0 and isinstance(names[0], str | os.PathLike)
-
-
-def _ndim(X: Any) -> int:
-    """Number of axes of an array, data frame, list of rows, or list of images that may differ in size."""
-    if hasattr(X, "shape"):
-        return len(X.shape)
-    if isinstance(X, list | tuple) and len(X) and hasattr(X[0], "shape"):
-        return 1 + len(X[0].shape)
-    return np.asarray(X).ndim
-
-
-def _as_images(rows: NDArray, shape: tuple[int, ...]) -> NDArray:
-    """Rows (n, pixels) as images (n, *shape)."""
-    if len(shape) not in (2, 3) or any(int(side) < 1 for side in shape) or math.prod(shape) != rows.shape[1]:
-        raise ValueError(
-            f"image_shape must be (h, w) or (h, w, c) with {rows.shape[1]} entries, as X has columns, got {shape}"
-        )
-    return rows.reshape(-1, *shape)
-
-
-def _vector_neighbours(batch: Tensor) -> Neighbours | None:
-    """Euclidean neighbours of vectors (n, 1, 1, d), with identity poses; None for one vector."""
-    X = batch[:, 0, 0].numpy()
-    if len(X) == 1:
-        return None
-    distances, indices = NearestNeighbors(n_neighbors=min(N_NEIGHBOURS, len(X) - 1)).fit(X).kneighbors()
-    return Neighbours(indices, distances, np.tile(np.eye(3), (*indices.shape, 1, 1)))
-
-
-def _attention_inside(weights: sparse.csr_array, labels: NDArray) -> NDArray:
-    """Total attention of each image to its own cluster, (n,)."""
-    edges = weights.tocoo()
-    own = labels[edges.row] == labels[edges.col]
-    return np.bincount(edges.row[own], edges.data[own], minlength=len(labels))
-
-
-def _weights_of_all(weights: sparse.csr_array, rows: NDArray, n: int) -> sparse.csr_array:
-    """Extend a matrix over the images ``rows`` to all n images, with zeros."""
-    edges = weights.tocoo()
-    return sparse.csr_array((edges.data, (rows[edges.row], rows[edges.col])), shape=(n, n))
-
-
-def _neighbours_of_all(neighbours: Neighbours | None, rows: NDArray, n: int) -> Neighbours:
-    """Extend the neighbours of the images ``rows`` to all n images, with index -1 and infinite distances."""
-    k = 0 if neighbours is None else neighbours.indices.shape[1]
-    indices, distances = np.full((n, k), -1), np.full((n, k), np.inf)
-    poses = np.tile(np.eye(3), (n, k, 1, 1))
-    if neighbours is not None:
-        indices[rows], distances[rows], poses[rows] = rows[neighbours.indices], neighbours.distances, neighbours.poses
-    return Neighbours(indices, distances, poses)

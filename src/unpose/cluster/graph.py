@@ -3,6 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.neighbors import NearestNeighbors
+from torch import Tensor
+
+from unpose.align import Neighbours
 
 SEARCH_SIDE = 48
 """Larger side of the images among which neighbours are searched; averages are computed at full size."""
@@ -46,3 +50,35 @@ def bandwidths(distances: NDArray) -> NDArray:
     # Copies of one image have distance 0; they get a positive bandwidth, far below that of the other images.
     floor = 1e-6 * max(float(np.median(distances)), float(distances.max()) * 1e-3, 1e-12)
     return np.maximum(scale, floor)
+
+
+def vector_neighbours(batch: Tensor) -> Neighbours | None:
+    """Euclidean neighbours of vectors (n, 1, 1, d), with identity poses; None for one vector."""
+    X = batch[:, 0, 0].numpy()
+    if len(X) == 1:
+        return None
+    distances, indices = NearestNeighbors(n_neighbors=min(N_NEIGHBOURS, len(X) - 1)).fit(X).kneighbors()
+    return Neighbours(indices, distances, np.tile(np.eye(3), (*indices.shape, 1, 1)))
+
+
+def attention_inside(weights: sparse.csr_array, labels: NDArray) -> NDArray:
+    """Total attention of each image to its own cluster, (n,)."""
+    edges = weights.tocoo()
+    own = labels[edges.row] == labels[edges.col]
+    return np.bincount(edges.row[own], edges.data[own], minlength=len(labels))
+
+
+def weights_of_all(weights: sparse.csr_array, rows: NDArray, n: int) -> sparse.csr_array:
+    """Extend a matrix over the images ``rows`` to all n images, with zeros."""
+    edges = weights.tocoo()
+    return sparse.csr_array((edges.data, (rows[edges.row], rows[edges.col])), shape=(n, n))
+
+
+def neighbours_of_all(neighbours: Neighbours | None, rows: NDArray, n: int) -> Neighbours:
+    """Extend the neighbours of the images ``rows`` to all n images, with index -1 and infinite distances."""
+    k = 0 if neighbours is None else neighbours.indices.shape[1]
+    indices, distances = np.full((n, k), -1), np.full((n, k), np.inf)
+    poses = np.tile(np.eye(3), (n, k, 1, 1))
+    if neighbours is not None:
+        indices[rows], distances[rows], poses[rows] = rows[neighbours.indices], neighbours.distances, neighbours.poses
+    return Neighbours(indices, distances, poses)

@@ -28,7 +28,7 @@ def contrasted(layer: "nn.Module", seed: int, gain: float = 4.0) -> "nn.Module":
                 parameter.copy_(("weight" in name) + 0.5 * noise)
             else:
                 parameter.copy_(noise * (gain if "project" in name else 1.5) / parameter[0].numel() ** 0.5)
-    return layer.double().eval()
+    return layer.eval()
 
 
 def equation16(settings: Settings) -> Outcome:
@@ -58,7 +58,7 @@ def equation16(settings: Settings) -> Outcome:
                 torch.manual_seed(seed)
                 layer: nn.Module
                 if column == "lifting (14)":
-                    layer = contrasted(LiftingSelfAttention(group, 3, 3, **options), seed)
+                    layer = contrasted(LiftingSelfAttention(group, 3, 3, **options), seed).double()
                     report = equivariance_error(layer, images, group, "regular image")
                 else:
                     mode = "printed" if column == "released code" else column.split()[0].rstrip(",")
@@ -129,8 +129,8 @@ def propositions(settings: Settings) -> Outcome:
         return error(function(shifted)[inner], function(content).roll((2, 3), (-3, -2))[inner])
 
     options: dict[str, Any] = {"heads": _HEADS, "head_channels": _CHANNELS, "window": 3}
-    lifting = contrasted(LiftingSelfAttention("d4", 3, 3, **options), settings.seed)
-    group_layer = contrasted(GroupSelfAttention("d4", 3, 3, **options), settings.seed)
+    lifting = contrasted(LiftingSelfAttention("d4", 3, 3, **options), settings.seed).double()
+    group_layer = contrasted(GroupSelfAttention("d4", 3, 3, **options), settings.seed).double()
     images, on_group = draw(2, 3, _SIZE, _SIZE), draw(2, 3, 8, _SIZE, _SIZE)
     lifted = equivariance_error(lifting, images, "d4", "regular image")
     grouped = equivariance_error(group_layer, on_group, "d4", "regular image", input="regular image")

@@ -39,8 +39,8 @@ def figure1(settings: Settings) -> Outcome:
 
     options: dict[str, Any] = {"heads": 2, "head_channels": 4, "window": 5}
     torch.manual_seed(settings.seed)
-    lifting = contrasted(LiftingSelfAttention("c4", 1, 4, **options), settings.seed)
-    group = contrasted(GroupSelfAttention("c4", 4, 1, **options), settings.seed + 1)
+    lifting = contrasted(LiftingSelfAttention("c4", 1, 4, **options), settings.seed).double()
+    group = contrasted(GroupSelfAttention("c4", 4, 1, **options), settings.seed + 1).double()
     image = _drawing()
     rows, turned_maps, errors = [], [], []
     with torch.no_grad():
@@ -123,7 +123,9 @@ def figure_a1(settings: Settings) -> Outcome:
 
     torch.manual_seed(settings.seed)
     window = 7
-    layer = contrasted(LiftingSelfAttention("c1", 1, 1, heads=1, head_channels=4, window=window), settings.seed)
+    layer = contrasted(
+        LiftingSelfAttention("c1", 1, 1, heads=1, head_channels=4, window=window), settings.seed
+    ).double()
     image = _drawing()
     places = [(10, 12), (16, 16), (22, 20)]
     weights = torch.cat([_attention_weights(layer, image, place, window) for place in places])  # (n, window, window)
@@ -174,7 +176,7 @@ def figure_b1(settings: Settings) -> Outcome:
     torch.manual_seed(settings.seed)
     layer: Any = contrasted(
         LiftingSelfAttention("c4", 1, 1, heads=1, head_channels=4, window=7, encoding="harmonic"), settings.seed
-    )
+    ).double()
     return _encodings_and_maps(layer, _drawing(), "Lifting: L_h[rho] for h in c4, and the map of each", figures)
 
 
@@ -186,10 +188,10 @@ def figure_b2(settings: Settings) -> Outcome:
     from unpose.report import figures
 
     torch.manual_seed(settings.seed)
-    lifting = contrasted(LiftingSelfAttention("c4", 1, 2, heads=1, head_channels=4, window=5), settings.seed)
+    lifting = contrasted(LiftingSelfAttention("c4", 1, 2, heads=1, head_channels=4, window=5), settings.seed).double()
     layer: Any = contrasted(
         GroupSelfAttention("c4", 2, 1, heads=1, head_channels=4, window=7, encoding="harmonic"), settings.seed
-    )
+    ).double()
     with torch.no_grad():
         maps = lifting(_drawing())
     title = "Group: P(h^-1 dx, h^-1 k), a row for each h, a column for each k, and the map of each h"

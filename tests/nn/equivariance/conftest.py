@@ -3,24 +3,14 @@
 import pytest
 import torch
 
+from unpose.reproduce.attention_laws import contrasted
+
 
 @pytest.fixture
 def contrast():
     """Gives a module weights with which attention is sharp and norms are uneven, unlike any initialisation."""
 
-    def contrast(module, gain=2.5):
-        generator = torch.Generator().manual_seed(3)
-        with torch.no_grad():
-            for name, parameter in module.named_parameters():
-                noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                if parameter.ndim == 1:
-                    parameter.copy_(("weight" in name) + 0.5 * noise)
-                else:
-                    fan_in = parameter[0].numel()
-                    parameter.copy_(noise * (gain if "project" in name else 1.5) / fan_in**0.5)
-        return module.eval()
-
-    return contrast
+    return lambda module, gain=2.5: contrasted(module, 3, gain)
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""What the estimator takes: arrays, rows of pixels, pictures of different sizes, folders and files."""
+
+import math
+import os
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unpose.images import onto_one_canvas
+
+
+def read_files(
+    source: Any, memory: int | str | None, colour: Literal["auto", "grey", "rgb"] = "auto",
+    shape: tuple[int, ...] | None = None,
+) -> tuple[NDArray, list[str]]:  # fmt: skip
+    """Images (n, h, w) or (n, h, w, 3) of a folder or of files, brought to a shape (h, w) if given, and their names."""
+    from unpose.data import read_images  # reading pictures needs packages that arrays do not
+
+    found = read_images(source, memory=memory, colour=colour, min_images=1)
+    if found.rejected:
+        name, reason = found.rejected[0]
+        raise ValueError(
+            f"{len(found.rejected)} of the files cannot be read, the first is {name}: {reason}. Results are in the "
+            "order of the files, so none is left out; unpose.read_images(...) lists them and reads the others"
+        )
+    if shape is None or found.images.shape[1:3] == shape:
+        return found.images, found.names
+    return onto_one_canvas(list(found.images), (shape[0], shape[1])), found.names
+
+
+def are_files(X: Any) -> bool:
+    """Whether these are the name of a file or folder, or a list of such names."""
+    names = X if isinstance(X, list | tuple) else [X]
+    return len(names) > 0 and isinstance(names[0], str | os.PathLike)
+
+
+def count_axes(X: Any) -> int:
+    """Number of axes of an array, data frame, list of rows, or list of images that may differ in size."""
+    if hasattr(X, "shape"):
+        return len(X.shape)
+    if isinstance(X, list | tuple) and len(X) and hasattr(X[0], "shape"):
+        return 1 + len(X[0].shape)
+    return np.asarray(X).ndim
+
+
+def as_images(rows: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """Rows (n, pixels) as images (n, *shape)."""
+    if len(shape) not in (2, 3) or any(int(side) < 1 for side in shape) or math.prod(shape) != rows.shape[1]:
+        raise ValueError(
+            f"image_shape must be (h, w) or (h, w, c) with {rows.shape[1]} entries, as X has columns, got {shape}"
+        )
+    return rows.reshape(-1, *shape)
