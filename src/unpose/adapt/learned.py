@@ -281,6 +281,6 @@ def regress(group: str | Group = "affine", in_channels: int = 1, *, size: int = 
     True
     """
     parsed = parse(group)
-    if not isinstance(parsed, LieGroup) or parsed.mirrored:
-        raise ValueError(f"regress needs a continuous group without mirrors, got {parsed}")
+    if not isinstance(parsed, LieGroup) or parsed.mirrored or parsed.ndim != 2:
+        raise ValueError(f"regress needs a continuous group of the plane without mirrors, got {parsed}")
     return Regress(parsed, in_channels, size, width)

@@ -20,7 +20,7 @@ class Coordinate:
     """One coordinate of a Lie algebra: its generator, and what the refinement of a pose needs to know about it."""
 
     name: str
-    generator: tuple[tuple[float, float, float], ...]  # 3x3 matrix
+    generator: tuple[tuple[float, ...], ...]  # 3x3 matrix; 4x4 in space
     power: int  # a unit step moves a pixel at distance r from the centre by about r**power pixels
     prior: float = 0.0  # pull back to the start, as a share of the image's stiffness; in groups that deform only
 
@@ -66,6 +66,7 @@ class LieGroup:
     mirrored: bool = False
 
     kind: ClassVar[str]
+    ndim: ClassVar[int] = 2  # of what the group acts on
     coordinates: ClassVar[tuple[Coordinate, ...]]
 
     @property
@@ -330,10 +331,10 @@ class LieGroup:
 
 
 def assemble(linear: Tensor, shift: Tensor) -> Tensor:
-    """A pose from its linear part and its shift: (..., 2, 2) and (..., 2, 1) -> (..., 3, 3)."""
+    """A pose from its linear part and its shift: (..., d, d) and (..., d, 1) -> (..., d + 1, d + 1)."""
     top = torch.cat([linear, shift], dim=-1)
     last = torch.zeros_like(top[..., :1, :])
-    last = torch.cat([last[..., :2], torch.ones_like(last[..., 2:])], dim=-1)
+    last = torch.cat([last[..., :-1], torch.ones_like(last[..., -1:])], dim=-1)
     return torch.cat([top, last], dim=-2)
 
 

@@ -5,15 +5,17 @@ import re
 from unpose.groups.continuous import CONTINUOUS
 from unpose.groups.finite import FiniteGroup, cyclic, dihedral, dilations
 from unpose.groups.lie import LieGroup
+from unpose.groups.space import SPACE
 
 Group = LieGroup | FiniteGroup
 
-_ALIASES = {"p4": "c4", "p4m": "d4"}
+_ALIASES = {"p4": "c4", "p4m": "d4", "o3": "so3+mirror", "e3": "se3+mirror"}
 _LARGEST_ORDER = 360
 
 _KNOWN = (
     f"{', '.join(CONTINUOUS)} (each also with '+mirror'), c1, c2, ... c{_LARGEST_ORDER}, d1, d2, ... "
-    f"d{_LARGEST_ORDER}, p4 (= c4), p4m (= d4), dilations(COUNT) or dilations(COUNT, RATIO)"
+    f"d{_LARGEST_ORDER}, p4 (= c4), p4m (= d4), dilations(COUNT) or dilations(COUNT, RATIO), and in space so3, se3, o3 "
+    f"(= so3+mirror), e3 (= se3+mirror)"
 )
 
 
@@ -32,10 +34,13 @@ def parse(name: str | Group) -> Group:
 
     Examples
     --------
+    >>> import torch
     >>> parse("se2").dim, parse("p4m").order
     (3, 8)
     >>> parse("similarity+mirror")
     similarity+mirror
+    >>> parse("se3").exp(torch.zeros(6)).shape
+    torch.Size([4, 4])
     """
     if isinstance(name, LieGroup | FiniteGroup):
         return name
@@ -44,8 +49,9 @@ def parse(name: str | Group) -> Group:
     text = name.strip().lower()
     text = _ALIASES.get(text, text)
     kind, plus, rest = text.partition("+")
-    if kind in CONTINUOUS and rest == ("mirror" if plus else ""):
-        return CONTINUOUS[kind](mirrored=bool(plus))
+    continuous = CONTINUOUS | SPACE
+    if kind in continuous and rest == ("mirror" if plus else ""):
+        return continuous[kind](mirrored=bool(plus))
     if (match := re.fullmatch(r"([cd])(\d+)", text)) and 1 <= int(match[2]) <= _LARGEST_ORDER:
         return cyclic(int(match[2])) if match[1] == "c" else dihedral(int(match[2]))
     if match := re.fullmatch(r"dilations\((\d+)(?:,\s*([0-9.e+-]+))?\)", text):
@@ -54,7 +60,7 @@ def parse(name: str | Group) -> Group:
 
 
 def parse_continuous(name: str | Group) -> LieGroup:
-    """The continuous group with this name; finite groups are refused.
+    """The continuous group of the plane with this name; finite groups and groups of space are refused.
 
     Parameters
     ----------
@@ -73,4 +79,9 @@ def parse_continuous(name: str | Group) -> LieGroup:
     group = parse(name)
     if not isinstance(group, LieGroup):
         raise ValueError(f"a continuous group is needed here ({', '.join(CONTINUOUS)}, or with '+mirror'), got {group}")
+    if group.ndim != 2:
+        raise ValueError(
+            f"a group of the plane is needed here ({', '.join(CONTINUOUS)}, or with '+mirror'), got {group}, which "
+            "acts on points in space"
+        )
     return group

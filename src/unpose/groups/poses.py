@@ -1,4 +1,4 @@
-"""Poses: homogeneous 3x3 matrices as plain tensors.
+"""Poses: homogeneous 3x3 matrices as plain tensors, and 4x4 matrices in space (see :mod:`unpose.groups.space`).
 
 Convention
 ----------
@@ -19,11 +19,11 @@ def inverse(poses: Tensor) -> Tensor:
 
     Parameters
     ----------
-    poses : Tensor, shape (..., 3, 3)
+    poses : Tensor, shape (..., 3, 3), or (..., 4, 4) for affine poses of space
 
     Returns
     -------
-    Tensor, shape (..., 3, 3)
+    Tensor, shape (..., 3, 3) or (..., 4, 4)
 
     Examples
     --------
@@ -31,6 +31,10 @@ def inverse(poses: Tensor) -> Tensor:
     >>> torch.equal(inverse(shift) @ shift, torch.eye(3))
     True
     """
+    if poses.shape[-1] == 4:
+        linear = inverse(poses[..., :3, :3])
+        top = torch.cat([linear, -linear @ poses[..., :3, 3:]], dim=-1)
+        return torch.cat([top, poses[..., 3:, :]], dim=-2)
     adjoint = adjugate(poses)
     determinant = (poses[..., 0, :] * adjoint[..., :, 0]).sum(-1)
     return adjoint / determinant[..., None, None]
@@ -61,21 +65,21 @@ def transform(poses: Tensor, points: Tensor) -> Tensor:
 
     Parameters
     ----------
-    poses : Tensor, shape (..., 3, 3)
-    points : Tensor, shape (..., k, 2)
-        Points (x, y) in pixels from the image centre.
+    poses : Tensor, shape (..., 3, 3), or (..., 4, 4) in space
+    points : Tensor, shape (..., k, 2) or (..., k, 3)
+        Points (x, y) in pixels from the image centre; in space (x, y, z) in any unit.
 
     Returns
     -------
-    Tensor, shape (..., k, 2)
+    Tensor, shape (..., k, 2) or (..., k, 3)
 
     Examples
     --------
     >>> transform(translation(torch.tensor([2.0, -1.0])), torch.zeros(1, 2))
     tensor([[ 2., -1.]])
     """
-    moved = points @ poses[..., :2, :2].mT + poses[..., None, :2, 2]
-    depth = points @ poses[..., 2:, :2].mT + poses[..., None, 2:, 2]
+    moved = points @ poses[..., :-1, :-1].mT + poses[..., None, :-1, -1]
+    depth = points @ poses[..., -1:, :-1].mT + poses[..., None, -1:, -1]
     return moved / depth
 
 
