@@ -2,6 +2,8 @@
 
 ================= ===================================================================================================
 ``page.py``       :func:`render`: the page of a clustering, one self-contained HTML file
+``audit_page.py`` :func:`render_audit`: the page of an audit; ``audit_results.py`` what it shows, ``audit_words.py`` its
+                  verdict in words, ``polar.py`` its polar plot
 ``results.py``    what the page shows: :class:`Results` and its parts
 ``assets/``       template, styles and scripts of the page, one script per section
 ``attention.py``  the picture of the attention matrix
@@ -10,18 +12,43 @@
 ================= ===================================================================================================
 """
 
+from unpose.report.audit_page import render_audit
+from unpose.report.audit_results import (
+    AuditedClass,
+    AuditedElement,
+    AuditedModule,
+    AuditResults,
+    Comparison,
+    RealPairs,
+    Repair,
+    WorstImage,
+)
+from unpose.report.audit_words import headline, movement, percent, sentences
 from unpose.report.page import render
 from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
 from unpose.report.thumbnails import display_range, evenly_spaced, thumbnail
 
 __all__ = [
+    "AuditResults",
+    "AuditedClass",
+    "AuditedElement",
+    "AuditedModule",
     "Cluster",
+    "Comparison",
+    "RealPairs",
     "Rejected",
+    "Repair",
     "Reproduction",
     "Results",
     "Round",
+    "WorstImage",
     "display_range",
     "evenly_spaced",
+    "headline",
+    "movement",
+    "percent",
     "render",
+    "render_audit",
+    "sentences",
     "thumbnail",
 ]

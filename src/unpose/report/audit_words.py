@@ -1,0 +1,289 @@
+"""The verdict of an audit in words that need no knowledge of the field."""
+
+import math
+import re
+
+from unpose.report.audit_results import AuditResults, Comparison, RealPairs
+
+NEARLY_CONSTANT = 1e-3
+"""Below this discrimination an output hardly depends on the image."""
+_FEW = 5
+"""Classes with fewer images are not named as the worst."""
+
+
+def percent(share: float) -> str:
+    """A share as per cent: whole numbers from 10 on, one digit below, never 0 or 100 unless exactly so.
+
+    Parameters
+    ----------
+    share : float
+        Between 0 and 1; larger values are allowed.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> percent(0.0), percent(0.0004), percent(0.074), percent(0.31), percent(0.999), percent(1.0)
+    ('0 %', '0.1 %', '7.4 %', '31 %', '99 %', '100 %')
+    """
+    value = 100 * share
+    if not math.isfinite(value):
+        return "more than can be said"
+    if 99 < value < 100:
+        return "99 %"
+    if value >= 10:
+        return f"{value:.0f} %"
+    shown = f"{value:.1f}".removesuffix(".0")
+    return "0.1 %" if value > 0 and shown == "0" else f"{shown} %"
+
+
+def movement(element: str) -> str:
+    """What an element does to a picture, in words.
+
+    Parameters
+    ----------
+    element : str
+        The name that the audit gives it.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> movement("mirror, turn 90"), movement("scale 1.2, turn 33, shift (+1.0, -2.0)")
+    ('mirrored and turned by 90 degrees', 'scaled by 1.2, turned by 33 degrees and shifted by (+1.0, -2.0) pixels')
+    """
+    words = []
+    for part in re.split(r", (?![^(]*\))", element):
+        kind, _, value = part.partition(" ")
+        words.append({
+            "mirror": "mirrored", "turn": f"turned by {value} degrees", "scale": f"scaled by {value}",
+            "stretch": f"stretched by {value}", "shift": f"shifted by {value} pixels", "tilt": "tilted",
+            "identity": "shown again",
+        }.get(kind, part))  # fmt: skip
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def headline(results: AuditResults) -> str:
+    """The answer in one short sentence.
+
+    Parameters
+    ----------
+    results : AuditResults
+        The audit.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from unpose.report import AuditedElement, Reproduction
+    >>> rows = [AuditedElement("identity", True, 0, 0, 0.0, 0.0), AuditedElement("turn 90", True, 0.3, 0, 0.07, 0.0)]
+    >>> print(headline(AuditResults("m", "c4", "photos", 200, rows, rows[0], 1.0, 1e-5, Reproduction("", 0, ""))))
+    7 % of the answers change when the picture is turned by 90 degrees.
+    """
+    worst = results.worst
+    if results.discrimination < NEARLY_CONSTANT:
+        return "The model gives nearly the same output for every image."
+    if results.has_answers:
+        if not any(element.changed for element in results.moved):
+            return "The answers do not change."
+        return f"{percent(worst.changed or 0.0)} of the answers change when the picture is {movement(worst.name)}."
+    if results.holds and results.decides:
+        return "The output does not change."
+    return f"The output changes by {percent(worst.error)} when the picture is {movement(worst.name)}."
+
+
+def sentences(results: AuditResults) -> list[str]:
+    """The verdict: how much changes, where it is worst, what causes it and what would help.
+
+    Parameters
+    ----------
+    results : AuditResults
+        The audit.
+
+    Returns
+    -------
+    list of str
+        Full sentences.
+
+    Examples
+    --------
+    >>> from unpose.report import AuditedElement, Reproduction
+    >>> rows = [AuditedElement("identity", True, 0, 0, 0.0, 0.0), AuditedElement("turn 90", True, 0.3, 0, 0.07, 0.0)]
+    >>> results = AuditResults("m", "c4", "photos", 200, rows, rows[0], 1.0, 1e-5, Reproduction("", 0, ""))
+    >>> sentences(results)[0]
+    'For 7 % of the images (14 of 200) the answer changes when the picture is turned by 90 degrees.'
+    """
+    if results.discrimination < NEARLY_CONSTANT:
+        return [
+            "There is no verdict, because the outputs of different images differ by only "
+            f"{results.discrimination:.1g} of their size: an output that never changes is not invariant but useless."
+        ]
+    found = _how_much(results)
+    found += _worst_class(results)
+    found += _cause(results)
+    if results.advice:
+        found.append(results.advice)
+    if results.comparison is not None:
+        found += comparison_sentences(results.comparison)
+    if results.pairs is not None:
+        found += pair_sentences(results.pairs)
+    return found
+
+
+def _how_much(results: AuditResults) -> list[str]:
+    worst, others = results.worst, results.moved
+    noise = results.elements[0]
+    found = []
+    if results.has_answers:
+        if not any(element.changed for element in others):
+            found.append(
+                f"No answer to the {results.count} images changes under the {len(others)} transformations of "
+                f"{results.group} that were tried."
+            )
+        else:
+            changed = worst.changed or 0.0
+            text = (
+                f"For {percent(changed)} of the images ({round(changed * results.count)} of {results.count}) the "
+                f"answer changes when the picture is {movement(worst.name)}"
+            )
+            if worst.changed_floor:
+                text += f"; resampling alone, without turning, changes {percent(worst.changed_floor)}"
+            found.append(f"{text}.")
+            if len(others) > 1:
+                mean = sum(element.changed or 0.0 for element in others) / len(others)
+                found.append(f"On average over {len(others)} transformations of {results.group} it is {percent(mean)}.")
+        upright, turned = results.elements[0].accuracy, [e.accuracy for e in results.elements[1:]]
+        if upright is not None and turned and all(value is not None for value in turned):
+            mean = sum(value for value in turned if value is not None) / len(turned)
+            lowest = min(value for value in turned if value is not None)
+            found.append(
+                f"{percent(upright)} of the answers are right for the pictures as they are, {percent(mean)} on average "
+                f"for transformed ones, and {percent(lowest)} at worst."
+            )
+    elif results.holds and results.decides:
+        found.append(
+            f"The output does not change under any element of {results.group} that only permutes pixels; the largest "
+            f"change is {max(element.error for element in results.elements if element.exact):.1g} of its size, which "
+            "is rounding."
+        )
+    else:
+        text = f"The output changes by {percent(worst.error)} of its size when the picture is {movement(worst.name)}"
+        if not worst.exact:
+            text += f"; resampling alone, without turning, changes it by {percent(worst.floor)}"
+        found.append(f"{text}. The outputs of different images differ by {percent(results.discrimination)}.")
+    if results.has_answers and noise.changed:
+        found.append(f"{percent(noise.changed)} of the answers change even when the same picture is shown again.")
+    return found
+
+
+def _worst_class(results: AuditResults) -> list[str]:
+    large = [each for each in results.classes if each.count >= min(_FEW, results.count)]
+    if not large or not results.worst.changed:
+        return []
+    worst = max(large, key=lambda each: each.changed - each.changed_floor)
+    if worst.changed <= results.worst.changed:
+        return []
+    return [
+        f"Worst is the class '{worst.name}': {percent(worst.changed)} of its {worst.count} images get another answer "
+        f"when they are {movement(worst.worst)}."
+    ]
+
+
+def _cause(results: AuditResults) -> list[str]:
+    causes = [module for module in results.modules if module.breaks]
+    if not causes:
+        return []
+    known = [module.error for module in causes if math.isfinite(module.error)]
+    first = causes[0]
+    text = f"The first module that breaks the symmetry is '{first.name}' ({first.module})"
+    if len(causes) == 1:
+        return [f"{text}, and no other module does."]
+    largest = max(causes, key=lambda module: module.error if math.isfinite(module.error) else -1.0)
+    share = largest.error / sum(known) if known and sum(known) > 0 else 0.0
+    others = f"{len(causes) - 1} other{'s' if len(causes) > 2 else ''} break it, too"
+    return [
+        f"{text}; {others}. Of the errors that single modules cause, {percent(share)} "
+        f"come{'s' if share <= 0.01 else ''} from '{largest.name}' ({largest.module})."
+    ]
+
+
+def comparison_sentences(comparison: Comparison) -> list[str]:
+    """What got better and what got worse from one version of a model to another.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The two versions.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> for line in comparison_sentences(Comparison("old.onnx", [("turn 90", 0.2, 0.1), ("turn 180", 0.1, 0.1)])):
+    ...     print(line)
+    Compared with old.onnx, 1 of 2 transformations change less and none change more; the worst goes from 20 % to 10 %.
+    """
+    better, worse, total = comparison.better, comparison.worse, len(comparison.elements)
+    old, new = (max((row[k] for row in comparison.elements), default=0.0) for k in (1, 2))
+    number = {0: "none"}
+    found = [
+        f"Compared with {comparison.other}, {number.get(len(better), len(better))} of {total} transformations change "
+        f"less and {number.get(len(worse), len(worse))} change more; the worst goes from {percent(old)} to "
+        f"{percent(new)}."
+    ]
+    if comparison.answers_differ is not None:
+        found.append(
+            f"The two models give different answers to {percent(comparison.answers_differ)} of the pictures as they "
+            "are."
+        )
+    if comparison.accuracies is not None:
+        old, new = comparison.accuracies
+        text = f"Right answers go from {percent(old)} to {percent(new)} for the pictures as they are"
+        if comparison.turned_accuracies is not None:
+            old, new = comparison.turned_accuracies
+            text += f", and from {percent(old)} to {percent(new)} for transformed ones"
+        found.append(f"{text}.")
+    return found
+
+
+def pair_sentences(pairs: RealPairs) -> list[str]:
+    """How far the digital audit was from photographs of the same things at other poses.
+
+    Parameters
+    ----------
+    pairs : RealPairs
+        The pairs.
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> print(pair_sentences(RealPairs(20, 0.2, 0.3, 0.1, 0.2, 0.9))[0])
+    In 20 % of 20 real pairs the answer differs; turning the pictures digitally gave 10 %: 10 points too few.
+    """
+    if pairs.changed is not None and pairs.digital_changed is not None:
+        real, digital = pairs.changed, pairs.digital_changed
+        text = (
+            f"In {percent(real)} of {pairs.count} real pairs the answer differs; turning the pictures digitally gave "
+            f"{percent(digital)}"
+        )
+    else:
+        real, digital = pairs.error, pairs.digital_error
+        text = (
+            f"Between {pairs.count} real pairs the output changes by {percent(real)}; turning the pictures digitally "
+            f"gave {percent(digital)}"
+        )
+    points = 100 * (real - digital)
+    if abs(points) < 0.5:
+        return [f"{text}, which agrees."]
+    return [f"{text}: {abs(points):.0f} points too {'few' if points > 0 else 'many'}."]

@@ -1,0 +1,35 @@
+"""What self-contained HTML pages need: templates, assets, and a content policy that admits only their own scripts."""
+
+import base64
+import hashlib
+
+from jinja2 import Environment, PackageLoader
+
+templates = Environment(
+    loader=PackageLoader("unpose.report", "assets"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+)
+
+
+def asset(name: str) -> str:
+    """Read an asset with the line ends that a browser sees, so that hashes agree."""
+    loader = templates.loader
+    text = loader.get_source(templates, name)[0] if loader else ""
+    return text.replace("\r\n", "\n")
+
+
+def content_policy(script: str, style: str) -> str:
+    """A content security policy that forbids everything but this script, this style and pictures inside the page."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def encodable(text: str) -> str:
+    """Escape bytes of file names that are not valid UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
