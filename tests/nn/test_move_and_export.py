@@ -15,6 +15,7 @@ OPTIONS = {
     "swivel_net": {"group": "d1", "widths": (3, 4), "depths": (1,), "heads": 2, "window": 3},
     "scale_net": {"group": "dilations(2, 1.5)", "widths": (3, 4)},
     "patch_net": {"group": "c8", "hidden": 5, "patch_size": 5, "window": 3},
+    "equivariant_vit": {"group": "d4", "patch": 5, "depth": 2, "width": 32, "heads": 8},
 }
 SHAPE = (2, 1, 10, 15)
 every_network = pytest.mark.parametrize("name", NETWORKS)

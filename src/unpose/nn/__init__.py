@@ -12,12 +12,15 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``networks/swivel.py``                       convolution stem, then attention
 ``networks/scale.py``                        dilations: objects at unseen sizes
 ``networks/patch.py``                        a vision transformer with Invariant Attention among patches
+``networks/vit.py``                          vision transformers in the irrep basis of a group
 ``networks/base.py``, ``registry.py``        the base class; networks by name
 ``networks/enlarge.py``                      carry weights over to a group with more rotations
 ``layers/attention.py``                      lifting and group self-attention
 ``layers/constants.py``                      constant tables: never saved, right after every move and load
 ``layers/convolution.py``                    group convolution
 ``layers/convolution_as_attention.py``       the attention layer that equals a given group convolution
+``layers/frame_attention.py``                transformer blocks: attention with the elements of the group as heads
+``layers/irreps.py``                         linear map, norm and MLP in the irrep basis
 ``layers/heads.py``                          heads: class scores, masks, vectors
 ``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
 ``layers/encodings.py``                      position encodings: separable (the paper's) and harmonic (steerable)
@@ -37,8 +40,10 @@ from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.convolution_as_attention import attention_from_convolution
 from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding
+from unpose.nn.layers.frame_attention import FrameAttention, FrameBlock, LiftingPatchEmbed
 from unpose.nn.layers.heads import ClassHead, MaskHead, VectorHead
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
+from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
 from unpose.nn.networks.base import Network, count_parameters
 from unpose.nn.networks.enlarge import with_larger_group
@@ -48,6 +53,7 @@ from unpose.nn.networks.patch import patch_net
 from unpose.nn.networks.registry import NETWORKS, create_network, rebuild
 from unpose.nn.networks.scale import scale_net, scale_pyramid
 from unpose.nn.networks.swivel import swivel_net
+from unpose.nn.networks.vit import equivariant_vit
 from unpose.nn.ops.dispatch import implementation
 
 __all__ = [
@@ -55,12 +61,18 @@ __all__ = [
     "NETWORKS",
     "ChannelNorm",
     "ClassHead",
+    "FrameAttention",
+    "FrameBlock",
+    "FrameMLP",
     "GSANetConfig",
     "GroupConv2d",
     "GroupPool",
     "GroupSelfAttention",
     "HarmonicEncoding",
     "InvariantAttentionBlock",
+    "IrrepLinear",
+    "IrrepNorm",
+    "LiftingPatchEmbed",
     "LiftingSelfAttention",
     "MaskHead",
     "Network",
@@ -73,6 +85,7 @@ __all__ = [
     "attention_from_convolution",
     "count_parameters",
     "create_network",
+    "equivariant_vit",
     "estimate_memory",
     "group_attention",
     "group_cnn",

@@ -59,6 +59,8 @@ KERNELS = {
     ("split_table_attention", "cuda"): Kernels(_CUDA + "attention", "triton", SINGLE_AND_HALF, limits={"channels": 16}),
     ("channel_norm", "cuda"): Kernels(_CUDA + "norm", "triton", SINGLE_AND_HALF, converts=True),
     ("pointwise", "cuda"): Kernels(_CUDA + "pointwise", "triton", HALF, converts=True),
+    ("irrep_linear", "cuda"): Kernels(_CUDA + "irrep_linear", "triton", HALF, converts=True),
+    ("frames", "cuda"): Kernels(_CUDA + "frames", "triton", SINGLE_AND_HALF, converts=True),
     # A program holds the channels of each part of the table, and for every relative element a vector of them.
     ("separable_table", "cuda"): Kernels(
         _CUDA + "encoding", "triton", SINGLE_AND_HALF, converts=True, limits={"channels": 32, "vector_entries": 1024}
