@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,27 +23,12 @@ def unpose(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "unpose", *(str(argument) for argument in arguments)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
-        # Tests that a shell started in the background inherit that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-
-
 def contents(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in EXEMPT
     }
-
-
-def wait_for(path, process):
-    while not path.exists() and process.poll() is None:
-        time.sleep(0.005)
-    assert path.exists(), process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -89,17 +73,29 @@ def test_a_run_stopped_after_any_stage_ends_in_the_same_bytes(undisturbed, new_s
     assert contents(out) == undisturbed
 
 
-def test_ctrl_c_gives_the_command_that_continues(shapes, tmp_path):
-    for attempt in range(5):  # on a busy machine a run may end before the signal is sent
-        out = tmp_path / f"run{attempt}"
-        process = start("cluster", shapes, "-o", out, "--clusters", "3")
-        wait_for(out / ".pieces" / "begun.json", process)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
-        if process.returncode:
-            break
+# The command as it is, but where it first looks for an earlier result it says so and waits for the signal.
+WAITING = """
+import signal
+from unpose.cli import main
+from unpose.runs import RunFolder
+RunFolder.load = lambda *_: (print("waiting", flush=True), signal.pause())
+main()
+"""
+
+
+def test_ctrl_c_gives_the_command_that_continues(new_shapes, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, "cluster", str(new_shapes), "-o", str(out), "--clusters", "3"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        # Tests that a shell started in the background inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
     assert process.returncode == 130, said
-    assert f"unpose cluster {shapes} -o {out} --clusters 3" in said
+    assert f"unpose cluster {new_shapes} -o {out} --clusters 3" in said
     assert "Traceback" not in said
 
 

@@ -3,15 +3,15 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 
 import pytest
+from click.testing import CliRunner
+
+from unpose.cli import main
 
 
 def unpose(*arguments):
-    command = [sys.executable, "-m", "unpose", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_known_classes_give_probabilities(shapes, tmp_path):
@@ -23,7 +23,7 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
             names = sorted(path.name for path in (shapes / kind).iterdir() if path.name[0].isdigit())
             writer.writerows([[f"{kind}/{names[0]}", f"a {kind}"], [f"{kind}/{names[1]}", ""]])
     done = unpose("cluster", shapes, "-o", tmp_path / "run", "--labels", known, "--features", "pixels", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["clusters"] == 3
     rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "labels.csv").read_text())))
     assert len(rows) == 24
@@ -41,6 +41,6 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
 def test_bad_files_and_names_end_in_one_line(shapes, tmp_path, options, message):
     options = [options[0], str(tmp_path / options[1])]
     done = unpose("cluster", shapes, "-o", tmp_path / "run", *options)
-    assert done.returncode != 0
+    assert done.exit_code == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,14 +2,14 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from unpose.cli import main
 from unpose.nn import create_network
 from unpose.reproduce import Settings, find
 from unpose.reproduce.published_networks import TABLE1, TABLE2, attention_work, gpu_hours
@@ -126,9 +126,8 @@ def test_the_list_of_cells_and_absent_rows_train_nothing():
 
 
 def test_the_command_ends_in_a_table_and_numbers(tmp_path):
-    command = [sys.executable, "-m", "unpose", "reproduce", "table2", "--cell", "all", "-o", str(tmp_path)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
+    answer = CliRunner().invoke(main, ["reproduce", "table2", "--cell", "all", "-o", str(tmp_path)])
+    assert answer.exit_code == 0, answer.output
     assert "| rotmnist-r16 | 97.66 |" in answer.stdout
     assert set(json.loads((tmp_path / "numbers.json").read_text())["cells"]) == set(TABLE2)
     assert (tmp_path / "table2.md").read_text().startswith("| cell |")

@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from unpose.data import Split
 from unpose.images import as_batch
@@ -46,6 +45,8 @@ def training_operations(recipe: Recipe, images: int, channels: int, n_classes: i
     >>> 3.5 < large / small < 4.5
     True
     """
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton, which only this function needs
+
     part = recipe.network
     with torch.device("meta"):
         network = create_network(
