@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 import tomllib
 from pathlib import Path
 
