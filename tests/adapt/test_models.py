@@ -165,7 +165,7 @@ def test_a_damaged_file_and_a_missing_package_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"damaged\.onnx cannot be read as an ONNX model"):
         as_model(damaged)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    monkeypatch.setattr("unpose.adapt.models.find_spec", lambda name: None)
+    monkeypatch.setattr("unpose.audit.models.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'unpose\[onnx\]'"):
         as_model(damaged)
 

@@ -5,7 +5,6 @@ canonical pose (:func:`canonicalize`). The model can be a torch module, an ONNX 
 function on images; nothing of it is changed. Files, by what you want to change:
 
 ===================== ===============================================================================================
-``models.py``         :func:`as_model`: one way to call any model, and checks of its answers
 ``symmetrize.py``     :func:`symmetrize`: the mean over a finite group, or over a frame of poses
 ``canonicalize.py``   :func:`canonicalize`: a canonicalizer and a gate in front of a model
 ``canonicalizers.py`` canonicalizers without training: moments, search, energy; iterate
@@ -25,11 +24,11 @@ from unpose.adapt.canonicalizers import Canonicalizer, energy, iterate, moments,
 from unpose.adapt.coordinates import coordinates, polar
 from unpose.adapt.fitting import fit_canonicalizer
 from unpose.adapt.learned import Learned, Regress, learned, regress
-from unpose.adapt.models import ImageModel, as_model, check_model
 from unpose.adapt.onnx_files import to_onnx
 from unpose.adapt.poses import Pose, restore
 from unpose.adapt.symmetrize import Symmetrized, most_certain, symmetrize
 from unpose.adapt.trials import Trial, recommend, try_adaptations
+from unpose.audit import ImageModel, as_model, check_model
 
 __all__ = [
     "Canonicalized",

@@ -8,11 +8,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from unpose.adapt.canonicalizers import Canonicalizer, as_images
-from unpose.adapt.models import Call, ImageModel, as_model
 from unpose.adapt.poses import Pose, restore
 from unpose.adapt.symmetrize import DENSE
 from unpose.adapt.views import check_border, resampled
-from unpose.audit import evaluation
+from unpose.audit import ImageModel, ModelCall, as_model, evaluation
 from unpose.compiled import is_traced_or_transformed
 
 _KEPT = 0.98
@@ -101,7 +100,7 @@ class Canonicalized(nn.Module):
             return answers.mean(0)
         return answers.log_softmax(2).logsumexp(0) - math.log(self.views)
 
-    def _answer(self, images: Tensor, pose: Pose, call: Call) -> Tensor:
+    def _answer(self, images: Tensor, pose: Pose, call: ModelCall) -> Tensor:
         best = self._answer_at(images, pose.element, call)
         if self.views == 1:
             return best
@@ -117,7 +116,7 @@ class Canonicalized(nn.Module):
         others = [self._answer_at(images[doubtful], pose.best_of(k)[doubtful], call) for k in range(1, self.views)]
         return best.index_copy(0, doubtful, self.combine(torch.stack([best[doubtful], *others])))
 
-    def _answer_at(self, images: Tensor, elements: Tensor, call: Call) -> Tensor:
+    def _answer_at(self, images: Tensor, elements: Tensor, call: ModelCall) -> Tensor:
         answer = call(self._upright(images, elements))
         if self.restores is None:
             return answer

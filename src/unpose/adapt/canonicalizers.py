@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from unpose.adapt.frames import MOMENT_GROUPS, moment_frames
-from unpose.adapt.models import as_model
 from unpose.adapt.poses import Pose
 from unpose.adapt.views import View, check_border, resampled
 from unpose.align import Search, SearchSettings, nearest
-from unpose.audit import evaluation
+from unpose.audit import as_model, evaluation
 from unpose.groups import FiniteGroup, Group, area_change, inverse, parse, parse_continuous, rotation
 from unpose.images import as_batch, from_batch
 

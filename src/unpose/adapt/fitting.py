@@ -16,9 +16,8 @@ from torch import Tensor
 
 from unpose.adapt.canonicalizers import as_images, moments
 from unpose.adapt.learned import Learned, Regress, learned
-from unpose.adapt.models import as_model, check_model
 from unpose.adapt.views import View, check_border, resampled
-from unpose.audit import evaluation
+from unpose.audit import as_model, check_model, evaluation
 from unpose.groups import (
     FiniteGroup,
     Group,

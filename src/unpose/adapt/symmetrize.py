@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from unpose.adapt.frames import moment_frames
-from unpose.adapt.models import Call, ImageModel, as_model
 from unpose.adapt.poses import restore
 from unpose.adapt.views import View, check_border, resampled
+from unpose.audit import ImageModel, ModelCall, as_model
 from unpose.compiled import is_traced_or_transformed
 from unpose.groups import FiniteGroup, Group, LieGroup, inverse, parse
 
@@ -86,7 +86,7 @@ class Symmetrized(nn.Module):
         answer = self._average(batch, call)
         return answer if isinstance(images, Tensor) else answer.detach().cpu().numpy()
 
-    def _average(self, images: Tensor, call: Call) -> Tensor:
+    def _average(self, images: Tensor, call: ModelCall) -> Tensor:
         if isinstance(self.group, FiniteGroup):
             return self.combine(torch.stack([self._answer_to(images, i, call) for i in range(len(self._there))]))
         frames, weights = moment_frames(images, self.group, self.views)  # (n, k, 3, 3), (n, k)
@@ -95,7 +95,7 @@ class Symmetrized(nn.Module):
         answers = [self._answer(images, frames[:, k], call) for k in range(frames.shape[1])]
         return self.combine(torch.stack(answers), weights.T)
 
-    def _answer_to(self, images: Tensor, index: int, call: Call) -> Tensor:
+    def _answer_to(self, images: Tensor, index: int, call: ModelCall) -> Tensor:
         """The model's answer to the images moved by one element, carried back if it is dense."""
         there, back = self._there[index], self._back[index]
         answer = call(there.of(images, self.border))
@@ -106,7 +106,7 @@ class Symmetrized(nn.Module):
             answer = torch.einsum("ij,njhw->nihw", back.pose(answer)[:2, :2], answer)
         return back.of(answer)
 
-    def _answer(self, images: Tensor, poses: Tensor, call: Call) -> Tensor:
+    def _answer(self, images: Tensor, poses: Tensor, call: ModelCall) -> Tensor:
         """The model's answer to one view of every image, at poses (n, 3, 3)."""
         answer = call(resampled(images, poses, self.border))
         if self.restores is None:

@@ -12,10 +12,9 @@ from unpose.adapt.canonicalize import canonicalize, gate_threshold
 from unpose.adapt.canonicalizers import as_images
 from unpose.adapt.fitting import fit_canonicalizer
 from unpose.adapt.learned import learned
-from unpose.adapt.models import ImageModel, as_model, check_model
 from unpose.adapt.symmetrize import symmetrize
 from unpose.adapt.views import View
-from unpose.audit import evaluation
+from unpose.audit import ImageModel, as_model, check_model, evaluation
 from unpose.groups import FiniteGroup, Group, parse
 
 LEAST_FOR_TRAINING = 60

@@ -9,23 +9,109 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``elements.py`` which group elements are tried, and which control
 ``actions.py``  how an element acts on images, on group axes and on feature maps
 ``trace.py``    records the inputs and outputs of all modules during one call of a network
+``models.py``   :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
 ``calls.py``    :func:`evaluation`, :func:`checked_output`: call a model and check what it returns
 ``inputs.py``   :func:`smooth_noise`: images to audit with
 =============== =====================================================================================================
+
+:func:`orbit_outputs` (``orbit.py``) calls a model once over the orbits of its inputs. What it returned is read by:
+
+===================== ===============================================================================================
+``answers.py``        :func:`answer_changes`: changed answers by element, class and image; calibration
+``embeddings.py``     :func:`neighbour_agreement`: nearest neighbours kept; :func:`relative_embedding`
+``collapse.py``       :func:`collapse`, :func:`pose_collapse`: variability within classes or orbits, rank, spanning tree
+``monitor.py``        :func:`monitor`: a stream without labels
+``transfer.py``       :func:`needed_invariances`: which invariance a task needs
+``comparison.py``     :func:`shared_invariances` of two models, :func:`version_diff` of two versions
+===================== ===============================================================================================
+
+Measures that call the model in other ways:
+
+===================== ===============================================================================================
+``lie_derivative.py`` :func:`lie_derivative`: the reaction to infinitesimal motions, by module
+``explanations.py``   :func:`explanation_agreement`: are explanations of moved images moved? :func:`explain`
+``completeness.py``   :func:`completeness`: pairs that an invariant confuses although no pose relates them
+``invariant_sets.py`` :func:`invariant_set`: images that a unit does not tell apart
+``real_pairs.py``     :func:`digital_against_real`: turned by resampling against turned in the world
+===================== ===============================================================================================
 """
 
+from unpose.audit.answers import AnswerReport, ClassAnswers, answer_changes
 from unpose.audit.calls import checked_output, evaluation
+from unpose.audit.collapse import (
+    CollapseReport,
+    collapse,
+    effective_rank,
+    pose_collapse,
+    spanning_tree_length,
+    variability_collapse,
+)
+from unpose.audit.comparison import SharedInvariances, SharedRow, VersionDiff, shared_invariances, version_diff
+from unpose.audit.completeness import CompletenessReport, PairFamily, completeness, descriptor_distance
+from unpose.audit.embeddings import NeighbourReport, neighbour_agreement, relative_embedding
 from unpose.audit.error import EquivarianceReport, equivariance_error
+from unpose.audit.explanations import ExplanationReport, explain, explanation_agreement
 from unpose.audit.inputs import smooth_noise
+from unpose.audit.invariant_sets import InvariantSet, invariant_set
+from unpose.audit.lie_derivative import LieReport, LieRow, lie_derivative
+from unpose.audit.models import ImageModel, ModelCall, as_model, check_model
 from unpose.audit.modules import ModuleReport, NetworkReport, audit_modules
+from unpose.audit.monitor import MonitorReading, instability, monitor
+from unpose.audit.orbit import OrbitOutputs, OrbitRow, orbit_outputs
+from unpose.audit.real_pairs import RealPairsReport, digital_against_real
+from unpose.audit.transfer import NeededInvariances, NeededRow, needed_invariances
 
 __all__ = [
+    "AnswerReport",
+    "ClassAnswers",
+    "CollapseReport",
+    "CompletenessReport",
     "EquivarianceReport",
+    "ExplanationReport",
+    "ImageModel",
+    "InvariantSet",
+    "LieReport",
+    "LieRow",
+    "ModelCall",
     "ModuleReport",
+    "MonitorReading",
+    "NeededInvariances",
+    "NeededRow",
+    "NeighbourReport",
     "NetworkReport",
+    "OrbitOutputs",
+    "OrbitRow",
+    "PairFamily",
+    "RealPairsReport",
+    "SharedInvariances",
+    "SharedRow",
+    "VersionDiff",
+    "answer_changes",
+    "as_model",
     "audit_modules",
+    "check_model",
     "checked_output",
+    "collapse",
+    "completeness",
+    "descriptor_distance",
+    "digital_against_real",
+    "effective_rank",
     "equivariance_error",
     "evaluation",
+    "explain",
+    "explanation_agreement",
+    "instability",
+    "invariant_set",
+    "lie_derivative",
+    "monitor",
+    "needed_invariances",
+    "neighbour_agreement",
+    "orbit_outputs",
+    "pose_collapse",
+    "relative_embedding",
+    "shared_invariances",
     "smooth_noise",
+    "spanning_tree_length",
+    "variability_collapse",
+    "version_diff",
 ]

@@ -1,7 +1,7 @@
 """One way to call any model: a torch module, an ONNX file, a scikit-learn estimator or a function on images.
 
-Everything in ``unpose.adapt`` calls models through :class:`ImageModel`, a torch module on ``(n, c, h, w)`` tensors. The
-given model is held as it is; nothing of it is modified.
+``unpose.audit`` and ``unpose.adapt`` call models through :class:`ImageModel`, a torch module on ``(n, c, h, w)``
+tensors. The given model is held as it is; nothing of it is modified.
 """
 
 import os
@@ -15,13 +15,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from unpose.audit import checked_output, evaluation
+from unpose.audit.calls import checked_output, evaluation
 from unpose.compiled import is_traced_or_transformed
 from unpose.images import as_batch, from_batch
 
 LAYOUTS = ("nchw", "nhwc", "nhw", "flat")
 GIVES = ("logits", "probabilities")
-Call = Callable[[Tensor], Tensor]
+ModelCall = Callable[[Tensor], Tensor]
 
 
 class ImageModel(nn.Module):
@@ -75,7 +75,7 @@ class ImageModel(nn.Module):
         """(n, c, h, w) -> (n, ...)"""
         return self._batches(images, self.layout or "nchw", arrays=self.layout is not None)
 
-    def on(self, images: ArrayLike | Tensor) -> tuple[Tensor, Call]:
+    def on(self, images: ArrayLike | Tensor) -> tuple[Tensor, ModelCall]:
         """Convert what a caller gives to a tensor (n, c, h, w), and return it with a function that calls the model."""
         if isinstance(images, Tensor):
             if images.ndim != 4 or not images.is_floating_point():
