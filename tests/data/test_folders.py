@@ -3,7 +3,6 @@
 import os
 import runpy
 import struct
-import time
 import zlib
 from pathlib import Path
 
@@ -205,17 +204,17 @@ def test_too_few(tmp_path, picture):
 def test_the_memory_budget_is_checked_before_anything_is_read(tmp_path):
     stack = np.zeros((1000, 61, 59), np.uint8)
     np.save(tmp_path / "a.npy", stack)
-    with pytest.raises(InputError, match=r"declares 1,000 images that take 13.7 MiB.*budget of 8.0 MiB"):
+    with pytest.raises(InputError, match=r"declares 1,000 images that take 14.4MB.*budget of 8.4MB"):
         read_images(tmp_path / "a.npy", memory=8 * 2**20)
     assert read_images(tmp_path / "a.npy", memory=8 * 2**20, size=16).images.shape == (1000, 16, 15)
     for k in range(2, 5):
         np.save(tmp_path / f"{k}.npy", stack[:250])
     (tmp_path / "a.npy").unlink()
-    with pytest.raises(InputError, match=r"750 images of 61 x 59 take 10.3 MiB"):
+    with pytest.raises(InputError, match=r"750 images of 61 x 59 take 10.8MB"):
         read_images(tmp_path, memory=16 * 2**20)
 
 
-def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, picture):
+def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, picture, monkeypatch):
     h5py = pytest.importorskip("h5py", reason="h5py, of the extra formats, is not installed")
     for name in ("1.png", "2.png"):
         picture(tmp_path / name)
@@ -223,12 +222,11 @@ def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, pict
         file.create_dataset("images", shape=(900_000, 64, 64), dtype="f4", chunks=(100, 64, 64))
     with h5py.File(tmp_path / "wide.h5", "w") as file:
         file.create_dataset("images", shape=(5, 9000, 9000), dtype="f8", chunks=(5, 9000, 1000))
-    start = time.perf_counter()
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("pixels were read"))
     found = read_images(tmp_path)
     assert len(found) == 2
     assert "900,000 images" in reasons(found)["deep.h5"]
-    assert "GiB to be read" in reasons(found)["wide.h5"]
-    assert time.perf_counter() - start < 5
+    assert "GB to be read" in reasons(found)["wide.h5"]
 
 
 def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, picture):
@@ -239,8 +237,8 @@ def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, pict
     large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
     (tmp_path / "large.png").write_bytes(large)
     assert reasons(read_images(tmp_path, memory="300MB")) == {
-        "large.png": "at 13000 x 14000 pixels needs 185.6 MiB to be read, more than half of the memory budget of 286.1 "
-        "MiB; raise memory, or crop it or scale it down"
+        "large.png": "at 13000 x 14000 pixels needs 194.6MB to be read, more than half of the memory budget of "
+        "300MB; raise memory, or crop it or scale it down"
     }
 
 

@@ -27,6 +27,7 @@ from unpose.files import (
     printable_name,
     read_frames,
     read_header,
+    readable_bytes,
     split_array_name,
 )
 from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_canvas, onto_one_canvas
@@ -275,7 +276,7 @@ def _readable(
         elif header.cost > budget // 2:
             height, width = max(header.sizes, key=prod)
             reason = (
-                f"at {height} x {width} pixels needs {_readable_size(header.cost)} to be read, {_over_budget(budget)}"
+                f"at {height} x {width} pixels needs {readable_bytes(header.cost)} to be read, {_over_budget(budget)}"
             )
             rejected.append((found.name, f"{reason}; raise memory, or crop it or scale it down"))
         else:
@@ -292,7 +293,7 @@ def _fitting(
         sizes = _sizes([source])
         shape = choose_canvas(sizes, size)[0] if len(sizes) > 1 else (0, 0)
         if (needed := _bytes(len(sizes), shape, _channels([source], colour))) > budget // 2:
-            reason = f"declares {len(sizes):,} images that take {_readable_size(needed)}, {_over_budget(budget)}"
+            reason = f"declares {len(sizes):,} images that take {readable_bytes(needed)}, {_over_budget(budget)}"
             rejected.append((source[0].name, f"{reason}; raise memory, or give a smaller size"))
         else:
             fitting.append(source)
@@ -433,7 +434,7 @@ def _check_budget(shown: str, count: int, shape: tuple[int, int], channels: int,
     if (needed := _bytes(count, shape, channels)) > budget // 2:
         raise InputError(
             f"{shown}: {count:,} images of {shape[0]} x {shape[1]}{' in colour' if channels > 1 else ''} take "
-            f"{_readable_size(needed)}, {_over_budget(budget)}; raise memory, or give a smaller size"
+            f"{readable_bytes(needed)}, {_over_budget(budget)}; raise memory, or give a smaller size"
         )
 
 
@@ -449,14 +450,7 @@ def _check_options(size: int | None, budget: int, colour: str, n_jobs: int | Non
 
 
 def _over_budget(budget: int) -> str:
-    return f"more than half of the memory budget of {_readable_size(budget)}"
-
-
-def _readable_size(size: int) -> str:
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor:
-            return f"{size / factor:.1f} {unit}"
-    return f"{size} bytes"
+    return f"more than half of the memory budget of {readable_bytes(budget)}"
 
 
 def _with_plural(count: int, what: str) -> str:
