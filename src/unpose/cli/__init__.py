@@ -25,6 +25,7 @@ _COMMANDS = {
     "cluster": "Group images by what they show, whatever the pose of each.",
     "align": "Align images of one object: their mean, their poses and the aligned stack.",
     "report": "Make the page of a run again.",
+    "apply": "Write the names that were given on the page of a run into the run.",
     "export": "Export the results of a run as a table, sorted folders, arrays or STAR.",
     "train": "Train a network whose answer does not change when the image is rotated.",
     "evaluate": "Measure the accuracy of a network on upright and rotated images.",

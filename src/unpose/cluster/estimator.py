@@ -461,6 +461,55 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         labels[rows] = cut_tree(weights, self.labels_[rows], n_clusters, check_random_state(0))
         return labels[self.copies_]
 
+    def regroup(self, X: ArrayLike, labels: ArrayLike, *, progress: Progress | None = None) -> "InvariantClustering":
+        """Replace the clusters by given ones, such as those that a person made: new averages, poses and exemplars.
+
+        The attention matrix and ``confidences_`` stay. A copy gets the label of the first image with the same content,
+        and constant images stay in no cluster.
+
+        Parameters
+        ----------
+        X : array, folder or list of files
+            The images that were fitted.
+        labels : (n,) array of int
+            Cluster of each image, 0 to K - 1, each with at least one image that is neither constant nor a copy.
+        progress : callable, optional
+            Called as ``progress(stage, done, total)``.
+
+        Returns
+        -------
+        InvariantClustering
+            The estimator itself.
+        """
+        rows, weights = self._counted_graph()
+        batch, _ = self._read(X, fitting=False)
+        given = np.asarray(labels)
+        if given.shape != self.labels_.shape or len(batch) != len(given) or given.dtype.kind not in "iu":
+            raise ValueError(
+                f"labels must be {len(self.labels_)} integers, one for each image that was fitted, got {given.dtype} of "
+                f"shape {given.shape} for {len(batch)} images"
+            )
+        counted = given[rows]
+        if not np.array_equal(np.unique(counted), np.arange(counted.max() + 1)):
+            raise ValueError(
+                "labels must be 0 to K - 1, each of at least one image that is neither constant nor a copy, got "
+                f"{np.unique(counted)[:20].tolist()}"
+            )
+        self.n_clusters_ = int(counted.max()) + 1
+        ranked = np.lexsort((-attention_inside(weights, counted), counted))
+        exemplars = ranked[np.unique(counted[ranked], return_index=True)[1]]
+        search = None if self._is_vectors else self._search(progress)
+        self._set_averages(batch, rows, counted, exemplars, search, None)
+        self.labels_, self.exemplars_ = np.full(len(given), -1), rows[exemplars]
+        self.labels_[rows] = counted
+        self.labels_ = self.labels_[self.copies_]
+        copies = np.flatnonzero((self.copies_ != np.arange(len(given))) & (self.labels_ >= 0))
+        if len(copies) and search is not None:
+            images, means = batch[copies].movedim(1, -1), self._means_with_channels()
+            to = self.labels_[copies]
+            self.poses_[copies] = align(images, means, to=to, search=replace(search, progress=None)).poses
+        return self
+
     def suggest(self, n_images: int) -> NDArray:
         """The images whose class would teach most about the others, most instructive first: (m,) indices.
 

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 
 from unpose.data.folders import InputError
 
-__all__ = ["RANDOM_SPLIT", "Dataset", "Split", "decode_fingerprints", "encode_fingerprints", "image_fingerprints"]
+__all__ = [
+    "RANDOM_SPLIT", "Dataset", "Split", "decode_fingerprints", "encode_fingerprints", "image_fingerprints",
+    "random_split",
+]  # fmt: skip
 
 RANDOM_SPLIT = "divided 70:15:15 within each class, seed 0"
 """The end of :attr:`Dataset.source` if the three parts were drawn at random here."""

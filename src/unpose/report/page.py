@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
+from scipy import sparse
 
 from unpose.report.attention import AttentionPicture, attention_picture
 from unpose.report.figures import PALETTE
@@ -42,7 +43,10 @@ FILM_IMAGES = 24
 """Images shown in the film of rounds."""
 _MATRIX_SIDE = 512
 """The picture of the attention matrix is enlarged to between half this many pixels and this many."""
-_SCRIPTS = ("base", "edits", "tiles", "story", "cards", "members", "map", "attention", "film", "table", "main")
+_SCRIPTS = (
+    "base", "edits", "graph", "questions", "tiles", "story", "cards", "members", "map", "attention", "film", "table",
+    "bench", "keep", "main",
+)  # fmt: skip
 
 _templates = Environment(loader=PackageLoader("unpose.report", "assets"), autoescape=True, trim_blocks=True)
 
@@ -116,6 +120,7 @@ def render(results: Results) -> str:
         remarks=results.remarks,
         copies=len(data["copies"]),
         attention=data["attention"],
+        graph=data["graph"] is not None,
         rounds=data["rounds"],
         rejected=len(results.rejected),
         pictured=len(shown),
@@ -159,15 +164,44 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
         ],
         "worstError": worst,
         "attention": None if attention is None else _attention_numbers(attention),
+        "graph": None if results.attention is None else _graph(results.attention),
+        "groupNames": None if results.group_names is None else list(results.group_names),
+        "settled": None if results.settled is None else np.asarray(results.settled, np.int64).tolist(),
         "rounds": [each.note for each in results.rounds],
         "copies": [] if results.copies is None else _pairs(np.asarray(results.copies)),
         "distances": None if results.distances is None else _distances(np.asarray(results.distances, np.float64)),
         "stability": results.stability,
         "rejected": [[each.name, each.reason] for each in results.rejected],
         "run": {"command": results.reproduction.command, "seed": results.reproduction.seed,
-                "version": results.reproduction.version},
+                "version": results.reproduction.version, "key": _key(results)},
     }  # fmt: skip
     return data, sheets
+
+
+def _graph(attention: Any) -> dict[str, str] | None:
+    """The attention matrix (n, n), made symmetric, as typed arrays in base64; None if it has no weights.
+
+    Only entries above the diagonal are kept, row by row: how many there are in each row, their columns and weights.
+    """
+    weights = sparse.csr_array(attention)
+    upper = sparse.csr_array(sparse.triu(weights.maximum(weights.T), k=1, format="csr"))
+    upper.eliminate_zeros()
+    upper.sort_indices()
+    if upper.nnz == 0:
+        return None
+    index = "<u4" if upper.shape[0] > 65535 else "<u2"
+    parts = {
+        "counts": np.diff(upper.indptr).astype(index), "columns": upper.indices.astype(index),
+        "weights": upper.data.astype("<f4"),
+    }  # fmt: skip
+    return {name: base64.b64encode(part.tobytes()).decode("ascii") for name, part in parts.items()}
+
+
+def _key(results: Results) -> str:
+    """What the browser keeps the work on this page under: the same for the same images and clusters."""
+    digest = hashlib.sha256(json.dumps(list(results.names)).encode("ascii"))
+    digest.update(np.asarray(results.labels, "<i8").tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _pairs(copies: NDArray) -> list[list[int]]:

@@ -154,6 +154,10 @@ class Results:
         The first image with the same content as each image.
     distances : (n,) array, optional
         Distance of each image from the mean of its cluster; NaN for images without one.
+    group_names : sequence of str, optional
+        Names that a person gave to the clusters, empty for those without one.
+    settled : (n,) array of bool, optional
+        The images whose name a person has accepted.
 
     Examples
     --------
@@ -184,6 +188,8 @@ class Results:
     remarks: Sequence[str] = ()
     copies: NDArray | None = None
     distances: NDArray | None = None
+    group_names: Sequence[str] | None = None
+    settled: NDArray | None = None
 
     def __post_init__(self) -> None:
         n, k = len(self.images), len(self.clusters)
@@ -211,5 +217,9 @@ class Results:
             raise ValueError(f"exemplars must be indices of the {n} images, those of clusters {wrong} are not")
         if self.copies is not None and not all(0 <= first <= i for i, first in enumerate(self.copies)):
             raise ValueError("copies must be indices of the same or of earlier images")
+        if self.group_names is not None and len(self.group_names) != k:
+            raise ValueError(f"group_names must be as many as clusters ({k}), got {len(self.group_names)}")
+        if self.settled is not None and np.shape(self.settled) != (n,):
+            raise ValueError(f"settled must have shape {(n,)}, got {np.shape(self.settled)}")
         if self.attention is not None and self.attention.shape != (n, n):
             raise ValueError(f"attention must have shape {(n, n)}, got {self.attention.shape}")

@@ -8,6 +8,7 @@ Which file to open:
 - ``finished.py``: the finished run; what the results are, how they are stored, the table and the page
 - ``folder.py``: the folder while a run is in progress; the lock, checkpoints, and what may be replaced
 - ``from_python.py``: the page of an estimator that was fitted in Python
+- ``naming.py``: groups and names that a person gave on the page, written into the run
 - ``settings.py``: the settings of a run and ``config.toml``
 - ``tables.py``: CSV that is safe in spreadsheets, and poses as readable numbers
 """
@@ -15,19 +16,24 @@ Which file to open:
 from unpose.runs.finished import FinishedRun, cluster_name, read_run, write_run
 from unpose.runs.folder import RunFolder, fingerprint
 from unpose.runs.from_python import write_report
+from unpose.runs.naming import NamedGroups, apply_names, named_dataset, read_names
 from unpose.runs.settings import RunConfig, RunError, RunSettings, read_settings
 from unpose.runs.tables import csv_text, pose_parts
 
 __all__ = [
     "FinishedRun",
+    "NamedGroups",
     "RunConfig",
     "RunError",
     "RunFolder",
     "RunSettings",
+    "apply_names",
     "cluster_name",
     "csv_text",
     "fingerprint",
+    "named_dataset",
     "pose_parts",
+    "read_names",
     "read_run",
     "read_settings",
     "write_report",

@@ -122,6 +122,18 @@ class FinishedRun:
         return Path(self.about["input"])
 
     @property
+    def cluster_names(self) -> list[str]:
+        """The names that a person gave to the clusters (``unpose apply``), empty for a cluster without one."""
+        return list(self.about.get("cluster_names") or [""] * self.model.n_clusters_)
+
+    @property
+    def settled(self) -> "NDArray":
+        """Whether a person has accepted the name of each image, (n,) of bool (``unpose apply``)."""
+        import numpy as np
+
+        return np.asarray(self.about.get("settled") or [False] * len(self.names), dtype=bool)
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the images that were compared, in pixels."""
         height, width = self.about["shape"][:2]
@@ -153,10 +165,12 @@ class FinishedRun:
         distance by which ``unpose predict`` decides, which is that of the pose search and ignores light.
         """
         rows = []
-        classes = self.about["classes"]
+        classes, names, settled = self.about["classes"], self.cluster_names, self.settled
         for i, name in enumerate(self.about["names"]):
             label = int(self.labels[i])
             row: dict[str, Any] = {"path": name, "frame": int(self.about["frames"][i]), "cluster": label}
+            if any(names):
+                row |= {"name": names[label] if label >= 0 else "", "settled": bool(settled[i])}
             row |= {"confidence": float(self.confidences[i])} | pose_parts(self.poses[i])
             row["distance"] = float(self.pictures["distances"][i]) if label >= 0 else None
             first = int(self.model.copies_[i])
@@ -174,6 +188,8 @@ class FinishedRun:
     def table(self) -> str:
         """The text of ``labels.csv``: :meth:`rows` for a spreadsheet."""
         columns: tuple[str, ...] = _COLUMNS if self.about["classes"] is None else (*_COLUMNS, "class")
+        if any(self.cluster_names):
+            columns = (*columns[:3], "name", "settled", *columns[3:])
         if self.about.get("class_names"):
             columns += ("probable_class", "probability")
         return csv_text(columns, self.rows())
@@ -185,7 +201,8 @@ class FinishedRun:
         for label in range(model.n_clusters_):
             members = self.labels == label
             clusters.append({
-                "cluster": label, "size": int(members.sum()), "confidence": float(self.confidences[members].mean()),
+                "cluster": label, "name": self.cluster_names[label], "size": int(members.sum()),
+                "confidence": float(self.confidences[members].mean()),
                 "exemplar": self.about["names"][int(model.exemplars_[label])], "symmetry": _symmetry(model, label),
                 "mean": f"{MEANS_FOLDER}/{cluster_name(label)}.png",
                 "error": f"{MEANS_FOLDER}/{cluster_name(label)}-error.png",
@@ -296,6 +313,11 @@ def _check(run: FinishedRun) -> None:
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
             raise ValueError(f"{key} in pictures.safetensors must have {length} entries, got {len(run.pictures[key])}")
+    given = run.about.get("cluster_names") or [""] * count
+    if len(given) != count or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"cluster_names in images.json must be {count} names, as many as the model has clusters")
+    if len(run.settled) != n:
+        raise ValueError(f"settled in images.json must have {n} entries, as many as there are images")
     names = run.about.get("class_names")
     if names is not None and run.model.classes_ is not None and len(names) < len(run.model.classes_):
         raise ValueError("class_names in images.json do not belong to the model")
@@ -312,7 +334,8 @@ def _check(run: FinishedRun) -> None:
 
 def write_run(
     path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: RunSettings, command: str,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None, cluster_names: Sequence[str] | None = None,
+    settled: Sequence[bool] | None = None,
 ) -> FinishedRun:  # fmt: skip
     """Write the results of a fitted clustering as a run folder, without the page.
 
@@ -332,6 +355,10 @@ def write_run(
         The command that makes the run again; the page shows it.
     class_names : sequence of str, optional
         Names of the classes that were known of some images, by the numbers that ``fit`` was given.
+    cluster_names : sequence of str, optional
+        Names that a person gave to the clusters, empty for those without one.
+    settled : sequence of bool, optional
+        Whether a person has accepted the name of each image.
 
     Returns
     -------
@@ -373,6 +400,8 @@ def write_run(
         "rejected": images.rejected, "canvas": images.canvas, "source_shape": images.source_shape,
         "notes": images.notes, "settings": settings.decisive(), "version": unpose.__version__,
         "fingerprint": digest, "command": command, "class_names": None if class_names is None else list(class_names),
+        "cluster_names": None if cluster_names is None else list(cluster_names),
+        "settled": None if settled is None else [bool(each) for each in settled],
         "agreement": {} if images.labels is None else agreement_with_classes(images.labels, model.labels_),
     }  # fmt: skip
     model.save(path)
@@ -449,6 +478,8 @@ def _results(run: FinishedRun) -> "Results":
         remarks=model.notes_,
         copies=model.copies_,
         distances=pictures["distances"],
+        group_names=run.cluster_names,
+        settled=run.settled,
     )
 
 

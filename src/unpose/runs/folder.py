@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 import unpose
@@ -131,6 +132,27 @@ class RunFolder:
                 if is_new and not self.has_checkpoints:
                     self._abandon()
                 raise
+
+    @contextmanager
+    def replacing(self) -> Iterator[Path]:
+        """Yield a folder for new results, which replace those of the finished run at the end of the block.
+
+        Nothing is replaced if the block raises an error. Files that no run wrote stay.
+        """
+        self._checkpoints.mkdir(exist_ok=True)
+        with (
+            _locked(self._checkpoints / "lock", self.path),
+            TemporaryDirectory(dir=self.path, prefix=".new.", suffix=".tmp") as place,
+        ):
+            new = Path(place)
+            yield new
+            (self.path / MEANS_FOLDER).mkdir(exist_ok=True)
+            for picture in (self.path / MEANS_FOLDER).glob("cluster-*.png"):
+                if not (new / MEANS_FOLDER / picture.name).exists():
+                    picture.unlink()
+            for file in sorted(new.rglob("*")):
+                if file.is_file():
+                    os.replace(file, self.path / file.relative_to(new))
 
     def load(self, name: str) -> "dict[str, NDArray] | None":
         """The arrays of a finished stage; None where the stage is not finished."""

@@ -62,6 +62,26 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+def plain_text(cell: str) -> str:
+    """The text of a cell that :func:`csv_text` wrote: without the apostrophe that keeps it from being a formula.
+
+    Parameters
+    ----------
+    cell : str
+        A cell as it was read from the file.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> plain_text("'=1+1.png"), plain_text("'quoted'")
+    ('=1+1.png', "'quoted'")
+    """
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith((*_FORMULA_STARTS, "\n")) else cell
+
+
 def pose_parts(pose: "NDArray") -> dict[str, Any]:
     """Decompose a pose into a mirror, a rotation, a scale and a shift, applied in this order.
 

@@ -30,12 +30,15 @@ class Browser:
     driver: object
     downloads: Path
 
-    def open(self, path, *, motion="reduce", theme="light", width=1200, height=900):
+    def open(self, path, *, motion="reduce", theme="light", width=1200, height=900, keep=False):
+        """Open a page; what earlier tests left in the browser is removed unless ``keep``."""
         features = {"prefers-reduced-motion": motion, "prefers-color-scheme": theme}
         emulated = [{"name": name, "value": value} for name, value in features.items()]
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": emulated})
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        if not keep and self.driver.current_url.startswith("file:"):
+            self.js("window.addEventListener('pagehide', () => localStorage.clear())")
         for kind in ("browser", "performance"):
             self.driver.get_log(kind)
         self.driver.get(path.as_uri())

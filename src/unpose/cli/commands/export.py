@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.inputs import cropped
+from unpose.cli.shared.inputs import read_run_again
 from unpose.cli.shared.output import check_output, counted, is_stream, write_output, writing
-from unpose.cli.shared.progress import progress
-from unpose.runs import cluster_name, fingerprint, pose_parts, read_run
+from unpose.runs import cluster_name, pose_parts, read_run
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from unpose.runs import FinishedRun
 
 _LONGEST_NAME = 120
 _FORMATS = ("csv", "folders", "npz", "star")
-_EXPORTED = re.compile(r"(cluster-\d{3,}|no-cluster)(/\d{6,}-[^/]+)?", re.DOTALL)
-"""Paths that an export to folders creates."""
+_EXPORTED = re.compile(r"\d{6,}-[^/]+", re.DOTALL)
+"""Names of the files that an export to folders creates."""
 
 
 @click.command(
@@ -61,9 +58,10 @@ def command(
     \b
       csv       the table: path, frame, cluster, confidence, rotation angle, shift, scale, mirrored, distance (the RMS
                 difference of pixels from the mean), and the class folder if there are any
-      folders   one folder for each cluster with copies of its images, or with --aligned the aligned images; these,
-                and images from stacks, are PNG files of 8 bits, as on the page (npz keeps all values)
-      npz       NumPy arrays: aligned, labels, confidences, poses, means, names
+      folders   one folder for each cluster, called by its name if `unpose apply` gave it one, with copies of its
+                images, or with --aligned the aligned images; these, and images from stacks, are PNG files of 8 bits,
+                as on the page (npz keeps all values)
+      npz       NumPy arrays: aligned, labels, confidences, poses, means, names, cluster_names, settled
       star      RELION's columns: image name, class (from 1), psi, origin in pixels of the files, and flip if the
                 group of the run has mirrors
 
@@ -89,23 +87,6 @@ def command(
     click.echo(message, err=is_stream(out))
 
 
-def _read_again(run: "FinishedRun", moved: Path | None) -> "NDArray":
-    """The images as the run read them; an error if they have changed, because the export would be wrong."""
-    from unpose.data import read_images
-
-    source = moved or run.source
-    try:
-        with progress() as report:
-            images = cropped(read_images(source, size=max(run.canvas_shape), progress=report), int(run.settings.crop))
-    except ValueError as error:
-        raise UserError(
-            f"the images of the run cannot be read again: {error}; give their place with --images"
-        ) from error
-    if fingerprint(images) != run.about["fingerprint"]:
-        raise UserError(f"the images in {source} have changed since the run, or other files can be read now")
-    return images.images
-
-
 def _npz(run: "FinishedRun", moved: Path | None) -> bytes:
     import io
 
@@ -113,11 +94,12 @@ def _npz(run: "FinishedRun", moved: Path | None) -> bytes:
 
     from unpose.cluster import apply_poses, group_means
 
-    pixels = _read_again(run, moved)
+    pixels = read_run_again(run, moved).images
     stream = io.BytesIO()
     np.savez_compressed(
         stream, aligned=apply_poses(pixels, run.poses), labels=run.labels, confidences=run.confidences, poses=run.poses,
         means=group_means(pixels, run.labels, run.poses, run.model.n_clusters_)[0], names=np.array(run.names),
+        cluster_names=np.array(run.cluster_names), settled=run.settled,
     )  # fmt: skip
     return stream.getvalue()
 
@@ -129,13 +111,14 @@ def _folders(run: "FinishedRun", out: Path, moved: Path | None, aligned: bool) -
 
     paths = [_moved_path(path, run, moved) for path in run.paths]
     stacks = {path for path, count in Counter(paths).items() if count > 1}  # there is no file of one image to copy
-    pixels = _read_again(run, moved) if aligned or stacks else None
+    pixels = read_run_again(run, moved).images if aligned or stacks else None
     low, high = run.display_range
+    folders = _folder_names(run)
     out.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as temporary:
         complete = Path(temporary) / "complete"
         for i, (name, path) in enumerate(zip(run.names, paths, strict=True)):
-            folder = complete / cluster_name(int(run.labels[i]))
+            folder = complete / folders[int(run.labels[i])]
             folder.mkdir(parents=True, exist_ok=True)
             if pixels is not None and (aligned or path in stacks):
                 image = pixels[i : i + 1]
@@ -150,6 +133,16 @@ def _folders(run: "FinishedRun", out: Path, moved: Path | None, aligned: bool) -
         complete.replace(out)
 
 
+def _folder_names(run: "FinishedRun") -> dict[int, str]:
+    """The folder of each cluster: its name if it has one, else its number; equal names get the number, too."""
+    numbered = {label: cluster_name(label) for label in range(-1, run.model.n_clusters_)}
+    wanted = {label: safe_name(name) if name else numbered[label] for label, name in enumerate(run.cluster_names)}
+    taken = Counter(name.casefold() for name in [*wanted.values(), numbered[-1]])
+    return numbered | {
+        label: name if taken[name.casefold()] == 1 else f"{name}-{numbered[label]}" for label, name in wanted.items()
+    }
+
+
 def _moved_path(path: Path, run: "FinishedRun", moved: Path | None) -> Path:
     if moved is None:
         return path
@@ -161,7 +154,11 @@ def _check_export(out: Path) -> None:
     if out.is_file():
         raise UserError(f"{out} is a file; give a folder")
     for each in out.rglob("*") if out.is_dir() else ():
-        if not _EXPORTED.fullmatch(each.relative_to(out).as_posix()):
+        depth = len(each.relative_to(out).parts)
+        is_ours = (depth == 1 and each.is_dir() and any(each.iterdir())) or (
+            depth == 2 and each.is_file() and _EXPORTED.fullmatch(each.name)
+        )
+        if not is_ours:
             raise UserError(f"{out} contains {safe_name(each.name)}, which no export wrote; give another folder")
 
 

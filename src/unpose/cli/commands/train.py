@@ -88,7 +88,8 @@ def command(
     """Train a network whose answer does not change when the image is rotated.
 
     IMAGES is a folder with one subfolder of images for each class (cat/1.png), or with such folders below train/,
-    validation/ and test/, or an .npz file with the arrays x and y. Data without these parts are divided 70:15:15.
+    validation/ and test/, or an .npz file with the arrays x and y, or a run of `unpose cluster` whose groups were named
+    (`unpose apply`): its settled images are learnt. Data without these parts are divided 70:15:15.
 
     The epoch with the best validation accuracy is kept, unless the recipe keeps the last one. The test images are used
     once, at the end.

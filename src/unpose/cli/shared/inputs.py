@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from unpose.data import Dataset, ImageSet
     from unpose.nn import Network
-    from unpose.runs import RunConfig, RunFolder, RunSettings
+    from unpose.runs import FinishedRun, RunConfig, RunFolder, RunSettings
 
 _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
@@ -83,7 +83,11 @@ def load_data(
 ) -> "Dataset":  # fmt: skip
     """Load a data set, and list on stderr what could not be read."""
     from unpose.data import load
+    from unpose.runs import RunFolder
 
+    config = RunFolder(Path(name)).finished_config() if os.path.isdir(name) else None
+    if config is not None and config.command == "cluster":
+        return _load_named(Path(name), size, channels, quiet)
     with progress(quiet=quiet) as report:
         try:
             dataset = load(
@@ -97,6 +101,39 @@ def load_data(
         if len(dataset.notes) > _NOTES_SHOWN:
             click.echo(f"and {len(dataset.notes) - _NOTES_SHOWN:,} more", err=True)
     return dataset
+
+
+def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool) -> "Dataset":
+    """The settled images of a run, with their names as classes."""
+    from unpose.data import read_images
+    from unpose.runs import RunError, named_dataset, read_run
+
+    run = read_run(path)
+    colour = _COLOURS.get(channels, run.colour)
+    try:
+        with progress(quiet=quiet) as report:
+            images = read_images(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)
+        return named_dataset(run, images)
+    except (RunError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
+    """The images as the run read them; an error if they have changed, because results would be wrong."""
+    from unpose.data import read_images
+    from unpose.runs import fingerprint
+
+    source = moved or run.source
+    try:
+        with progress() as report:
+            images = cropped(read_images(source, size=max(run.canvas_shape), progress=report), int(run.settings.crop))
+    except ValueError as error:
+        raise UserError(
+            f"the images of the run cannot be read again: {error}; give their place with --images"
+        ) from error
+    if fingerprint(images) != run.about["fingerprint"]:
+        raise UserError(f"the images in {source} have changed since the run, or other files can be read now")
+    return images
 
 
 def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, RunSettings]":

@@ -22,9 +22,9 @@ find("copy").addEventListener("click", async () => {
   setTimeout(() => { find("copy").textContent = "Copy"; }, 1600);
 });
 // What a point of the polar plot says, for those who point at it or move to it with the keyboard.
-for (const point of document.querySelectorAll(".polar .dot")) {
+for (const point of document.querySelectorAll(".audit-polar .dot")) {
   for (const event of ["pointerenter", "focus"]) {
-    point.addEventListener(event, () => { find("reading").textContent = point.dataset.reading; });
+    point.addEventListener(event, () => { find("audit-reading").textContent = point.dataset.reading; });
   }
 }
 root.dataset.ready = "";

@@ -23,8 +23,8 @@ function card(group) {
     },
   });
   const open = make("button", { type: "button", className: "open", on: { click: () => openMembers(group) } },
-    cut("means", group, side, "mean"),
-    cluster.error === null ? null : make("span", { className: "error-map" }, `± ${twoDigits(cluster.error)}`,
+    isFound(group) ? cut("means", group, side, "mean") : pile(group),
+    (cluster?.error ?? null) === null ? null : make("span", { className: "error-map" }, `± ${twoDigits(cluster.error)}`,
       cut("errors", group, tileWidth(60), "error")));
   const select = make("input", {
     type: "checkbox", className: "select",
@@ -46,27 +46,30 @@ function refreshCard(group) {
   element.querySelector(".open").setAttribute("aria-label",
     `Open ${shownName}: ${counted(size, "image")}, ${confidenceText(confidence)}`);
   element.classList.toggle("is-hidden", isHidden(group));
-  const symmetry = data.clusters[group].symmetry;
+  const symmetry = data.clusters[group]?.symmetry, settled = membersOf(group).filter((i) => edits.settled[i]).length;
+  if (!isFound(group)) element.querySelector(".pile").replaceWith(pile(group));
   element.querySelector(".facts").replaceChildren(
     make("span", { className: "count" }, counted(size, "image")),
     make("span", { className: "confidence" }, confidenceText(confidence)),
     make("meter", { min: 0, max: 1, value: confidence, "aria-hidden": "true" }),
-    make("span", { className: "symmetry" }, symmetry ? `symmetric: ${symmetry}` : "not symmetric"));
+    make("span", { className: "symmetry" }, settled ? `${settled.toLocaleString("en")} settled`
+      : symmetry ? `symmetric: ${symmetry}` : isFound(group) ? "not symmetric" : "made by hand"));
   const others = partsOf(group).filter((c) => c !== group);
   element.querySelector(".parts").replaceChildren(...(others.length
     ? [make("span", {}, "with"), ...others.map((c) => cut("means", c, tileWidth(28), "mean"))] : []));
 }
 
+const pile = (group) => make("div", { className: "pile" },
+  ...membersOf(group).filter((i) => pictured.has(i)).slice(0, 9).map((image) => tile(image, 44)));
+
 function noGroupCard() {
-  const some = members[NO_GROUP].filter((i) => pictured.has(i)).slice(0, 9);
   const element = make("li", { className: "card no-group" },
     make("div", { className: "top" }, mark(NO_GROUP), make("span", { className: "name" }, "No group")),
     make("button", {
-      type: "button", className: "open", "aria-label": `Open the ${counted(members[NO_GROUP].length, "image")} without a group`,
+      type: "button", className: "open", "aria-label": `Open the ${counted(sizeOf(NO_GROUP), "image")} without a group`,
       on: { click: () => openMembers(NO_GROUP) },
-    }, make("div", { className: "pile" }, ...some.map((image) => tile(image, 44)))),
-    make("div", { className: "facts" }, make("span", { className: "count" },
-      counted(members[NO_GROUP].length, "image"))));
+    }, pile(NO_GROUP)),
+    make("div", { className: "facts" }, make("span", { className: "count" }, counted(sizeOf(NO_GROUP), "image"))));
   element.dataset.group = NO_GROUP;
   return element;
 }
@@ -74,7 +77,7 @@ function noGroupCard() {
 // Groups whose name or one of whose files contains the words in the search box, and their images that do.
 const sought = () => find("search").value.trim().toLowerCase();
 const isSought = (image) => data.names[image].toLowerCase().includes(sought());
-const soughtIn = (group) => (sought() ? partsOf(group).flatMap((c) => members[c]).filter(isSought) : []);
+const soughtIn = (group) => (sought() ? membersOf(group).filter(isSought) : []);
 const matchesSearch = (group) => !sought() || nameOf(group).toLowerCase().includes(sought()) || soughtIn(group).length > 0;
 
 function search() {
@@ -92,8 +95,7 @@ function drawCards() {
     refreshCard(group);
   }
   for (const group of selected) if (!all.includes(group)) selected.delete(group);
-  const last = members[NO_GROUP].length && matchesSearch(NO_GROUP) ? [cards.get(NO_GROUP) ?? noGroupCard()] : [];
-  if (last.length) cards.set(NO_GROUP, last[0]);
+  const last = sizeOf(NO_GROUP) && matchesSearch(NO_GROUP) ? [noGroupCard()] : [];
   find("cards").replaceChildren(...list.map((group) => cards.get(group)), ...last);
   drawTools();
 }
@@ -107,6 +109,7 @@ function drawTools() {
   find("hide").disabled = list.length < 1;
   find("hide").textContent = `${allHidden ? "Show again" : "Hide"}${list.length ? ` ${list.length}` : ""}`;
   find("undo").disabled = past.length === 0;
+  find("redo").disabled = future.length === 0;
   find("hidden-choice").hidden = hidden === 0;
   find("hidden-count").textContent = `show ${hidden} hidden`;
 }
@@ -117,6 +120,7 @@ function startCards() {
   find("hide").addEventListener("click", then((list) => hide(list, !list.every(isHidden))));
   find("compare").addEventListener("click", () => compare([...selected]));
   find("undo").addEventListener("click", undo);
+  find("redo").addEventListener("click", redo);
   find("search").addEventListener("input", search);
   find("sort").addEventListener("change", drawCards);
   find("show-hidden").addEventListener("change", drawCards);

@@ -42,6 +42,7 @@ function startCopies() {
 document.documentElement.style.setProperty("--outside", `rgb(${[data.outside, data.outside, data.outside].join(",")})`);
 document.querySelector(".switch-place").append(poseSwitch());
 if (data.worstError) find("error-scale").textContent = ` (its standard error, from black for 0 to yellow for ${twoDigits(data.worstError)})`;
+recall();
 startMap();
 startTheme();
 startCards();
@@ -53,14 +54,18 @@ startCopy();
 startRejected();
 startCopies();
 drawConfidences();
+startBench();
+startKeep();
 drawStory();
-onEdit(drawStory);
+onEdit(drawStory, find("story"));
 let storyWidth = find("story").clientWidth;
 new ResizeObserver(() => {
   if (find("story").clientWidth !== storyWidth) { storyWidth = find("story").clientWidth; drawStory(); }
 }).observe(find("story"));
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input[type=text], input[type=search]");
-  if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) { event.preventDefault(); undo(); }
+  if (!(event.ctrlKey || event.metaKey) || typing || !/^[zy]$/i.test(event.key)) return;
+  event.preventDefault();
+  if (event.key === "z") undo(); else redo(); // Ctrl+Shift+Z and Ctrl+Y
 });
 document.documentElement.dataset.ready = "";

@@ -39,7 +39,7 @@ function startMap() {
     const radius = Math.max(1.7, Math.min(5, 90 / Math.sqrt(at.length))) * Math.min(2.2, Math.sqrt(view.zoom));
     const middles = new Map();
     for (const front of [false, true]) at.forEach(([x, y], i) => {
-      const group = groupOf(data.labels[i]);
+      const group = edits.group[i];
       const faint = isHidden(group) || group === NO_GROUP || (only !== null && only !== group);
       if (faint === front) return;
       if (!faint) {
@@ -96,8 +96,8 @@ function startMap() {
     current = image;
     hover.hidden = ring.hidden = image < 0;
     if (image < 0) return;
-    const group = groupOf(data.labels[image]), inGroup = group !== NO_GROUP, hasPicture = pictured.has(image);
-    const face = hasPicture ? tile(image, 72) : inGroup ? cut("means", data.labels[image], tileWidth(72), "mean") : null;
+    const group = edits.group[image], inGroup = group !== NO_GROUP, hasPicture = pictured.has(image);
+    const face = hasPicture ? tile(image, 72) : isFound(data.labels[image]) ? cut("means", data.labels[image], tileWidth(72), "mean") : null;
     hover.replaceChildren(...(face ? [face] : []), make("div", {},
       make("strong", {}, visible(nameOf(group))), fileName(data.names[image]),
       inGroup ? make("span", {}, describe(image).confidence) : null,
@@ -116,7 +116,7 @@ function startMap() {
     let best = -1, least = 18 * 18;
     at.forEach(([px, py], i) => {
       const far = (px - x) ** 2 + (py - y) ** 2;
-      if (far < least && !isHidden(groupOf(data.labels[i]))) [best, least] = [i, far];
+      if (far < least && !isHidden(edits.group[i])) [best, least] = [i, far];
     });
     return best;
   }
@@ -147,7 +147,7 @@ function startMap() {
   canvas.addEventListener("click", (event) => {
     const image = under(event);
     if (drag?.moved) return;
-    if (image >= 0 && event.pointerType !== "touch") openMembers(groupOf(data.labels[image]));
+    if (image >= 0 && event.pointerType !== "touch") openMembers(edits.group[image]);
     else show(image);
   });
   canvas.addEventListener("wheel", (event) => {
@@ -159,11 +159,11 @@ function startMap() {
     const direction = DIRECTIONS[event.key];
     if (direction) {
       event.preventDefault();
-      const candidates = at.flatMap(([x, y], i) => (i === current || isHidden(groupOf(data.labels[i])) ? [] : [[i, x, y]]));
+      const candidates = at.flatMap(([x, y], i) => (i === current || isHidden(edits.group[i]) ? [] : [[i, x, y]]));
       const from = current < 0 ? [canvas.clientWidth / 2, canvas.clientHeight / 2] : at[current];
       const next = nearest(from, candidates, direction);
       if (next !== null) show(next);
-    } else if (event.key === "Enter" && current >= 0) openMembers(groupOf(data.labels[current]));
+    } else if (event.key === "Enter" && current >= 0) openMembers(edits.group[current]);
     else if (event.key === "Escape") show(-1);
     else if (event.key === "+" || event.key === "=") setView({ zoom: 1.6 * view.zoom, ...middleOf(current) });
     else if (event.key === "-") setView({ zoom: view.zoom / 1.6 });
@@ -187,7 +187,7 @@ function startMap() {
   }
 
   canvas.setAttribute("aria-label", `Map of ${counted(data.names.length, "image")} in ${counted(groups().length, "group")}`);
-  onEdit(() => { drawLegend(); draw(); });
+  onEdit(() => { drawLegend(); draw(); }, find("map"));
   onTheme(draw);
   new ResizeObserver(draw).observe(canvas);
   window.addEventListener("beforeprint", () => { printing = true; draw(); });

@@ -25,7 +25,7 @@ function memberTile(image, i, reading) {
 
 function openMembers(group) {
   const dialog = find("members"), clusters = partsOf(group);
-  const all = clusters.flatMap((c) => members[c]).sort((a, b) => data.confidences[b] - data.confidences[a] || a - b);
+  const all = [...membersOf(group)];
   if (sought()) all.sort((a, b) => isSought(b) - isSought(a)); // what was searched comes first
   const withPicture = all.filter((image) => pictured.has(image));
   const reading = make("p", { className: "reading" }, "Point at an image, or move with the arrow keys, to read its name and pose; click it, or press Enter, to enlarge it.");
@@ -46,7 +46,7 @@ function openMembers(group) {
   }
 
   more();
-  const averages = clusters.filter((c) => c !== NO_GROUP && members[c].some((image) => pictured.has(image))).map(averageOf);
+  const averages = clusters.filter((c) => c !== NO_GROUP && withPicture.some((image) => data.labels[image] === c)).map((c) => averageOf(group, c));
   const rest = all.length - withPicture.length;
   forgetSwitches(dialog);
   dialog.replaceChildren(
@@ -80,7 +80,7 @@ function compare(list) {
   const dialog = find("members");
   const reading = make("p", { className: "reading" }, "Point at an image to read its name and pose; click it to enlarge it.");
   const side = (group) => {
-    const images = partsOf(group).flatMap((c) => members[c]).filter((image) => pictured.has(image));
+    const images = membersOf(group).filter((image) => pictured.has(image));
     const tiles = make("ul", { className: "tiles", "aria-label": `Images of ${visible(nameOf(group))}` },
       ...images.slice(0, COMPARED).map((image, i) => memberTile(image, i, reading)));
     moveFocusByArrows(tiles, ".member");
@@ -111,13 +111,13 @@ function turnTo(group, step, label, sign) {
 }
 
 function symmetryNote(group) {
-  const symmetry = data.clusters[group].symmetry;
+  const symmetry = data.clusters[group]?.symmetry;
   return symmetry ? `It is symmetric (${symmetry}), so several poses are equally correct.` : "";
 }
 
 // The average of the images: blurred as found, sharp when the switch aligns them.
-function averageOf(cluster) {
-  const some = members[cluster].filter((image) => pictured.has(image));
+function averageOf(group, cluster) {
+  const some = membersOf(group).filter((image) => data.labels[image] === cluster && pictured.has(image));
   const step = Math.max(1, some.length / STACKED);
   const layers = Array.from({ length: Math.min(STACKED, some.length) }, (_, i) => some[Math.floor(i * step)]);
   return make("figure", { className: "average" }, stack(layers, 148),

@@ -13,7 +13,7 @@ function drawStory() {
   const left = (width - pitchX * largest.length) / 2 + (pitchX - block) / 2;
   const cells = [];
   largest.forEach((group, column) => {
-    const some = members[group].filter((i) => pictured.has(i)).slice(0, STORY_ROWS * across);
+    const some = membersOf(group).filter((i) => pictured.has(i)).slice(0, STORY_ROWS * across);
     some.forEach((image, i) => cells.push([
       image, left + column * pitchX + (i % across) * (side + gap), Math.floor(i / across) * pitchY]));
   });

@@ -1,0 +1,146 @@
+// Labels spread over the attention matrix, as unpose.cluster.labels computes them. Pure functions of typed arrays.
+const MEMORY = 0.95; // share of an image's score that comes from its neighbours in every step
+const STEPS = 60;
+const REACH = 64, REACH_STEPS = 4; // images that one labelled image can teach
+
+// The matrix D^-1/2 W D^-1/2 in rows, from the entries above the diagonal: how many in each row, columns and weights.
+function symmetricWalk(counts, columns, weights) {
+  const n = counts.length, start = new Int32Array(n + 1), degree = new Float64Array(n);
+  const each = (act) => { for (let i = 0, e = 0; i < n; i++) for (const end = e + counts[i]; e < end; e++) act(i, columns[e], weights[e]); };
+  each((i, j, w) => { start[i + 1]++; degree[i] += w; if (i !== j) { start[j + 1]++; degree[j] += w; } });
+  for (let i = 0; i < n; i++) start[i + 1] += start[i];
+  const to = new Int32Array(start[n]), walk = new Float64Array(start[n]), weight = new Float64Array(start[n]), next = start.slice(0, n);
+  const put = (i, j, w) => { to[next[i]] = j; weight[next[i]] = w; walk[next[i]++] = w / Math.sqrt(degree[i] * degree[j]); };
+  each((i, j, w) => { put(i, j, w); if (i !== j) put(j, i, w); });
+  return { n, start, to, walk, weight, degree };
+}
+
+// F <- a S F + (1 - a) Y for one class: scores (n,) from a start (n,).
+function spreadScores(graph, initial) {
+  const { n, start, to, walk } = graph;
+  let scores = Float64Array.from(initial), next = new Float64Array(n);
+  for (let step = 0; step < STEPS; step++) {
+    for (let i = 0, e = 0; i < n; i++) {
+      let sum = 0;
+      for (const end = start[i + 1]; e < end; e++) sum += walk[e] * scores[to[e]];
+      next[i] = MEMORY * sum + (1 - MEMORY) * initial[i];
+    }
+    [scores, next] = [next, scores];
+  }
+  return scores;
+}
+
+// The start of a class: the same total for every class, whatever the number of its labelled images.
+function startOf(n, images) {
+  const initial = new Float64Array(n);
+  for (const image of images) initial[image] = 1 / images.length;
+  return initial;
+}
+
+// Probability of every class for each image, row by row, from the classes (n,) of some images, -1 for unknown.
+function spreadLabels(graph, classes, count) {
+  const { n } = graph, result = new Float64Array(n * count).fill(1 / count), total = new Float64Array(n);
+  const columns = Array.from({ length: count }, (_, c) =>
+    spreadScores(graph, startOf(n, [...classes.keys()].filter((i) => classes[i] === c))));
+  for (const column of columns) for (let i = 0; i < n; i++) total[i] += column[i];
+  for (let i = 0; i < n; i++) for (let c = 0; c < count; c++) {
+    if (classes[i] >= 0) result[i * count + c] = classes[i] === c ? 1 : 0;
+    else if (total[i] > 1e-300) result[i * count + c] = columns[c][i] / total[i];
+  }
+  return result;
+}
+
+// How far a walk of a few steps from each image (column) reaches the others (row): the largest entries of each row.
+// A generator, so that a page can compute it in slices: it yields after every few hundred rows.
+function* reachOf(graph) {
+  const { n, start, to, walk } = graph, value = new Float64Array(n);
+  const own = Array.from({ length: n }, (_, i) => ({ to: Int32Array.of(i), value: Float64Array.of(1) }));
+  const steps = [own];
+  let touched = [];
+  const add = (j, v) => { if (value[j] === 0) touched.push(j); value[j] += v; };
+  const taken = (list) => ({ to: Int32Array.from(list), value: Float64Array.from(list, (j) => value[j]) });
+  const clear = () => { for (const j of touched) value[j] = 0; touched = []; };
+  for (let step = 0; step < REACH_STEPS; step++) {
+    const rows = steps.at(-1), next = new Array(n);
+    for (let i = 0; i < n; i++) {
+      for (let e = start[i]; e < start[i + 1]; e++) {
+        const row = rows[to[e]], share = MEMORY * walk[e];
+        for (let k = 0; k < row.to.length; k++) add(row.to[k], share * row.value[k]);
+      }
+      if (touched.length > REACH) touched.sort((a, b) => value[b] - value[a] || a - b);
+      next[i] = taken(touched.slice(0, REACH));
+      clear();
+      if (i % 512 === 511) yield;
+    }
+    steps.push(next);
+  }
+  const sums = new Array(n), first = new Int32Array(n + 1);
+  for (let i = 0; i < n; i++) {
+    for (const rows of steps) rows[i].to.forEach((j, k) => add(j, rows[i].value[k]));
+    sums[i] = taken(touched);
+    first[i + 1] = first[i] + touched.length;
+    clear();
+    if (i % 512 === 511) yield;
+  }
+  const reach = { n, start: first, to: new Int32Array(first[n]), value: new Float64Array(first[n]) };
+  sums.forEach((row, i) => { reach.to.set(row.to, first[i]); reach.value.set(row.value, first[i]); });
+  return reach;
+}
+
+// The images whose label would teach most about the others, best first, with what each adds: [image, gain].
+function mostInstructive(reach, known, uncertainty, count) {
+  const { n, start, to, value } = reach;
+  const covered = new Float64Array(n), taken = Uint8Array.from(known);
+  const cover = (is) => { for (let i = 0, e = 0; i < n; i++) for (; e < start[i + 1]; e++) if (is(to[e]) && value[e] > covered[i]) covered[i] = value[e]; };
+  cover((j) => taken[j]);
+  const chosen = [];
+  while (chosen.length < count) {
+    const gain = new Float64Array(n);
+    for (let i = 0, e = 0; i < n; i++) for (; e < start[i + 1]; e++) {
+      if (value[e] > covered[i]) gain[to[e]] += (value[e] - covered[i]) * uncertainty[i];
+    }
+    let best = -1;
+    for (let j = 0; j < n; j++) if (!taken[j] && (best < 0 || gain[j] > gain[best])) best = j;
+    if (best < 0) break;
+    chosen.push([best, gain[best]]);
+    taken[best] = 1;
+    if (chosen.length < count) cover((j) => j === best);
+  }
+  return chosen;
+}
+
+// Two parts of a group: the cut with the least normalised weight along the second eigenvector of its walk.
+function splitInTwo(graph, images) {
+  const local = new Map(images.map((image, i) => [image, i])), m = images.length;
+  const links = images.map((image) => {
+    const list = [];
+    for (let e = graph.start[image]; e < graph.start[image + 1]; e++) {
+      if (local.has(graph.to[e])) list.push([local.get(graph.to[e]), graph.weight[e]]);
+    }
+    return list;
+  });
+  const degree = Float64Array.from(links, (list) => list.reduce((sum, [, w]) => sum + w, 1e-9));
+  const volume = degree.reduce((sum, d) => sum + d, 0);
+  let vector = Float64Array.from({ length: m }, (_, i) => Math.sin(12.9898 * (i + 1)));
+  for (let step = 0; step < 300; step++) { // lazy walk without its first eigenvector, which is constant
+    const middle = vector.reduce((sum, v, i) => sum + v * degree[i], 0) / volume;
+    const next = new Float64Array(m);
+    for (let i = 0; i < m; i++) {
+      let sum = 0;
+      for (const [j, w] of links[i]) sum += w * (vector[j] - middle);
+      next[i] = 0.5 * (vector[i] - middle) + (0.5 * sum) / degree[i];
+    }
+    const norm = Math.sqrt(next.reduce((sum, v) => sum + v * v, 0)) || 1;
+    vector = next.map((v) => v / norm);
+  }
+  const order = [...vector.keys()].sort((a, b) => vector[a] - vector[b]), inside = new Uint8Array(m);
+  let cut = 0, part = 0, best = Infinity, at = m >> 1;
+  order.slice(0, -1).forEach((i, rank) => {
+    for (const [j, w] of links[i]) if (j !== i) cut += inside[j] ? -w : w;
+    inside[i] = 1;
+    part += degree[i];
+    const cost = cut / part + cut / (volume - part);
+    if (rank + 1 >= m / 10 && rank + 1 <= m - m / 10 && cost < best) [best, at] = [cost, rank + 1];
+  });
+  return [order.slice(0, at).map((i) => images[i]), order.slice(at).map((i) => images[i])];
+}
