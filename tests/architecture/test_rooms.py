@@ -11,15 +11,16 @@ SOURCE = Path(unpose.__file__).parent
 
 # The arrows of the design: a room may import the rooms its arrows lead to, directly or indirectly, and no others.
 ARROWS = {
-    "cli": {"reproduce", "runs", "report", "train", "audit", "adapt", "discover", "cluster", "data"},
+    "cli": {"reproduce", "runs", "dedupe", "report", "train", "audit", "adapt", "discover", "cluster", "data"},
     "reproduce": {"report", "train", "audit", "cluster", "data"},
-    "runs": {"report", "cluster", "data"},
+    "runs": {"report", "cluster", "data", "dedupe"},
     "report": set(),
     "train": {"nn", "data"},
     "data": {"images", "files"},
     "cluster": {"adapt", "align", "nn", "audit", "data"},
     "adapt": {"align", "nn", "audit"},
     "discover": {"align", "nn", "audit"},
+    "dedupe": {"align"},
     "align": {"images", "files"},
     "nn": {"images"},
     "audit": {"images"},
@@ -37,6 +38,7 @@ INNER_ARROWS = {
 # Another room is entered through its door, the package's ``__init__``, or through one of these side doors: modules
 # for one special purpose that would crowd the main door. Every door lists what it offers in ``__all__``.
 SIDE_DOORS = {
+    "unpose.align.basis",  # the steerable basis, for signatures
     "unpose.align.checkpoints",  # continue an interrupted search
     "unpose.align.descent",  # the paper's gradient descent, for the published method
     "unpose.cluster.published",  # the paper's method as published
@@ -45,6 +47,7 @@ SIDE_DOORS = {
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
     "unpose.files.arrays",  # readers of the file formats of public data sets
     "unpose.report.figures",  # pictures drawn from arrays, for the commands
+    "unpose.runs.audits",  # the audit of a whole model; imports torch, which `unpose --help` must not wait for
     "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }
 

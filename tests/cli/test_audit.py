@@ -95,7 +95,8 @@ def test_ones_own_images_from_a_folder_or_an_array(checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--group", "so3"], "unknown group 'so3'"),
+        (["--group", "so9"], "unknown group 'so9'"),
+        (["--group", "so3"], "so3"),
         (["--images", "nowhere"], "nowhere does not exist"),
         (["--count", "1"], "--count"),
         (["--tolerance", "0"], "--tolerance"),

@@ -1,217 +1,442 @@
-"""``unpose audit``: how invariant a trained network is to each element of a group, and which module breaks it."""
+"""``unpose audit``: how invariant a model is, what breaks it, and what would help."""
 
+import hashlib
 import json
-import math
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.angle_sweep import N_ANGLES, STEP_DEGREES, full_circle
-from unpose.cli.shared.inputs import ModelFile
-from unpose.cli.shared.options import json_option
-from unpose.cli.shared.output import check_picture, write_picture
+from unpose.cli.shared.any_model import AnyModel, external, fitting, load_any
+from unpose.cli.shared.audit_output import as_dictionary, images_table, junit_cases, plot, verdict_line
+from unpose.cli.shared.audited_images import (
+    check_memory,
+    class_folders,
+    noise_images,
+    read_audited,
+    read_class_names,
+)
+from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.inputs import memory_budget
+from unpose.cli.shared.junit import junit_text
+from unpose.cli.shared.options import ByteSize, NumberOrAuto
+from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
+from unpose.cli.shared.progress import progress
+from unpose.runs import RunSettings
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-    from torch import Tensor
+    from unpose.report import Comparison
+    from unpose.runs.audits import AuditedImages, AuditRun
 
-    from unpose.audit import EquivarianceReport, NetworkReport
-    from unpose.nn import Network
+_MODEL_FAILED = 3
+"""Exit status if the model itself fails."""
+_DEFAULT_BATCH = 64
+_STDOUT = "-"
+_FINISHED, _CALLS = "audit.json", "calls"
+_ARGUMENTS = "unpose.audit.arguments"
+
+
+class _JsonOption(click.Command):
+    """Lets --json stand alone, which prints, or before the name of a .json file, which is written."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for i, word in enumerate(args):
+            follows = args[i + 1] if i + 1 < len(args) else ""
+            given.append(f"--json={_STDOUT}" if word == "--json" and not follows.endswith(".json") else word)
+        ctx.meta[_ARGUMENTS] = [word for word in args if word != "--force"]
+        return super().parse_args(ctx, given)
 
 
 @click.command(
+    cls=_JsonOption,
     epilog="""\b
     Examples:
-      unpose audit mnist-c8                                a network of the package
-      unpose audit model.safetensors --images scans/       on your own images
-      unpose audit model.safetensors --group d4            is it invariant to mirrors, too?
-      unpose audit model.safetensors --group se2           quarter turns, and 16 random rotations with shifts
-      unpose audit model.safetensors -o audit.png          plot the error of every rotation and its floor
-      unpose audit model.safetensors --json | jq .worst    for scripts
-    """
+      unpose audit mnist-c8                                a network of the package, on noise
+      unpose audit model.onnx --images photos/ -o audit/   any model; then open audit/report.html
+      unpose audit model.onnx --images photos/ --group c8  rotations by 45 degrees, too
+      unpose audit my_models:classifier --images photos/   an object in my_models.py
+      unpose audit --command 'classify {input} {output}' --images photos/
+      unpose audit old.onnx new.onnx --images photos/      what got better, what got worse
+      unpose audit model.safetensors -o audit.png          only a plot of the error against the angle
+    \b
+    In continuous integration, and with a class for each folder below photos/:
+      unpose audit model.onnx --images photos/ --fail-above 0.02 --junit audit.xml
+      unpose audit model.onnx --images photos/ --json | jq .worst
+    """,
 )
-@click.argument("checkpoint", type=ModelFile())
-@click.option("--group", help="Transformations to test, such as c4, d4, c8 or se2; by default the network's own group.")
+@click.argument("models", metavar="[MODEL] [NEW_MODEL]", nargs=-1)
 @click.option(
     "--images", type=click.Path(path_type=Path),
     help="A folder of images, a stack or a .npy file; by default smooth noise of the network's size.",
 )  # fmt: skip
-@click.option("--count", default=4, show_default=True, type=click.IntRange(2), help="Number of images to use.")
 @click.option(
-    "--seed", default=0, show_default=True, help="Seed of the noise, and of the elements of a continuous group."
+    "--group",
+    help="Transformations to test, such as c4, d4, c8 or se2; by default the network's own group, or c4.",
 )
+@click.option(
+    "--command", "program", metavar="LINE",
+    help="Audit another program: it reads the PNG files in {input} and writes the CSV file {output}, with the name of "
+    "each file and its scores, or one of the --classes.",
+)  # fmt: skip
+@click.option(
+    "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV file with the name and the class of each image; by default its folder, if there is one for each class.",
+)  # fmt: skip
+@click.option(
+    "--classes", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Names of the model's classes, one per line, in the order of its scores; by default the sorted labels.",
+)  # fmt: skip
+@click.option(
+    "--kind", type=click.Choice(["scores", "embedding", "image"]),
+    help="What the model returns: scores of classes, a vector that should not change, or a map that moves with the "
+    "image. By default this is taken from the shape.",
+)  # fmt: skip
+@click.option(
+    "--count", type=click.IntRange(2), help="Number of images to use. [default: 200, evenly chosen; 4 of noise]"
+)
+@click.option("--size", type=click.IntRange(8, 4096), help="Side of the images, where the model does not say.")
+@click.option(
+    "--mean", default="0", show_default=True, help="Subtracted from pixels in [0, 1]; one, or one per channel."
+)
+@click.option("--std", default="1", show_default=True, help="Pixels are then divided by this.")
+@click.option("--output", help="Name of the model's output to audit, if it has several.")
+@click.option("--probabilities", is_flag=True, help="The scores are probabilities, not logits.")
+@click.option(
+    "--pairs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="CSV file with the columns image, thing and, if known, angle in degrees: photographs of the same thing at "
+    "several poses. Says how far the digital audit is from them.",
+)  # fmt: skip
+@click.option("--repair/--no-repair", default=True, show_default=True, help="Try what would help.")
+@click.option(
+    "--steps", default=0, show_default=True, type=click.IntRange(0),
+    help="Also try a canonicalizer trained for this many steps, as `unpose adapt` does with 600; needs 120 images.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed.")
 @click.option(
     "--tolerance", default=1e-5, show_default=True, type=click.FloatRange(0, min_open=True),
     help="Largest relative error under a quarter turn or mirror that counts as rounding.",
 )  # fmt: skip
-@json_option
-@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a plot (PNG) to this file.")
-@click.option("--force", is_flag=True, help="Replace an existing plot.")
-def command(
-    checkpoint: Path, group: str | None, images: Path | None, count: int, seed: int, tolerance: float, as_json: bool,
-    out: Path | None, force: bool,
-) -> None:  # fmt: skip
-    """Measure how invariant a trained network is.
+@click.option(
+    "--fail-above", type=click.FloatRange(0), metavar="SHARE",
+    help="End with status 1 only if some transformation changes a larger share of the answers (without answers: the "
+    "output by a larger share), not counting what interpolation alone changes.",
+)  # fmt: skip
+@click.option("--batch", type=click.IntRange(1), help="Images per call of the model. [default: 64]")
+@click.option(
+    "--memory", type=NumberOrAuto(ByteSize(), "SIZE"), default="auto",
+    help="Memory budget of the audit, such as 2GB, besides the model's own; more is refused before it starts. By "
+    "default four fifths of the memory that is free.",
+)  # fmt: skip
+@click.option("--device", default="cpu", show_default=True, help="Where torch models run: cpu, cuda, cuda:1, ...")
+@click.option("--json", "json_out", metavar="[FILE]", help="Print the results as JSON, or write them to FILE.json.")
+@click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write the results as JUnit XML.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path),
+    help="Folder for the page and the tables; an audit that was stopped continues there. A name that ends in .png: "
+    "only a plot of the error against the angle.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace existing files.")
+@click.pass_context
+def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None:
+    """Measure how invariant a model is, find what breaks it, and try what would help.
 
-    CHECKPOINT is a file that `unpose train` wrote, or the name of a network that `unpose models` lists.
+    MODEL is an ONNX file, an object in Python (MODULE:NAME, a torch module, a scikit-learn estimator or a function on
+    arrays (n, h, w, c); NAME() is called first), a file that `unpose train` wrote, or a network that `unpose models`
+    lists. With --command any other program is audited. Two models are compared.
 
-    For every element of a group, the network's output on transformed images is compared with its output on the images
+    For every element of a group, the model's output on transformed images is compared with its output on the images
     themselves. Quarter turns and mirrors only permute pixels, so a network that claims a group with them must not
     change at all. Other rotations need interpolation; for these the table also gives the floor: the change of the
     output when images are rotated and rotated back.
 
-    The command prints a table, and with -o writes a plot. If the network is not invariant, a second table names the
-    module that breaks the invariance.
+    The command prints a table and a verdict in words: how many answers change, in which class most, which module
+    breaks the symmetry, and what would help, tried on images kept apart. With -o it writes a page to look at.
+
+    Images on which the model fails are left out and listed. If it fails altogether, the answers so far stay in the
+    folder of -o, and the same command continues there.
 
     \b
     Exit status:
       0  every quarter turn and mirror of the group is within the tolerance, and different images give different
          outputs. A group may have no such element, which the output states ("decides": false).
-      1  the network is not invariant, or its output is nearly constant
+         With --fail-above: no transformation changes more than this.
+      1  the model is not invariant, or its output is nearly constant; with --fail-above: more changes than that
       2  the call is wrong, or a file cannot be read
+      3  the model fails; what was measured is kept in the folder of -o
     """
-    from unpose.audit import audit_modules, equivariance_error
-    from unpose.groups import parse
-
-    if out is not None:
-        check_picture(out, force)
-    network = _load(checkpoint)
-    description = network.description
-    channels, (height, width) = description["in_channels"], description["image_size"]
-    try:
-        tried = parse(group or description["group"])
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--group") from error
-    inputs = _inputs(images, count, seed, channels, (height, width))
-    try:
-        measured = equivariance_error(network, inputs, tried, random_state=seed)
-        # A network with a nearly constant output fails too, but no module is to blame for that.
-        broken = measured.worst_exact > tolerance
-        modules = audit_modules(network, inputs, tried, tolerance=tolerance) if broken else None
-    except ValueError as error:
-        raise click.UsageError(f"{checkpoint} cannot be audited under {tried}: {error}") from error
-    if out is not None:
-        write_picture(out, _plot(network, inputs, measured, checkpoint.name, seed))
-    if as_json:
-        click.echo(json.dumps(_as_dictionary(measured, modules, checkpoint, tolerance), indent=2))
-    else:
-        click.echo(measured.table())
-        click.echo(_verdict(measured, tolerance))
-        if modules is not None:
-            click.echo(f"\n{modules.table()}")
-    if not measured.holds(tolerance):
+    asked = _Asked(models=models, arguments=ctx.meta[_ARGUMENTS], **options)
+    _check(asked)
+    loaded = _load(asked)
+    group = asked.group or (loaded[-1].own.description["group"] if loaded[-1].own is not None else "c4")
+    _parse(group)
+    images, rejected, remarks = _images(asked, loaded[-1])
+    runs = []
+    with _kept_answers(asked), progress(quiet=asked.quiet or asked.images is None) as report:
+        for model in loaded:
+            stage = "" if len(loaded) == 1 else f"{model.name}: "
+            show = lambda name, done, total, stage=stage: report(stage + name, done, total)  # noqa: E731
+            runs.append(_run(asked, model, images, group, rejected, remarks, show))
+        run = runs[-1]
+        if len(runs) == 2:
+            run = replace(run, results=replace(run.results, comparison=_comparison(runs)))
+    _write(asked, run, loaded[-1])
+    _print(asked, run, loaded[-1])
+    if not _passed(run, asked.fail_above):
         raise click.exceptions.Exit(1)
 
 
-def _load(path: Path) -> "Network":
-    from unpose.train import load_network
+@dataclass(frozen=True)
+class _Asked:
+    """The options of the command."""
+
+    models: tuple[str, ...]
+    arguments: list[str]
+    images: Path | None
+    group: str | None
+    program: str | None
+    labels: Path | None
+    classes: Path | None
+    kind: str | None
+    count: int | None
+    size: int | None
+    mean: str
+    std: str
+    output: str | None
+    probabilities: bool
+    pairs: Path | None
+    repair: bool
+    steps: int
+    seed: int
+    tolerance: float
+    fail_above: float | None
+    batch: int | None
+    memory: int | str
+    device: str
+    json_out: str | None
+    junit: Path | None
+    out: Path | None
+    force: bool
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing but JSON is printed."""
+        return self.json_out == _STDOUT
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of results, if one was asked for."""
+        return None if self.out is None or self.out.suffix.lower() == ".png" else self.out
+
+    @property
+    def plots(self) -> bool:
+        """Whether only a plot was asked for."""
+        return self.out is not None and self.folder is None
+
+
+def _check(asked: _Asked) -> None:
+    """Refuse wrong calls before any work is done."""
+    if asked.program is not None and asked.models:
+        raise click.UsageError("give a MODEL or --command, not both")
+    if asked.program is None and not 1 <= len(asked.models) <= 2:
+        raise click.UsageError(f"give one MODEL, two to compare them, or --command; got {len(asked.models)}")
+    if asked.group is not None:
+        _parse(asked.group)
+    if asked.images is None and (asked.labels or asked.program or asked.pairs):
+        raise click.UsageError("--labels, --pairs and --command need --images")
+    if asked.plots and asked.out is not None:
+        check_picture(asked.out, asked.force)
+    folder = asked.folder
+    if folder is not None:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; give a folder for the results, or a name that ends with .png")
+        if (folder / _FINISHED).exists() and not asked.force:
+            raise UserError(f"{folder} already holds an audit; give another folder, or --force to replace it")
+    for file in (asked.junit, None if asked.json_out in (None, _STDOUT) else Path(str(asked.json_out))):
+        if file is not None:
+            check_output(file, asked.force)
+
+
+def _parse(group: str) -> None:
+    from unpose.groups import parse
 
     try:
-        return load_network(path).float()  # the inputs are float32
-    except (ValueError, OSError) as error:
-        raise click.BadParameter(str(error), param_hint="CHECKPOINT") from error
-
-
-def _inputs(path: Path | None, count: int, seed: int, channels: int, shape: tuple[int, int]) -> "Tensor":
-    """Evenly spaced images of those at ``path``, or smooth noise: (count, channels, h, w)."""
-    from unpose.audit import smooth_noise
-
-    if path is None:
-        return smooth_noise(count, channels, shape, random_state=seed)
-    import numpy as np
-
-    from unpose.data import read_images
-    from unpose.images import as_batch
-
-    if channels not in (1, 3):
-        raise click.BadParameter(
-            f"the network takes {channels} channels, and images have 1 or 3; leave out --images to use noise",
-            param_hint="--images",
-        )
-    try:
-        found = read_images(path, size=max(shape), colour="grey" if channels == 1 else "rgb", min_images=1).images
+        parse(group)
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--images") from error
-    chosen = np.unique(np.linspace(0, len(found) - 1, count).round().astype(int))
-    return as_batch(found[chosen])
+        raise click.BadParameter(str(error), param_hint="--group") from error
 
 
-def _verdict(measured: "EquivarianceReport", tolerance: float) -> str:
-    if measured.is_nearly_constant:
-        return (
-            f"No verdict: the outputs of different images differ by only {measured.discrimination:.1g} of their norm."
-        )
-    if not measured.decides:
-        return "No verdict: no element of the group only permutes pixels."
-    worst = measured.worst_exact
-    if worst <= tolerance:
-        return f"Invariant to every element of {measured.group} that only permutes pixels; largest error {worst:.1g}."
-    return f"Not invariant to {measured.group}: errors up to {worst:.2g}, tolerance {tolerance:g}."
+def _load(asked: _Asked) -> list[AnyModel]:
+    """The models, the newest last; names that are equal become paths."""
+    if asked.program is not None:
+        return [external(asked.program, _program_classes(asked))]
+    found = [
+        load_any(text, device=asked.device, output=asked.output, probabilities=asked.probabilities)
+        for text in asked.models
+    ]
+    if len(found) == 2 and found[0].name == found[1].name:
+        return [replace(model, name=text) for model, text in zip(found, asked.models, strict=True)]
+    return found
 
 
-def _plot(network: "Network", inputs: "Tensor", measured: "EquivarianceReport", name: str, seed: int) -> "Image":
-    """Plot the error of every rotation by 15 degrees and its floor, and the errors of the group's elements (log)."""
-    import numpy as np
-
-    from unpose.audit import equivariance_error
-    from unpose.report import figures
-
-    turns = equivariance_error(network, inputs, f"c{N_ANGLES}", random_state=seed)
-    lines = {"network": full_circle(turns.errors), "interpolation alone": full_circle(turns.floors)}
-    # Never closer than a tenth: on a finer scale rounding errors would look like a dependence on the angle.
-    highest = max(0.1, 1.05 * max(np.nanmax(line, initial=0.0, where=np.isfinite(line)) for line in lines.values()))
-    around = figures.curve(
-        lines, title="Rotations by any angle", x=[STEP_DEGREES * step for step in range(N_ANGLES + 1)], x_step=45,
-        x_label="rotation in degrees", y_label=f"relative change of the output, from 0 to {highest:.2g}",
-        y_limits=(0.0, highest), size=(460, 280),
-    )  # fmt: skip
-    smallest = 1e-9  # zero is drawn here
-    by_name = {
-        "element": measured.errors,
-        "floor": measured.floors,
-        f"control: {measured.control}": np.full(len(measured.errors), measured.control_error),
-    }
-    by_element = figures.curve(
-        {label: np.log10(np.clip(np.nan_to_num(line, posinf=1e9), smallest, None)) for label, line in by_name.items()},
-        title=f"Elements of {measured.group}", x_label="element, as in the table", y_label="log10 of the error",
-        size=(460, 280),
-    )  # fmt: skip
-    return figures.beside([around, by_element], title=f"Audit of {name}")
+def _program_classes(asked: _Asked) -> tuple[str, ...]:
+    """The classes that another program may answer with: those of --classes, or the folders of the images."""
+    if asked.classes is not None or asked.images is None:
+        return read_class_names(asked.classes)
+    return class_folders(asked.images, asked.labels)
 
 
-def _as_dictionary(
-    measured: "EquivarianceReport", modules: "NetworkReport | None", checkpoint: Path, tolerance: float
-) -> dict[str, Any]:
-    rows = zip(measured.elements, measured.exact, measured.errors, measured.floors, measured.input_floors, strict=True)
-    return {
-        "checkpoint": str(checkpoint),
-        "group": measured.group,
-        "holds": measured.holds(tolerance),
-        "decides": measured.decides,
-        "tolerance": tolerance,
-        "elements": [
-            {
-                "element": name,
-                "exact": bool(exact),
-                "error": _finite(error),
-                "floor": _finite(floor),
-                "pixels": _finite(low),
-            }
-            for name, exact, error, floor, low in rows
-        ],
-        "worst": {"element": measured.elements[measured.worst], "error": _finite(measured.errors[measured.worst])},
-        "control": {
-            "element": measured.control,
-            "error": _finite(measured.control_error),
-            "floor": _finite(measured.control_floor),
-        },
-        "discrimination": _finite(measured.discrimination),
-        "notes": measured.remarks(),
-        "culprits": [] if modules is None else list(modules.culprits),
-    }
+def _images(asked: _Asked, model: AnyModel) -> "tuple[AuditedImages, list[tuple[str, str]], list[str]]":
+    memory = _memory(asked)
+    if asked.images is None:
+        images, rejected, remarks = noise_images(model, asked.count, asked.size, asked.seed), [], []
+    else:
+        images, rejected, remarks = read_audited(
+            asked.images, model, count=asked.count, size=asked.size, mean=asked.mean, std=asked.std,
+            labels=asked.labels, classes=asked.classes, memory=memory, quiet=asked.quiet,
+        )  # fmt: skip
+    check_memory(images.batch, memory)
+    return images, rejected, remarks
 
 
-def _finite(value: float) -> float | None:
-    """The value, or None (null in JSON) where it is not finite."""
-    return float(value) if math.isfinite(value) else None
+def _memory(asked: _Asked) -> int | None:
+    return memory_budget(RunSettings(memory=asked.memory))
+
+
+def _run(
+    asked: _Asked, model: AnyModel, images: "AuditedImages", group: str, rejected: list[tuple[str, str]],
+    remarks: list[str], report: Callable[[str, int, int], None],
+) -> "AuditRun":  # fmt: skip
+    """Audit one model; answers are kept in the folder while it runs."""
+    import unpose
+    from unpose.report import Reproduction
+    from unpose.runs.audits import ModelFailure, RememberedCalls, run_audit
+
+    batch = asked.batch or model.batch_size or _DEFAULT_BATCH
+    calls = RememberedCalls(fitting(model), _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
+    kind = asked.kind or ("embedding" if asked.images is None else None)
+    settings = {"group": group, "seed": asked.seed, "batch": batch, "tolerance": asked.tolerance}
+    try:
+        found = run_audit(
+            calls, images, group, kind=kind, probabilities=model.probabilities, network=model.network,
+            name=model.name, tolerance=asked.tolerance, angles=asked.folder is not None,
+            repair=asked.repair and asked.images is not None, steps=asked.steps, random_state=asked.seed,
+            reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
+            rejected=rejected, progress=report,
+        )  # fmt: skip
+    except ModelFailure as error:
+        raise _ModelFailed(f"{model.name}: {error}. {_kept(asked)}") from error
+    except ValueError as error:
+        raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
+    if asked.plots and asked.out is not None:
+        write_picture(asked.out, plot(calls, images.batch, found.report, model.name, asked.seed))
+    return replace(found, results=replace(found.results, remarks=[*found.results.remarks, *remarks]))
+
+
+class _ModelFailed(click.ClickException):
+    exit_code = _MODEL_FAILED
+
+
+def _comparison(runs: "list[AuditRun]") -> "Comparison":
+    from unpose.runs.audits import compare_audits
+
+    try:
+        return compare_audits(*runs)
+    except ValueError as error:
+        raise UserError(f"the models cannot be compared: {error}") from error
+
+
+def _calls_folder(asked: _Asked, model: AnyModel, batch: int) -> Path | None:
+    """Where the answers of a model are kept until the audit is finished; another model gets another folder."""
+    if asked.folder is None:
+        return None
+    settings = f"{model.fingerprint} {batch} {asked.output} {asked.device}"
+    folder = asked.folder / _CALLS / hashlib.sha256(settings.encode()).hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(f"cannot write {folder}: {error.strerror}", param_hint="--out") from error
+    return folder
+
+
+@contextmanager
+def _kept_answers(asked: _Asked) -> Iterator[None]:
+    """Say after Ctrl-C what was kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"\nStopped. {_kept(asked)}", err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+def _kept(asked: _Asked) -> str:
+    if asked.folder is None:
+        return "Nothing was kept; with -o FOLDER an audit can be continued."
+    return f"The answers so far are kept; continue with: {_command_line(asked)}"
+
+
+def _passed(run: "AuditRun", fail_above: float | None) -> bool:
+    if fail_above is None:
+        return run.report.holds(run.results.tolerance)
+    return run.results.worst.excess <= fail_above and not run.report.is_nearly_constant
+
+
+def _write(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
+    """Write the files that were asked for; the answers of the model are not needed any more."""
+    from unpose.report import render_audit
+
+    text = json.dumps(_dictionary(asked, run, model), indent=2) + "\n"
+    if asked.json_out not in (None, _STDOUT):
+        write_output(Path(str(asked.json_out)), text.encode())
+    if asked.junit is not None:
+        write_output(asked.junit, junit_text(f"unpose audit {model.name}", junit_cases(run, asked.fail_above)).encode())
+    if (folder := asked.folder) is not None:
+        write_output(folder / "report.html", render_audit(run.results).encode())
+        write_output(folder / "images.csv", images_table(run).encode())
+        write_output(folder / "audit.json", text.encode())  # last: it marks the audit as finished
+        shutil.rmtree(folder / _CALLS, ignore_errors=True)
+
+
+def _dictionary(asked: _Asked, run: "AuditRun", model: AnyModel) -> dict[str, Any]:
+    where = str(model.path) if model.path is not None else model.name
+    return as_dictionary(run, where, asked.fail_above, _passed(run, asked.fail_above))
+
+
+def _print(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
+    from unpose.report import sentences
+
+    if asked.quiet:
+        click.echo(json.dumps(_dictionary(asked, run, model), indent=2))
+        return
+    results = run.results
+    click.echo(run.report.table())
+    click.echo(verdict_line(run.report, asked.tolerance))
+    if run.modules is not None:
+        click.echo(f"\n{run.modules.table()}")
+    if run.answers is not None:
+        click.echo(f"\n{run.answers}")
+    if run.answers is not None or results.comparison is not None or results.pairs is not None:
+        click.echo("\n" + "\n".join(click.wrap_text(sentence, 100) for sentence in sentences(results)))
+    if results.failures:
+        click.echo(f"\nLeft out: {counted(len(results.failures), 'image')}; {results.failures[0].name}: "
+                   f"{results.failures[0].reason}")  # fmt: skip
+    said = set(run.report.remarks())
+    for remark in results.remarks:
+        if run.answers is not None or remark[0].lower() + remark[1:-1] not in said:
+            click.echo(f"note: {remark}")
+    if asked.fail_above is not None:
+        worst = results.worst
+        word = "within" if worst.excess <= asked.fail_above else "above"
+        click.echo(f"Worst: {worst.excess:.4g} ({worst.name}), {word} --fail-above {asked.fail_above:g}.")
+    if asked.folder is not None:
+        click.echo(f"\nOpen {asked.folder / 'report.html'}")
+
+
+def _command_line(asked: _Asked) -> str:
+    """The command that repeats or continues this audit."""
+    return shlex.join(["unpose", "audit", *asked.arguments])

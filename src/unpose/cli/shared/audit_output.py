@@ -1,0 +1,230 @@
+"""An audit as text, JSON, JUnit cases, a table of images and a plot."""
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from unpose.cli.shared.angle_sweep import N_ANGLES, STEP_DEGREES, full_circle
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+    from unpose.audit import EquivarianceReport, NetworkReport
+    from unpose.report import AuditedElement, AuditResults
+    from unpose.runs.audits import AuditRun
+
+
+def verdict_line(measured: "EquivarianceReport", tolerance: float) -> str:
+    """Whether the outputs are invariant, in one line."""
+    if measured.is_nearly_constant:
+        return (
+            f"No verdict: the outputs of different images differ by only {measured.discrimination:.1g} of their norm."
+        )
+    if not measured.decides:
+        return "No verdict: no element of the group only permutes pixels."
+    worst = measured.worst_exact
+    if worst <= tolerance:
+        return f"Invariant to every element of {measured.group} that only permutes pixels; largest error {worst:.1g}."
+    return f"Not invariant to {measured.group}: errors up to {worst:.2g}, tolerance {tolerance:g}."
+
+
+def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed: bool) -> dict[str, Any]:
+    """Everything that was measured, for JSON."""
+    from unpose.report import headline, sentences
+
+    results = run.results
+    text = report_dictionary(run.report, run.modules, model, results.tolerance)
+    if fail_above is not None:
+        text |= {"fail_above": fail_above, "passed": passed}
+    text |= {
+        "images": results.count,
+        "images_from": results.images,
+        "headline": headline(results),
+        "verdict": sentences(results),
+        "remarks": list(results.remarks),
+        "left_out": [{"image": each.name, "why": each.reason} for each in results.failures],
+    }
+    if results.has_answers:
+        text["answers"] = [_answers(element) for element in results.elements]
+        text["answers_control"] = _answers(results.control)
+        text["classes"] = [
+            {
+                "class": each.name, "images": each.count, "worst": each.worst, "changed": each.changed,
+                "floor": each.changed_floor, "accuracy": each.accuracy, "accuracy_transformed": each.turned_accuracy,
+            }
+            for each in results.classes
+        ]  # fmt: skip
+    text["worst_images"] = [
+        {"image": each.name, "element": each.element, "before": each.before, "after": each.after, "label": each.label}
+        for each in results.worst_images
+    ]
+    text["angles"] = [
+        {"degrees": each.degrees, "error": finite(each.error), "floor": finite(each.floor), "changed": each.changed,
+         "changed_floor": each.changed_floor, "accuracy": each.accuracy}
+        for each in results.angles
+    ]  # fmt: skip
+    text["modules"] = [
+        {"module": each.name, "class": each.module, "error": finite(each.error), "breaks": each.breaks}
+        for each in results.modules
+    ]
+    text["repairs"] = [
+        {"tried": each.name, "upright": each.upright, "transformed": each.turned, "changed": each.changed,
+         "calls": each.calls, "recommended": each.chosen}
+        for each in results.repairs
+    ]  # fmt: skip
+    text["comparison"], text["pairs"] = _comparison(results), _pairs(results)
+    return text
+
+
+def report_dictionary(
+    measured: "EquivarianceReport", modules: "NetworkReport | None", model: str, tolerance: float
+) -> dict[str, Any]:
+    """The errors of the outputs, by element."""
+    rows = zip(measured.elements, measured.exact, measured.errors, measured.floors, measured.input_floors, strict=True)
+    return {
+        "checkpoint": model,
+        "group": measured.group,
+        "holds": measured.holds(tolerance),
+        "decides": measured.decides,
+        "tolerance": tolerance,
+        "elements": [
+            {
+                "element": name,
+                "exact": bool(exact),
+                "error": finite(error),
+                "floor": finite(floor),
+                "pixels": finite(low),
+            }
+            for name, exact, error, floor, low in rows
+        ],
+        "worst": {"element": measured.elements[measured.worst], "error": finite(measured.errors[measured.worst])},
+        "control": {
+            "element": measured.control,
+            "error": finite(measured.control_error),
+            "floor": finite(measured.control_floor),
+        },
+        "discrimination": finite(measured.discrimination),
+        "notes": measured.remarks(),
+        "culprits": [] if modules is None else list(modules.culprits),
+    }
+
+
+def _answers(element: "AuditedElement") -> dict[str, Any]:
+    return {
+        "element": element.name,
+        "changed": element.changed,
+        "floor": element.changed_floor,
+        "excess": element.excess,
+        "accuracy": element.accuracy,
+    }
+
+
+def _comparison(results: "AuditResults") -> dict[str, Any] | None:
+    if (found := results.comparison) is None:
+        return None
+    return {
+        "old": found.other,
+        "elements": [{"element": name, "old": old, "new": new} for name, old, new in found.elements],
+        "answers_differ": found.answers_differ,
+        "images": [{"image": name, "old": old, "new": new} for name, old, new in found.images],
+        "accuracy": found.accuracies,
+        "accuracy_transformed": found.turned_accuracies,
+    }
+
+
+def _pairs(results: "AuditResults") -> dict[str, Any] | None:
+    if (found := results.pairs) is None:
+        return None
+    return {
+        "pairs": found.count,
+        "changed": found.changed,
+        "changed_digitally": found.digital_changed,
+        "error": finite(found.error),
+        "error_digitally": finite(found.digital_error),
+        "error_of_different_things": finite(found.different_error),
+        "differ": [{"image": a, "other": b, "answer": x, "other_answer": y} for a, b, x, y in found.pairs],
+    }
+
+
+def junit_cases(run: "AuditRun", fail_above: float | None) -> list[tuple[str, str]]:
+    """One case for each element, one for the discrimination and one for repeatability: names and messages."""
+    from unpose.report import movement, percent
+
+    results, cases = run.results, []
+    for element in results.elements[1:]:
+        message = ""
+        what = "of the answers change" if results.has_answers else "of the output changes"
+        if fail_above is not None:
+            if element.excess > fail_above:
+                message = (
+                    f"{percent(element.excess)} {what} when the picture is {movement(element.name)}, not counting "
+                    f"interpolation; at most {percent(fail_above)} may"
+                )
+        elif element.exact and element.error > results.tolerance:
+            message = (
+                f"the output changes by {element.error:.2g} of its size when the picture is {movement(element.name)}; "
+                f"the tolerance is {results.tolerance:g}"
+            )
+        cases.append((element.name, message))
+    steady, constant = "", ""
+    if results.elements[0].error > 1e-4:
+        steady = f"two calls on the same images differ by {results.elements[0].error:.2g} of their size"
+    if run.report.is_nearly_constant:
+        constant = f"the outputs of different images differ by only {results.discrimination:.1g} of their size"
+    return [*cases, ("same answer twice", steady), ("different images differ", constant)]
+
+
+def images_table(run: "AuditRun") -> str:
+    """A CSV table with the answer to every image and what changes it."""
+    from unpose.runs import csv_text
+
+    labels, names = run.images.labels, run.images.class_names
+    columns = ["image", "class", "answer", "changed_by", "worst_error"]
+    rows = []
+    for i, name in enumerate(run.images.names):
+        label = "" if labels is None else names[labels[i]] if labels[i] < len(names) else str(labels[i])
+        said = run.answer_names[i] if run.answer_names else ""
+        changing = ""
+        if run.answers is not None:
+            elements = zip(run.answers.elements, run.answers.changed[:, i], strict=True)
+            changing = "; ".join(element for element, changed in elements if changed)
+        rows.append([name, label, said, changing, float(run.report.by_input[1:, i].max(initial=0.0))])
+    return csv_text(columns, rows)
+
+
+def plot(
+    f: "Callable[[Tensor], Any]", inputs: "Tensor", measured: "EquivarianceReport", name: str, seed: int
+) -> "Image":
+    """Plot the error of every rotation by 15 degrees and its floor, and the errors of the group's elements (log)."""
+    import numpy as np
+
+    from unpose.audit import equivariance_error
+    from unpose.report import figures
+
+    turns = equivariance_error(f, inputs, f"c{N_ANGLES}", random_state=seed)
+    lines = {"network": full_circle(turns.errors), "interpolation alone": full_circle(turns.floors)}
+    # Never closer than a tenth: on a finer scale rounding errors would look like a dependence on the angle.
+    highest = max(0.1, 1.05 * max(np.nanmax(line, initial=0.0, where=np.isfinite(line)) for line in lines.values()))
+    around = figures.curve(
+        lines, title="Rotations by any angle", x=[STEP_DEGREES * step for step in range(N_ANGLES + 1)], x_step=45,
+        x_label="rotation in degrees", y_label=f"relative change of the output, from 0 to {highest:.2g}",
+        y_limits=(0.0, highest), size=(460, 280),
+    )  # fmt: skip
+    smallest = 1e-9  # zero is drawn here
+    by_name = {
+        "element": measured.errors,
+        "floor": measured.floors,
+        f"control: {measured.control}": np.full(len(measured.errors), measured.control_error),
+    }
+    by_element = figures.curve(
+        {label: np.log10(np.clip(np.nan_to_num(line, posinf=1e9), smallest, None)) for label, line in by_name.items()},
+        title=f"Elements of {measured.group}", x_label="element, as in the table", y_label="log10 of the error",
+        size=(460, 280),
+    )  # fmt: skip
+    return figures.beside([around, by_element], title=f"Audit of {name}")
+
+
+def finite(value: float) -> float | None:
+    """The value, or None (null in JSON) where it is not finite."""
+    return float(value) if math.isfinite(value) else None

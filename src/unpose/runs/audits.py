@@ -1,0 +1,531 @@
+"""The audit of a whole model: errors, answers, angles, modules, worst images and a repair that was tried.
+
+The measures are those of :mod:`unpose.audit`, the repairs those of :mod:`unpose.adapt`; here they are put together, so
+that commands and Python get the same results. The model is called through
+:class:`~unpose.runs.remembered_calls.RememberedCalls`, once for each picture.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from unpose.audit import (
+    AnswerReport,
+    EquivarianceReport,
+    NetworkReport,
+    OrbitOutputs,
+    answer_changes,
+    audit_modules,
+    equivariance_error,
+    orbit_outputs,
+)
+from unpose.images import from_batch
+from unpose.report import (
+    AuditedClass,
+    AuditedElement,
+    AuditedModule,
+    AuditResults,
+    Comparison,
+    Rejected,
+    Reproduction,
+    WorstImage,
+    evenly_spaced,
+)
+from unpose.runs.remembered_calls import ModelFailure, RememberedCalls, Repeatability, repeatability
+from unpose.runs.repairs import advice, try_repairs
+
+__all__ = [
+    "KINDS",
+    "AuditRun",
+    "AuditedImages",
+    "ModelFailure",
+    "RememberedCalls",
+    "compare_audits",
+    "run_audit",
+]
+
+Progress = Callable[[str, int, int], None]
+
+N_ANGLES = 24
+"""Rotations of the full circle in the polar plot."""
+ANGLE_IMAGES = 64
+"""Images that they are measured on, evenly chosen."""
+WORST_SHOWN = 12
+"""Images shown with their answers before and after."""
+MODULE_IMAGES = 8
+"""Images on which single modules are tested."""
+KINDS = ("scores", "embedding", "image")
+"""What a model returns: scores of classes, a vector that should not change, or a map that moves with the image."""
+
+
+@dataclass(frozen=True)
+class AuditedImages:
+    """The images of an audit, and what is known about them.
+
+    Parameters
+    ----------
+    batch : (n, c, h, w) tensor
+        At least two images, as the model takes them.
+    names : sequence of n str
+        Their names.
+    labels : sequence of n int, optional
+        Their classes.
+    class_names : sequence of str, default ()
+        Names of the model's classes, in the order of its scores.
+    source : str, default ""
+        Where they come from, in words.
+    offset, scale : tuple of float, default (0.0,) and (1.0,)
+        ``pixels * scale + offset`` are the pixels as people see them; one number, or one per channel.
+
+    Examples
+    --------
+    >>> len(AuditedImages(torch.zeros(2, 1, 8, 8), ["a.png", "b.png"]))
+    2
+    """
+
+    batch: Tensor
+    names: Sequence[str]
+    labels: Sequence[int] | None = None
+    class_names: Sequence[str] = ()
+    source: str = ""
+    offset: tuple[float, ...] = (0.0,)
+    scale: tuple[float, ...] = (1.0,)
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def subset(self, rows: Sequence[int] | NDArray) -> "AuditedImages":
+        """Some of the images, by their positions."""
+        index = [int(row) for row in rows]
+        labels = None if self.labels is None else [self.labels[i] for i in index]
+        names = [self.names[i] for i in index]
+        return AuditedImages(self.batch[index], names, labels, self.class_names, self.source, self.offset, self.scale)
+
+    def visible(self, batch: NDArray) -> NDArray:
+        """Pictures (n, c, h, w) that the model takes as pictures for people, (n, h, w) or (n, h, w, c)."""
+        shape = (1, -1, 1, 1)
+        pixels = batch * np.reshape(self.scale, shape) + np.reshape(self.offset, shape)
+        return from_batch(torch.from_numpy(pixels).float(), channels=batch.shape[1] > 1)
+
+
+@dataclass(frozen=True)
+class AuditRun:
+    """The result of :func:`run_audit`.
+
+    Parameters
+    ----------
+    report : EquivarianceReport
+        Errors of the outputs by element.
+    answers : AnswerReport or None
+        Changes of the answers, for scores of classes.
+    modules : NetworkReport or None
+        The modules of a torch network, if it is not invariant.
+    images : AuditedImages
+        The images that were measured.
+    results : AuditResults
+        Everything as the page shows it.
+    answer_names : sequence of str
+        The answer to each image; empty without scores.
+
+    Examples
+    --------
+    >>> images = AuditedImages(torch.rand(4, 1, 9, 9), list("abcd"))
+    >>> run_audit(lambda x: x.mean(3)[:, 0], images, "c4", angles=False, repair=False).report.group
+    'c4'
+    """
+
+    report: EquivarianceReport
+    answers: AnswerReport | None
+    modules: NetworkReport | None
+    images: AuditedImages
+    results: AuditResults
+    answer_names: Sequence[str] = field(default_factory=tuple)
+
+
+def run_audit(
+    model: Callable[[Tensor], Any],
+    images: AuditedImages,
+    group: str = "c4",
+    *,
+    kind: str | None = None,
+    probabilities: bool = False,
+    network: nn.Module | None = None,
+    name: str = "model",
+    tolerance: float = 1e-5,
+    angles: bool = True,
+    repair: bool = True,
+    steps: int = 0,
+    random_state: int = 0,
+    reproduction: Reproduction | None = None,
+    rejected: Sequence[tuple[str, str]] = (),
+    progress: Progress | None = None,
+) -> AuditRun:
+    """Measure how invariant a model is, find what breaks it, and try what would help.
+
+    Parameters
+    ----------
+    model : callable
+        From a tensor (n, c, h, w) to a tensor or array with one entry per image. A
+        :class:`RememberedCalls` keeps its answers.
+    images : AuditedImages
+        At least two images, square if the group has quarter turns.
+    group : str, default "c4"
+        Transformations to test.
+    kind : {"scores", "embedding", "image"}, optional
+        What the model returns. By default maps (n, ..., h, w) move with the image, vectors of two or more entries are
+        scores of classes, and single numbers must not change.
+    probabilities : bool, default False
+        Whether scores are probabilities, not logits.
+    network : torch.nn.Module, optional
+        The network in ``model`` whose modules are tested if it is not invariant.
+    name : str, default "model"
+        What the page calls the model.
+    tolerance : float, default 1e-5
+        Largest error of an exact element that counts as rounding.
+    angles : bool, default True
+        Whether to measure the full circle in steps of 15 degrees, for the polar plot.
+    repair : bool, default True
+        Whether to try repairs if answers change.
+    steps : int, default 0
+        Training steps of a canonicalizer among the repairs; 0 trains none.
+    random_state : int, default 0
+        Seed.
+    reproduction : Reproduction, optional
+        What the page says about the command.
+    rejected : sequence of (str, str), default ()
+        Files that could not be read, and why.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``.
+
+    Returns
+    -------
+    AuditRun
+
+    Raises
+    ------
+    ModelFailure
+        If the model fails altogether, or on so many images that fewer than two remain.
+
+    Examples
+    --------
+    >>> images = AuditedImages(torch.rand(6, 1, 9, 9, generator=torch.Generator().manual_seed(0)), list("abcdef"))
+    >>> audit = run_audit(lambda x: x.mean((1, 3)), images, "c4", angles=False, repair=False)
+    >>> bool(audit.results.elements[1].changed > 0)
+    True
+    """
+    f = model if isinstance(model, RememberedCalls) else RememberedCalls(model)
+    steady = _steadiness(f, images.batch)
+    images, failures = _without_failures(f, images, group, random_state, progress)
+    outputs = f(images.batch[:1])
+    kind = kind or _kind_of(outputs)
+    if kind == "scores" and (outputs.ndim != 2 or outputs.shape[1] < 2):
+        raise ValueError(f"scores must be (n, classes) with two classes or more, got {tuple(outputs.shape)}")
+    action = "image" if kind == "image" else "invariant"
+    report = equivariance_error(f, images.batch, group, action, random_state=random_state)
+    # Remembered answers are equal, so the error of the identity comes from calls of its own.
+    report = replace(report, errors=np.array([steady.difference, *report.errors[1:]]))
+    orbit = answers = None
+    class_names = list(images.class_names)
+    if kind == "scores":
+        orbit = orbit_outputs(f, images.batch, group, random_state=random_state)
+        class_names = _class_names(images, outputs.shape[1])
+        answers = answer_changes(orbit, images.labels, class_names)
+    modules, remarks = _modules(network, images, report, group, action, tolerance)
+    remarks = [*steady.remarks(), *report_remarks(report), *remarks]
+    if f.takes_one:
+        remarks.append("The model takes one image at a time, so it was called once for each.")
+    turned = _angles(f, images, action, kind, progress) if angles else []
+    repairs, counts, text = [], (0, 0), ""
+    if repair and answers is not None and answers.flips[1:].any():
+        tried = try_repairs(
+            f, images.batch, images.labels, group, probabilities=probabilities, steps=steps, random_state=random_state,
+            progress=progress,
+        )  # fmt: skip
+        if tried is not None:
+            repairs, counts = tried.rows, tried.counts
+            text = advice(repairs, counts[1], images.labels is not None)
+    results = AuditResults(
+        model=name,
+        group=report.group,
+        images=images.source,
+        count=len(images),
+        elements=_elements(report, answers, steady),
+        control=_control(report, answers, orbit, images.labels),
+        discrimination=report.discrimination,
+        tolerance=tolerance,
+        reproduction=reproduction or Reproduction("", random_state, ""),
+        angles=turned,
+        angles_count=min(len(images), ANGLE_IMAGES) if turned else 0,
+        classes=_classes(answers, orbit, images.labels, class_names),
+        modules=_module_rows(modules),
+        worst_images=_worst_images(f, images, report, orbit, group, class_names, random_state),
+        repairs=repairs,
+        repair_images=counts,
+        advice=text,
+        labelled=images.labels is not None,
+        failures=[*failures, *(Rejected(*each) for each in rejected)],
+        remarks=remarks,
+    )
+    said = [] if orbit is None else [class_names[i] for i in orbit.upright.argmax(1)]
+    return AuditRun(report, answers, modules, images, results, said)
+
+
+def compare_audits(old: AuditRun, new: AuditRun) -> Comparison:
+    """What changed from one version of a model to another, on the same images.
+
+    Parameters
+    ----------
+    old, new : AuditRun
+        Audits of both versions with the same images, group and seed.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    ValueError
+        If the elements differ, or only one of them has answers.
+
+    Examples
+    --------
+    >>> images = AuditedImages(torch.rand(6, 1, 9, 9, generator=torch.Generator().manual_seed(0)), list("abcdef"))
+    >>> rows, sums = (
+    ...     run_audit(f, images, "c4", angles=False, repair=False)
+    ...     for f in (lambda x: x.mean((1, 3)), lambda x: x.sort(3).values.mean((1, 2)))
+    ... )
+    >>> len(compare_audits(rows, sums).elements)
+    3
+    """
+    names = [row.name for row in new.results.elements]
+    if [row.name for row in old.results.elements] != names:
+        raise ValueError("audits can be compared if they have the same group and seed")
+    if old.results.has_answers != new.results.has_answers:
+        raise ValueError("one model returns scores of classes and the other does not; say what they return with kind")
+    elements = [
+        (a.name, a.excess, b.excess) for a, b in zip(old.results.elements[1:], new.results.elements[1:], strict=True)
+    ]
+    differ, images = None, []
+    if new.answer_names:
+        before = dict(zip(old.images.names, old.answer_names, strict=True))
+        both = [(name, before[name], said) for name, said in zip(new.images.names, new.answer_names, strict=True)
+                if name in before]  # fmt: skip
+        images = [row for row in both if row[1] != row[2]]
+        differ = len(images) / len(both) if both else None
+    upright = turned = None
+    accuracies = [[row.accuracy for row in run.results.elements] for run in (old, new)]
+    if all(value is not None for values in accuracies for value in values) and len(names) > 1:
+        (old_upright, *old_turned), (new_upright, *new_turned) = np.array(accuracies, dtype=float).tolist()
+        upright, turned = (old_upright, new_upright), (float(np.mean(old_turned)), float(np.mean(new_turned)))
+    return Comparison(old.results.model, elements, differ, images, upright, turned)
+
+
+def report_remarks(report: EquivarianceReport) -> list[str]:
+    """The notes of a report that a reader of the page must know, as sentences."""
+    skipped = ("not repeatable", "far above the floor", "nearly constant")  # said elsewhere
+    return [f"{text[0].upper()}{text[1:]}." for text in report.remarks() if not text.startswith(skipped)]
+
+
+def _steadiness(f: RememberedCalls, batch: Tensor) -> Repeatability:
+    """Whether the model answers the same twice; a model that fails here is reported by the measurement itself."""
+    try:
+        return repeatability(f.model, batch[: 2 * MODULE_IMAGES])
+    except Exception:
+        return Repeatability(0.0, 0.0, 0.0)
+
+
+def _without_failures(
+    f: RememberedCalls, images: AuditedImages, group: str, seed: int, progress: Progress | None
+) -> tuple[AuditedImages, list[Rejected]]:
+    """Call the model on all pictures of the audit, and leave out the images on which it failed."""
+    total = len(images) * _number_of_calls(images.batch, group, seed)
+    f.restart()
+    f.progress = None if progress is None else lambda done: progress("transformations", min(done, total), total)
+    seen = torch.zeros(len(images), 1)  # the measures look at the answers later
+    equivariance_error(lambda x: (f(x), seen)[1] + x.mean((1, 2, 3))[:, None], images.batch, group, random_state=seed)
+    f.progress = None
+    failed = f.failed_rows
+    if not failed:
+        return images, []
+    kept = [i for i in range(len(images)) if i not in failed]
+    left = [Rejected(images.names[i], message) for i, message in sorted(failed.items())]
+    if len(kept) < 2:
+        raise ModelFailure(
+            f"the model fails on {len(failed)} of {len(images)} images, in some pose; at least two must be left. "
+            f"{left[0].name}: {left[0].reason}"
+        )
+    return images.subset(kept), left
+
+
+def _number_of_calls(batch: Tensor, group: str, seed: int) -> int:
+    """How often a measurement calls the model, counted on two images of noise."""
+    calls = []
+    probe = torch.rand(2, 1, *batch.shape[-2:], generator=torch.Generator().manual_seed(0), dtype=batch.dtype)
+    equivariance_error(lambda x: calls.append(1) or x.mean((2, 3)), probe, group, random_state=seed)  # type: ignore[func-returns-value]
+    return len(calls)
+
+
+def _kind_of(outputs: Tensor) -> str:
+    if outputs.ndim >= 4:
+        return "image"
+    return "scores" if outputs.ndim == 2 and outputs.shape[1] >= 2 else "embedding"
+
+
+def _class_names(images: AuditedImages, count: int) -> list[str]:
+    if len(images.class_names) == count:
+        return list(images.class_names)
+    return [str(i) for i in range(count)]
+
+
+def _modules(
+    network: nn.Module | None, images: AuditedImages, report: EquivarianceReport, group: str, action: str,
+    tolerance: float,
+) -> tuple[NetworkReport | None, list[str]]:  # fmt: skip
+    if network is None or report.worst_exact <= tolerance or not report.decides:
+        return None, []
+    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)]
+    try:
+        return audit_modules(network, chosen, group, action, tolerance=tolerance), []
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        return None, [f"Single modules could not be tested: {first_line}."]
+
+
+def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
+    if modules is None:
+        return []
+    culprits = set(modules.culprits)
+    return [
+        AuditedModule(row.name, row.module, row.depth, row.own_error, row.name in culprits, row.remark)
+        for row in modules.rows
+    ]
+
+
+def _elements(
+    report: EquivarianceReport, answers: AnswerReport | None, steady: Repeatability | None = None
+) -> list[AuditedElement]:
+    rows = []
+    for i, name in enumerate(report.elements):
+        changed = floor = accuracy = None
+        degrees = math.nan
+        if answers is not None:
+            changed, floor = float(answers.flips[i]), float(answers.floors[i])
+            accuracy = None if answers.accuracy is None else float(answers.accuracy[i])
+            degrees = float(answers.degrees[i])
+        if i == 0 and changed is not None and steady is not None:
+            changed = steady.changed
+        error, low = float(report.errors[i]), float(report.floors[i])
+        rows.append(AuditedElement(name, bool(report.exact[i]), error, low, changed, floor, accuracy, degrees))
+    return rows
+
+
+def _control(
+    report: EquivarianceReport, answers: AnswerReport | None, orbit: OrbitOutputs | None, labels: Sequence[int] | None
+) -> AuditedElement:
+    changed = floor = accuracy = None
+    if answers is not None and orbit is not None:
+        changed, floor = answers.control_flips, answers.control_floor
+        if labels is not None:
+            accuracy = float((orbit.control.after.argmax(1) == np.asarray(labels)).mean())
+    exact = report.control_floor == 0
+    return AuditedElement(report.control, exact, report.control_error, report.control_floor, changed, floor, accuracy)
+
+
+def _angles(
+    f: RememberedCalls, images: AuditedImages, action: str, kind: str, progress: Progress | None
+) -> list[AuditedElement]:
+    """The full circle, on some of the images."""
+    group = f"c{N_ANGLES}"
+    chosen = images.subset(evenly_spaced(len(images), ANGLE_IMAGES))
+    total = len(chosen) * _number_of_calls(chosen.batch, group, 0)
+    f.restart()
+    f.progress = None if progress is None else lambda done: progress("angles", min(done, total), total)
+    report = equivariance_error(f, chosen.batch, group, action)
+    f.progress = None
+    answers = None
+    if kind == "scores":
+        answers = answer_changes(orbit_outputs(f, chosen.batch, group), chosen.labels)
+    rows = _elements(report, answers)
+    if f.failed_rows:  # images on which the model fails at some angle would count as changes
+        return []
+    step = 360 / N_ANGLES
+    return [
+        AuditedElement(r.name, r.exact, r.error, r.floor, r.changed, r.changed_floor, r.accuracy, step * i)
+        for i, r in enumerate(rows)
+    ]
+
+
+def _classes(
+    answers: AnswerReport | None, orbit: OrbitOutputs | None, labels: Sequence[int] | None, names: Sequence[str]
+) -> list[AuditedClass]:
+    if answers is None or orbit is None:
+        return []
+    right = None if labels is None else np.stack([row.after.argmax(1) == np.asarray(labels) for row in orbit.rows])
+    rows = []
+    for each in answers.classes:
+        upright = moved = None
+        if right is not None:
+            members = np.asarray(labels) == list(names).index(each.name)
+            upright = float(right[0, members].mean())
+            moved = float(right[1:, members].mean()) if len(right) > 1 else upright
+        rows.append(AuditedClass(each.name, each.count, each.worst, each.flips, each.floor, upright, moved))
+    return rows
+
+
+def _worst_images(
+    f: RememberedCalls, images: AuditedImages, report: EquivarianceReport, orbit: OrbitOutputs | None, group: str,
+    class_names: Sequence[str], seed: int,
+) -> list[WorstImage]:  # fmt: skip
+    """The images whose answer is lost most clearly, each under the element that is worst for it."""
+    if orbit is not None:
+        losses = np.stack([_loss(row.before, row.after) for row in orbit.rows])  # (k, n)
+    else:
+        losses = np.where(report.errors[:, None] > report.floors[:, None] + 1e-6, report.by_input, 0.0)
+    losses[0] = 0.0  # the identity
+    worst = losses.argmax(0)  # (n,)
+    order = np.argsort(-losses.max(0), kind="stable")[:WORST_SHOWN]
+    order = order[losses.max(0)[order] > 0]
+    if len(order) == 0:
+        return []
+    # Beside the chosen ones another image, because a measurement needs two; what the identity returns is what is seen.
+    rows = [*order.tolist(), next(i for i in range(len(images)) if i != order[0])]
+    pictures = orbit_outputs(lambda x: x, images.batch[rows], group, random_state=seed)
+    found = []
+    for k, i in enumerate(order):
+        element = pictures.rows[worst[i]]
+        before, after, sure, unsure = "", "", None, None
+        if orbit is not None:
+            row = orbit.rows[worst[i]]
+            first, then = _probabilities(row.before[i]), _probabilities(row.after[i])
+            before, after = class_names[first.argmax()], class_names[then.argmax()]
+            sure, unsure = float(first.max()), float(then.max())
+        else:
+            before, after = "", f"output changes by {report.by_input[worst[i], i]:.2g} of its size"
+        shown, moved = images.visible(np.stack([element.before[k], element.after[k]]))
+        label = "" if images.labels is None else class_names[images.labels[i]]
+        found.append(WorstImage(images.names[i], element.name, before, after, shown, moved, label, sure, unsure))
+    return found
+
+
+def _loss(before: NDArray, after: NDArray) -> NDArray:
+    """How much probability the first answer loses where the answer changes, (n,); 0 elsewhere."""
+    rows, answers = np.arange(len(before)), before.argmax(1)
+    first = np.stack([_probabilities(row) for row in before])[rows, answers]
+    then = np.stack([_probabilities(row) for row in after])[rows, answers]
+    changed = answers != after.argmax(1)
+    return np.where(changed, np.maximum(first - then, 1e-9), 0.0)
+
+
+def _probabilities(scores: NDArray) -> NDArray:
+    """Scores (classes,) as probabilities: as they are if they are non-negative and sum to one, else their softmax."""
+    if (scores >= 0).all() and abs(scores.sum() - 1) < 1e-3:
+        return scores
+    exponents = np.exp(scores - scores.max())
+    shares: NDArray = exponents / exponents.sum()
+    return shares

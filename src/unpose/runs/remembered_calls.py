@@ -1,0 +1,306 @@
+"""Answers of a model that are kept by the content of the images: long audits continue where they were stopped.
+
+Every measure of an audit calls the model itself, often on the same images. Here each image is looked up first, so the
+model sees it once, whichever measure asks. With a folder, answers are on disk after each batch; a killed audit calls
+the model only for the rest, and ends with the same numbers.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unpose.audit import checked_output, evaluation
+from unpose.files import atomic_file
+
+_KEY_BYTES = 16
+_NOT_REPEATABLE = 1e-4
+"""Relative difference between two calls on the same images from which on a model counts as random."""
+_DEPENDS_ON_BATCH = 1e-3
+"""The same between a call on one image and on several; kernels round differently for other batch sizes."""
+
+
+class ModelFailure(ValueError):
+    """The model cannot be measured at all; the message says why and what to do.
+
+    Examples
+    --------
+    >>> issubclass(ModelFailure, ValueError)
+    True
+    """
+
+
+@dataclass(frozen=True)
+class Repeatability:
+    """Whether a model answers the same when it is asked again; the result of :func:`repeatability`.
+
+    Parameters
+    ----------
+    difference : float
+        Relative difference between two calls on the same images, with a call on other images between them.
+    changed : float
+        Share of the images whose answer, the largest entry, differs between these calls.
+    batch_difference : float
+        Relative difference between an image's answer in a batch and alone.
+
+    Examples
+    --------
+    >>> Repeatability(0.0, 0.0, 0.0).is_random
+    False
+    """
+
+    difference: float
+    changed: float
+    batch_difference: float
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two calls on the same images differ by more than rounding."""
+        return self.difference > _NOT_REPEATABLE
+
+    def remarks(self) -> list[str]:
+        """What a reader of the audit must know, in full sentences.
+
+        Examples
+        --------
+        >>> Repeatability(0.0, 0.0, 0.5).remarks()[0][:45]
+        'The answer to an image depends on the other i'
+        """
+        found = []
+        if self.is_random:
+            found.append(
+                f"The model is random or keeps state: two calls on the same images differ by {self.difference:.2g} of "
+                f"their size, and {self.changed:.0%} of the answers change. The figures include this; switch off "
+                "dropout and random augmentation."
+            )
+        elif self.batch_difference > _DEPENDS_ON_BATCH:
+            found.append(
+                "The answer to an image depends on the other images of the same call (by "
+                f"{self.batch_difference:.2g} of its size), as with batch normalisation in training mode."
+            )
+        return found
+
+
+def repeatability(model: Callable[[Tensor], Any], images: Tensor) -> Repeatability:
+    """Call a model twice on the same images, with other images between, and once on a single image.
+
+    Parameters
+    ----------
+    model : callable
+        From a tensor (n, c, h, w) to a tensor or array (n, ...).
+    images : (n, c, h, w) tensor
+        At least two images.
+
+    Returns
+    -------
+    Repeatability
+
+    Examples
+    --------
+    >>> repeatability(lambda x: x.mean((2, 3)), torch.rand(4, 1, 5, 5)).difference
+    0.0
+    """
+    half = (len(images) + 1) // 2
+    with evaluation(model):
+        first, _, again = (
+            _numbers(model(part.clone()), len(part)) for part in (images[:half], images[half:], images[:half])
+        )
+        try:
+            alone = _numbers(model(images[:1].clone()), 1)
+        except Exception:
+            alone = first[:1]  # the model takes batches of one size only
+    size = max(float(np.linalg.norm(first)), 1e-30)
+    one = max(float(np.linalg.norm(first[0])), 1e-30)
+    changed = float((first.argmax(1) != again.argmax(1)).mean())
+    return Repeatability(
+        float(np.linalg.norm(first - again)) / size, changed, float(np.linalg.norm(first[:1] - alone)) / one
+    )
+
+
+def _numbers(outputs: Any, n: int) -> NDArray[np.float64]:
+    return np.nan_to_num(_as_tensor(outputs, n).double().numpy().reshape(n, -1))
+
+
+def _as_tensor(outputs: Any, n: int) -> Tensor:
+    """The outputs as a tensor on the CPU, checked for everything but NaN."""
+    if isinstance(outputs, np.ndarray):
+        outputs = torch.from_numpy(outputs)
+    if isinstance(outputs, Tensor) and outputs.is_floating_point():
+        checked_output(torch.nan_to_num(outputs), n, "the model")
+        return outputs.detach().to("cpu")
+    return checked_output(outputs, n, "the model")
+
+
+class RememberedCalls:
+    """A model that is called once for each image; a callable for :mod:`unpose.audit`.
+
+    Images on which the model raises, or returns NaN or infinity, get zeros and are listed in :attr:`failed_rows`, so
+    that an audit can go on without them. If the model raises on every image of a batch, the call fails.
+
+    Parameters
+    ----------
+    model : callable
+        From a tensor (n, c, h, w) to a tensor or array (n, ...). A torch module is called in evaluation mode.
+    folder : path, optional
+        Where answers are kept; must exist. By default they are kept in memory only.
+    batch_size : int, default 64
+        Images per call of the model.
+    memory : int, optional
+        With a folder, the answers that are held in memory, in bytes; others are read again. By default all of them.
+    progress : callable, optional
+        Called with the number of images answered so far, whether by the model or from memory.
+
+    Attributes
+    ----------
+    failed_rows : dict of int to str
+        Position, in the calls so far, of each image that failed in any of them, and the first message.
+    takes_one : bool
+        Whether the model turned out to take one image at a time only.
+
+    Examples
+    --------
+    >>> calls = []
+    >>> f = RememberedCalls(lambda x: calls.append(len(x)) or x.mean((2, 3)))
+    >>> images = torch.rand(5, 2, 8, 8)
+    >>> f(images).equal(f(images)), calls
+    (True, [5])
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Tensor], Any],
+        folder: Path | None = None,
+        *,
+        batch_size: int = 64,
+        memory: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self.model, self._folder, self._batch_size, self._memory = model, folder, batch_size, memory
+        self.progress = progress
+        self._place: dict[bytes, tuple[int, int]] = {}  # key -> number of the batch, row
+        self._batches: dict[int, Tensor] = {}
+        self._count = 0
+        self._failures: dict[bytes, str] = {}
+        self._answered = 0
+        self.takes_one = False
+        self.failed_rows: dict[int, str] = {}
+        for path in sorted(folder.glob("*.npz")) if folder is not None else []:
+            self._read(path)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, ...)"""
+        parts = []
+        for start in range(0, len(images), self._batch_size):
+            part = images[start : start + self._batch_size]
+            keys = [_key(image) for image in part]
+            if not all(key in self._place for key in keys):
+                self._ask(part, keys)
+            parts.append(torch.stack([self._batch(batch)[row] for batch, row in map(self._place.__getitem__, keys)]))
+            for row, key in enumerate(keys, start):
+                if key in self._failures:
+                    self.failed_rows.setdefault(row, self._failures[key])
+            self._answered += len(part)
+            if self.progress is not None:
+                self.progress(self._answered)
+        return torch.cat(parts)
+
+    def restart(self) -> None:
+        """Forget the positions of failed images and the number of answers; the answers themselves are kept."""
+        self.failed_rows, self._answered = {}, 0
+
+    def _ask(self, images: Tensor, keys: list[bytes]) -> None:
+        outputs, failed = self._outputs(images)
+        messages = {key: message for key, message in zip(keys, failed, strict=True) if message}
+        self._keep(self._count, keys, outputs, messages)
+        if self._folder is not None:
+            with atomic_file(self._folder / f"{self._count - 1:06d}.npz") as temporary, temporary.open("wb") as stream:
+                kept = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _KEY_BYTES)
+                text = json.dumps({key.hex(): message for key, message in messages.items()})
+                bits = outputs.numpy() if outputs.dtype != torch.bfloat16 else outputs.float().numpy()
+                np.savez(stream, keys=kept, outputs=bits, failures=np.frombuffer(text.encode(), np.uint8))
+
+    def _outputs(self, images: Tensor) -> tuple[Tensor, list[str]]:
+        """The answers (n, ...), zeros where the model failed, and the message of each failure."""
+        with evaluation(self.model):
+            if not self.takes_one and (whole := self._whole(images)) is not None:
+                return _without_nan(whole)
+            answers: dict[int, Tensor] = {}
+            failed = []
+            last_error = None
+            for i, image in enumerate(images):
+                try:
+                    (answers[i],), (message,) = _without_nan(_as_tensor(self.model(image[None].clone()), 1))
+                except Exception as error:
+                    message, last_error = f"the model fails: {_first_line(error)}", error
+                failed.append(message)
+        if not answers:
+            # A model that has stopped working altogether: no image is to blame, and nothing is kept.
+            text = "an image" if len(images) == 1 else f"all {len(images)} images"
+            raise ModelFailure(
+                f"the model fails on {text} of shape {tuple(images.shape[1:])}: {_first_line(last_error)}"
+            ) from last_error
+        self.takes_one = self.takes_one or (len(images) > 1 and last_error is None)
+        like = next(iter(answers.values()))
+        return torch.stack([answers.get(i, torch.zeros_like(like)) for i in range(len(images))]), failed
+
+    def _whole(self, images: Tensor) -> Tensor | None:
+        """The answers to all images at once; None if the model fails, also with as many images as in other batches."""
+        n, missing = len(images), self._batch_size - len(images)
+        for filled in [images, torch.cat([images, images[-1:].expand(missing, *images.shape[1:])])][
+            : 1 + bool(missing)
+        ]:
+            try:
+                return _as_tensor(self.model(filled.clone()), len(filled))[:n]
+            except Exception:
+                continue  # which image is to blame is found out one by one
+        return None
+
+    def _keep(self, number: int, keys: list[bytes], outputs: Tensor, failures: dict[bytes, str]) -> None:
+        self._batches[number] = outputs
+        self._count = number + 1
+        self._place |= {key: (number, row) for row, key in enumerate(keys)}
+        self._failures |= failures
+        if self._folder is not None and self._memory is not None:
+            held = sum(batch.nbytes for batch in self._batches.values())
+            while held > self._memory and len(self._batches) > 1:
+                held -= self._batches.pop(next(iter(self._batches))).nbytes
+
+    def _batch(self, number: int) -> Tensor:
+        if number not in self._batches and self._folder is not None:
+            with np.load(self._folder / f"{number:06d}.npz", allow_pickle=False) as file:
+                return torch.from_numpy(file["outputs"])
+        return self._batches[number]
+
+    def _read(self, path: Path) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            keys = [row.tobytes() for row in file["keys"]]
+            failures = json.loads(file["failures"].tobytes().decode())
+            outputs = torch.from_numpy(file["outputs"])
+        self._keep(int(path.stem), keys, outputs, {bytes.fromhex(key): text for key, text in failures.items()})
+
+
+def _key(image: Tensor) -> bytes:
+    """The fingerprint of an image (c, h, w): its shape, type and values."""
+    array = np.ascontiguousarray(image.detach().cpu().numpy())
+    start = f"{array.shape}{array.dtype}".encode()
+    return hashlib.blake2b(start + array.tobytes(), digest_size=_KEY_BYTES).digest()
+
+
+def _without_nan(outputs: Tensor) -> tuple[Tensor, list[str]]:
+    """Outputs (n, ...) with zeros for the images whose answer is not finite, and a message for each of these."""
+    finite = outputs.isfinite().flatten(1).all(1)  # (n,)
+    if finite.all():
+        return outputs, [""] * len(outputs)
+    kept = torch.where(finite.reshape(-1, *(1,) * (outputs.ndim - 1)), outputs, torch.zeros_like(outputs))
+    return kept, ["" if good else "the answer is NaN or infinite" for good in finite.tolist()]
+
+
+def _first_line(error: Exception | None) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
