@@ -1,6 +1,7 @@
 """``unpose adapt`` as users run it: a table, a card, a model file, and errors that say what to change."""
 
 import json
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -11,7 +12,10 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from unpose.adapt import symmetrize
 from unpose.cli.commands.adapt import command
+from unpose.nn import group_cnn
+from unpose.train import load_network, save_network
 
 needs_onnx = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="the extra onnx is missing"
@@ -51,6 +55,36 @@ def test_a_model_that_needs_no_adapting_is_left_alone(tmp_path, rng):
     again = adapt(tmp_path / "rows.onnx", "--images", tmp_path / "images.npy", "-o", tmp_path / "out")
     assert again.exit_code == 2
     assert "--force" in again.output
+
+
+def test_where_no_onnx_file_can_be_written_a_recipe_builds_the_model(tmp_path, rng, monkeypatch):
+    def refuse(*_):
+        raise ValueError("not today")
+
+    monkeypatch.setattr("unpose.adapt.to_onnx", refuse)
+    monkeypatch.setattr("unpose.adapt.recommend", lambda trials: (trials[1], "The test says so."))
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    save_network("net.safetensors", group_cnn("c1", 1, 3, 9, width=3, stages=(1,)))
+    images = rng.random((5, 9, 9), dtype=np.float32)
+    np.save("images.npy", images)
+    done = adapt(
+        "net.safetensors", "--images", "images.npy", "--group", "c4", "--mean", 0.5, "--std", 0.25, "-o", "out"
+    )
+    assert done.exit_code == 0, done.output
+    assert "No adapted.onnx: not today" in done.stderr
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert card["files"] == ["recipe.py"]
+    assert card["input"] == {"channels": 1, "height": 9, "width": 9, "mean": [0.5], "std": [0.25]}
+    written = (tmp_path / "out" / "card.md").read_text()
+    assert "1 channel of 9 x 9 pixels in [0, 1], minus 0.5, divided by 0.25" in written
+    monkeypatch.chdir(tmp_path / "out")  # the recipe finds the network from any folder
+    recipe = runpy.run_path("recipe.py")
+    batch = recipe["prepare"](torch.from_numpy(images)[:, None])
+    wanted = symmetrize(load_network(tmp_path / "net.safetensors").eval(), "c4")
+    with torch.no_grad():
+        torch.testing.assert_close(recipe["adapted"](batch), wanted((torch.from_numpy(images)[:, None] - 0.5) / 0.25))
+        torch.testing.assert_close(recipe["adapted"](batch.rot90(1, (2, 3))), recipe["adapted"](batch))
 
 
 def test_wrong_calls_are_explained():

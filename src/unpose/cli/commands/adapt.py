@@ -24,6 +24,7 @@ _RECIPE = '''"""Builds the adapted model; needs unpose and the files beside this
 
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file
 
 from unpose.adapt import as_model, canonicalize, learned, symmetrize
@@ -31,9 +32,17 @@ from unpose.train import load_network
 
 here = Path(__file__).parent
 source = {source!r}
-model = as_model(source) if source.endswith(".onnx") else load_network(source)
+is_onnx = source.lower().endswith(".onnx")
+model = as_model(source if is_onnx else load_network(source).float().eval(), output={output!r}, gives={gives!r})
 {build}
-# Call it as `adapted(images)`, with a tensor (n, c, h, w) prepared as for the model itself.
+
+
+def prepare(images: torch.Tensor) -> torch.Tensor:
+    """Images (n, c, h, w) with pixels in [0, 1] as the model takes them."""
+    return (images - torch.tensor({mean}).reshape(1, -1, 1, 1)) / torch.tensor({std}).reshape(1, -1, 1, 1)
+
+
+# Call it as `adapted(prepare(images))`.
 '''
 
 
@@ -101,8 +110,10 @@ def command(
         raise click.BadParameter(f"a finite group such as c4, c8 or d4 is needed, got {parsed}", param_hint="--group")
     if not force and (out / "card.json").exists():
         raise UserError(f"{out} already holds an adapted model; give another folder, or --force to replace it")
-    wrapped, source, names = _load(model, output, probabilities)
-    found, batch = _read(images, wrapped, size, _numbers(mean, "--mean"), _numbers(std, "--std"))
+    gives = "probabilities" if probabilities else None
+    wrapped, source, names = _load(model, output, gives)
+    scaling = {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
+    found, batch = _read(images, wrapped, size, **scaling)
     classes = _classes(labels, found, names)
     with progress(quiet=as_json) as report:
         trials = try_adaptations(
@@ -110,19 +121,22 @@ def command(
         )
     chosen, why = recommend(trials)
     measured = equivariance_error(wrapped, batch[:4], parsed) if len(batch) > 1 else None
-    written = [] if chosen.name == "plain" else _write(chosen, source, batch, out)
-    summary = _summary(source, parsed.name, trials, chosen, why, classes is not None, len(batch), measured, written)
+    call = {"source": str(Path(source).resolve()), "output": output, "gives": gives, **scaling}
+    written = [] if chosen.name == "plain" else _write(chosen, call, batch, out)
+    shape = {"channels": batch.shape[1], "height": batch.shape[2], "width": batch.shape[3], **scaling}
+    summary = _summary(
+        source, parsed.name, trials, chosen, why, classes is not None, len(batch), shape, measured, written
+    )
     write_output(out / "card.json", json.dumps(summary, indent=2).encode())
     write_output(out / "card.md", _card(summary).encode())
     click.echo(json.dumps(summary, indent=2) if as_json else f"{_table(summary)}\n\n{why}\n{_where(out, written)}")
 
 
-def _load(model: str, output: str | None, probabilities: bool) -> "tuple[ImageModel, str, tuple[str, ...]]":
+def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageModel, str, tuple[str, ...]]":
     """The model, the path it was read from, and the names of its classes as far as they are known."""
     from unpose.adapt import as_model
     from unpose.train import load_network, read_classes
 
-    gives = "probabilities" if probabilities else None
     try:
         if Path(model).suffix.lower() == ".onnx":
             if not Path(model).is_file():
@@ -196,23 +210,24 @@ def _classes(labels: Path | None, found: "ImageSet", names: tuple[str, ...]) -> 
         raise click.BadParameter(f"classes must be whole numbers: {error}", param_hint="--labels") from error
 
 
-def _write(chosen: "Trial", source: str, batch: "Tensor", out: Path) -> list[str]:
-    """Write the adapted model, as one ONNX file or as a recipe; returns the names of the files."""
+def _write(chosen: "Trial", call: dict[str, Any], batch: "Tensor", out: Path) -> list[str]:
+    """Write the adapted model, as one ONNX file or as a recipe that calls the model so; returns the files' names."""
     from unpose.adapt import Canonicalized, Symmetrized, to_onnx
 
     adapted = chosen.model
     if not isinstance(adapted, Symmetrized | Canonicalized):
         return []
     try:
-        file = Path(source).read_bytes() if source.lower().endswith(".onnx") else None
+        source = Path(call["source"])
+        file = source.read_bytes() if source.suffix.lower() == ".onnx" else None
         write_output(out / "adapted.onnx", to_onnx(adapted, batch[:2], file))
         return ["adapted.onnx"]
     except ValueError as error:
         click.echo(f"No adapted.onnx: {error}. Writing a Python recipe instead.", err=True)
-    return _write_recipe(adapted, source, out)
+    return _write_recipe(adapted, call, out)
 
 
-def _write_recipe(adapted: Any, source: str, out: Path) -> list[str]:
+def _write_recipe(adapted: Any, call: dict[str, Any], out: Path) -> list[str]:
     from safetensors.torch import save
 
     from unpose.adapt import Learned, Symmetrized
@@ -231,13 +246,13 @@ def _write_recipe(adapted: Any, source: str, out: Path) -> list[str]:
             f"adapted = canonicalize(model, scorer, {adapted.gate}, views={adapted.views}, "
             f"border={adapted.border!r}).eval()"
         )
-    write_output(out / "recipe.py", _RECIPE.format(source=source, build=build).encode())
+    write_output(out / "recipe.py", _RECIPE.format(build=build, **call).encode())
     return written
 
 
 def _summary(
     source: str, group: str, trials: "list[Trial]", chosen: "Trial", why: str, labelled: bool, count: int,
-    measured: "EquivarianceReport | None", written: list[str],
+    shape: dict[str, Any], measured: "EquivarianceReport | None", written: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     rows = [
         {"method": trial.name, "upright": trial.upright, "turned": trial.turned, "passes": trial.passes}
@@ -251,6 +266,7 @@ def _summary(
         "model": Path(source).name,
         "group": group,
         "images": count,
+        "input": shape,
         "measures": "accuracy" if labelled else "agreement",
         "trials": rows,
         "recommended": chosen.name,
@@ -282,11 +298,18 @@ def _card(summary: dict[str, Any]) -> str:
         lines += ["There were no labels: an answer counts as right if the plain model gives it to the upright image."]
     if audit is not None:
         lines += [f"The plain model's answers change by up to {audit['error']:.2g} of their size ({audit['element']})."]
+    shape = summary["input"]
     lines += [
         "",
-        "Images are prepared as for the model itself. Files: " + (", ".join(summary["files"]) or "none") + ".",
+        f"Input: {counted(shape['channels'], 'channel')} of {shape['height']} x {shape['width']} pixels in [0, 1], "
+        f"minus {_listed(shape['mean'])}, divided by {_listed(shape['std'])}.",
+        "Files: " + (", ".join(summary["files"]) or "none") + ".",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _listed(values: list[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def _where(out: Path, written: list[str]) -> str:
