@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from unpose.report.audit_results import AuditedElement, AuditResults
-from unpose.report.audit_words import NEARLY_CONSTANT, headline, movement, percent, sentences
+from unpose.report.audit_words import headline, movement, percent, sentences
 from unpose.report.documents import asset, content_policy, encodable, templates
 from unpose.report.polar import polar_plot
 from unpose.report.thumbnails import display_range, thumbnail, webp
@@ -70,7 +70,7 @@ def render_audit(results: AuditResults) -> str:
 
 def _state(results: AuditResults) -> str:
     """The mark beside the headline: good, bad or open."""
-    if results.discrimination < NEARLY_CONSTANT:
+    if results.nearly_constant:
         return "bad"
     if results.has_answers:
         return "bad" if results.worst.excess > 0 else "good"

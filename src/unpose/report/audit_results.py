@@ -33,6 +33,8 @@ class AuditedElement:
         Share of right answers after the transformation.
     degrees : float, default nan
         Angle of a pure rotation.
+    neighbours, neighbours_floor : float, optional
+        Share of the nearest neighbours of an embedding that stay the same, and after interpolation alone.
 
     Examples
     --------
@@ -48,6 +50,8 @@ class AuditedElement:
     changed_floor: float | None = None
     accuracy: float | None = None
     degrees: float = math.nan
+    neighbours: float | None = None
+    neighbours_floor: float | None = None
 
     @property
     def excess(self) -> float:
@@ -118,6 +122,31 @@ class AuditedModule:
     error: float
     breaks: bool
     remark: str = ""
+
+
+@dataclass(frozen=True)
+class LayerShare:
+    """What one module contributes to the change of the output under small rotations.
+
+    Parameters
+    ----------
+    name, module : str
+        Qualified name in the network, and name of its class.
+    share : float
+        Signed share of the whole change; all shares add up to 1.
+    cause : str, default ""
+        "aliasing", "border", "position", or empty.
+
+    Examples
+    --------
+    >>> LayerShare("layer3.pool", "MaxPool2d", 0.8, "aliasing").share
+    0.8
+    """
+
+    name: str
+    module: str
+    share: float
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -206,6 +235,10 @@ class Comparison:
         Share of right answers to the images as found.
     turned_accuracies : (float, float), optional
         The same as the mean over the other elements.
+    fixed, broken : int, default 0
+        Number of images whose answer changes under some element with the older model only, and with this one only.
+    p_value : float, default 1.0
+        Probability of numbers so uneven if both were equally good (sign test).
 
     Examples
     --------
@@ -219,6 +252,9 @@ class Comparison:
     images: Sequence[tuple[str, str, str]] = ()
     accuracies: tuple[float, float] | None = None
     turned_accuracies: tuple[float, float] | None = None
+    fixed: int = 0
+    broken: int = 0
+    p_value: float = 1.0
 
     @property
     def better(self) -> list[str]:
@@ -233,33 +269,33 @@ class Comparison:
 
 @dataclass(frozen=True)
 class RealPairs:
-    """Pairs of photographs of the same thing, beside the same change made by resampling.
+    """Photographs of the same things at several angles, beside the same turns made by resampling.
 
     Parameters
     ----------
     count : int
         Number of pairs.
-    changed, error : float
-        Share of the pairs with different answers, and relative change of the output. ``changed`` may be None.
-    digital_changed, digital_error : float
-        The same for the first image of each pair, turned digitally.
-    different_error : float
-        Relative change between images of different things.
+    real, digital, resampled : float
+        Mean change of the output between the photographs, when the first is turned digitally, and when it is turned
+        and turned back; relative to the distance of the outputs of two things.
+    changed, digital_changed, resampled_changed : float, optional
+        Share of the pairs whose answer changes, for each of these.
     pairs : sequence of (str, str, str, str)
         Names and answers of the pairs whose answers differ.
 
     Examples
     --------
-    >>> RealPairs(20, 0.2, 0.3, 0.1, 0.2, 0.9).count
+    >>> RealPairs(20, 0.3, 0.2, 0.1).count
     20
     """
 
     count: int
-    changed: float | None
-    error: float
-    digital_changed: float | None
-    digital_error: float
-    different_error: float
+    real: float
+    digital: float
+    resampled: float
+    changed: float | None = None
+    digital_changed: float | None = None
+    resampled_changed: float | None = None
     pairs: Sequence[tuple[str, str, str, str]] = ()
 
 
@@ -285,6 +321,8 @@ class AuditResults:
         Largest error of an exact element that counts as rounding.
     reproduction : Reproduction
         Command, seed, version and settings.
+    nearly_constant : bool, default False
+        Whether the model gives nearly the same output, or the same answer, to every image.
     angles : sequence of AuditedElement, default ()
         Rotations of the full circle, for the polar plot.
     angles_count : int, default 0
@@ -293,6 +331,8 @@ class AuditResults:
         Worst first.
     modules : sequence of AuditedModule, default ()
         In order of execution.
+    shares : sequence of LayerShare, default ()
+        What each module contributes under small rotations.
     worst_images : sequence of WorstImage, default ()
         Worst first.
     repairs : sequence of Repair, default ()
@@ -332,10 +372,12 @@ class AuditResults:
     discrimination: float
     tolerance: float
     reproduction: Reproduction
+    nearly_constant: bool = False
     angles: Sequence[AuditedElement] = ()
     angles_count: int = 0
     classes: Sequence[AuditedClass] = ()
     modules: Sequence[AuditedModule] = ()
+    shares: Sequence[LayerShare] = ()
     worst_images: Sequence[WorstImage] = ()
     repairs: Sequence[Repair] = ()
     repair_images: tuple[int, int] = (0, 0)

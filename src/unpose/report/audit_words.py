@@ -5,8 +5,6 @@ import re
 
 from unpose.report.audit_results import AuditResults, Comparison, RealPairs
 
-NEARLY_CONSTANT = 1e-3
-"""Below this discrimination an output hardly depends on the image."""
 _FEW = 5
 """Classes with fewer images are not named as the worst."""
 
@@ -87,8 +85,10 @@ def headline(results: AuditResults) -> str:
     7 % of the answers change when the picture is turned by 90 degrees.
     """
     worst = results.worst
-    if results.discrimination < NEARLY_CONSTANT:
-        return "The model gives nearly the same output for every image."
+    if results.nearly_constant:
+        return (
+            f"The model gives {'the same answer' if results.has_answers else 'nearly the same output'} to every image."
+        )
     if results.has_answers:
         if not any(element.changed for element in results.moved):
             return "The answers do not change."
@@ -119,11 +119,11 @@ def sentences(results: AuditResults) -> list[str]:
     >>> sentences(results)[0]
     'For 7 % of the images (14 of 200) the answer changes when the picture is turned by 90 degrees.'
     """
-    if results.discrimination < NEARLY_CONSTANT:
-        return [
-            "There is no verdict, because the outputs of different images differ by only "
-            f"{results.discrimination:.1g} of their size: an output that never changes is not invariant but useless."
-        ]
+    if results.nearly_constant:
+        text = f"the outputs of different images differ by only {results.discrimination:.1g} of their size"
+        if results.has_answers:
+            text = f"all {results.count} images get the same answer"
+        return [f"There is no verdict, because {text}: what never changes is not invariant but useless."]
     found = _how_much(results)
     found += _worst_class(results)
     found += _cause(results)
@@ -197,20 +197,20 @@ def _worst_class(results: AuditResults) -> list[str]:
 
 def _cause(results: AuditResults) -> list[str]:
     causes = [module for module in results.modules if module.breaks]
-    if not causes:
-        return []
-    known = [module.error for module in causes if math.isfinite(module.error)]
-    first = causes[0]
-    text = f"The first module that breaks the symmetry is '{first.name}' ({first.module})"
-    if len(causes) == 1:
-        return [f"{text}, and no other module does."]
-    largest = max(causes, key=lambda module: module.error if math.isfinite(module.error) else -1.0)
-    share = largest.error / sum(known) if known and sum(known) > 0 else 0.0
-    others = f"{len(causes) - 1} other{'s' if len(causes) > 2 else ''} break it, too"
-    return [
-        f"{text}; {others}. Of the errors that single modules cause, {percent(share)} "
-        f"come{'s' if share <= 0.01 else ''} from '{largest.name}' ({largest.module})."
-    ]
+    found = []
+    if causes:
+        first = causes[0]
+        text = f"The first module that breaks the symmetry is '{first.name}' ({first.module})"
+        others = f"{len(causes) - 1} later one{'s do' if len(causes) > 2 else ' does'}, too"
+        found.append(f"{text}, and no later one does." if len(causes) == 1 else f"{text}; {others}.")
+    if results.shares:
+        most = max(results.shares, key=lambda each: each.share)
+        reason = {"aliasing": ", by aliasing", "border": ", at the border", "position": ", by absolute position"}
+        found.append(
+            f"Of the change under small rotations, {percent(max(0.0, most.share))} arises in '{most.name}' "
+            f"({most.module}){reason.get(most.cause, '')}."
+        )
+    return found
 
 
 def comparison_sentences(comparison: Comparison) -> list[str]:
@@ -239,6 +239,12 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
         f"less and {number.get(len(worse), len(worse))} change more; the worst goes from {percent(old)} to "
         f"{percent(new)}."
     ]
+    if comparison.fixed or comparison.broken:
+        chance = f"by chance such numbers come about with a probability of {comparison.p_value:.2g}"
+        found.append(
+            f"{comparison.fixed} images whose answer used to change keep it now, and {comparison.broken} that kept it "
+            f"change now; {chance}."
+        )
     if comparison.answers_differ is not None:
         found.append(
             f"The two models give different answers to {percent(comparison.answers_differ)} of the pictures as they "
@@ -268,22 +274,24 @@ def pair_sentences(pairs: RealPairs) -> list[str]:
 
     Examples
     --------
-    >>> print(pair_sentences(RealPairs(20, 0.2, 0.3, 0.1, 0.2, 0.9))[0])
+    >>> print(pair_sentences(RealPairs(20, 0.3, 0.2, 0.1, 0.2, 0.1, 0.0))[0])
     In 20 % of 20 real pairs the answer differs; turning the pictures digitally gave 10 %: 10 points too few.
     """
     if pairs.changed is not None and pairs.digital_changed is not None:
-        real, digital = pairs.changed, pairs.digital_changed
+        real, digital, resampled = pairs.changed, pairs.digital_changed, pairs.resampled_changed or 0.0
         text = (
             f"In {percent(real)} of {pairs.count} real pairs the answer differs; turning the pictures digitally gave "
             f"{percent(digital)}"
         )
     else:
-        real, digital = pairs.error, pairs.digital_error
+        real, digital, resampled = pairs.real, pairs.digital, pairs.resampled
         text = (
-            f"Between {pairs.count} real pairs the output changes by {percent(real)}; turning the pictures digitally "
-            f"gave {percent(digital)}"
+            f"Between {pairs.count} real pairs the output changes by {percent(real)} of the distance of two things; "
+            f"turning the pictures digitally gave {percent(digital)}"
         )
     points = 100 * (real - digital)
-    if abs(points) < 0.5:
-        return [f"{text}, which agrees."]
-    return [f"{text}: {abs(points):.0f} points too {'few' if points > 0 else 'many'}."]
+    said = "which agrees" if abs(points) < 0.5 else f"{abs(points):.0f} points too {'few' if points > 0 else 'many'}"
+    found = [f"{text}{',' if abs(points) < 0.5 else ':'} {said}."]
+    if resampled > digital / 2 > 0:
+        found.append("Most of the digital change is due to resampling the pictures, not to turning them.")
+    return found

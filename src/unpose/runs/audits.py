@@ -18,12 +18,17 @@ from torch import Tensor, nn
 from unpose.audit import (
     AnswerReport,
     EquivarianceReport,
+    NeighbourReport,
     NetworkReport,
     OrbitOutputs,
     answer_changes,
     audit_modules,
+    digital_against_real,
     equivariance_error,
+    lie_derivative,
+    neighbour_agreement,
     orbit_outputs,
+    version_diff,
 )
 from unpose.images import from_batch
 from unpose.report import (
@@ -32,6 +37,8 @@ from unpose.report import (
     AuditedModule,
     AuditResults,
     Comparison,
+    LayerShare,
+    RealPairs,
     Rejected,
     Reproduction,
     WorstImage,
@@ -47,6 +54,7 @@ __all__ = [
     "ModelFailure",
     "RememberedCalls",
     "compare_audits",
+    "real_pairs",
     "run_audit",
 ]
 
@@ -154,10 +162,9 @@ def run_audit(
     group: str = "c4",
     *,
     kind: str | None = None,
-    probabilities: bool = False,
     network: nn.Module | None = None,
     name: str = "model",
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
     angles: bool = True,
     repair: bool = True,
     steps: int = 0,
@@ -180,14 +187,13 @@ def run_audit(
     kind : {"scores", "embedding", "image"}, optional
         What the model returns. By default maps (n, ..., h, w) move with the image, vectors of two or more entries are
         scores of classes, and single numbers must not change.
-    probabilities : bool, default False
-        Whether scores are probabilities, not logits.
     network : torch.nn.Module, optional
         The network in ``model`` whose modules are tested if it is not invariant.
     name : str, default "model"
         What the page calls the model.
-    tolerance : float, default 1e-5
-        Largest error of an exact element that counts as rounding.
+    tolerance : float, optional
+        Largest error of an exact element that counts as rounding; by default measured, see
+        :func:`unpose.audit.equivariance_error`.
     angles : bool, default True
         Whether to measure the full circle in steps of 15 degrees, for the polar plot.
     repair : bool, default True
@@ -230,23 +236,29 @@ def run_audit(
     report = equivariance_error(f, images.batch, group, action, random_state=random_state)
     # Remembered answers are equal, so the error of the identity comes from calls of its own.
     report = replace(report, errors=np.array([steady.difference, *report.errors[1:]]))
+    tolerance = report.tolerance if tolerance is None else tolerance
     orbit = answers = None
     class_names = list(images.class_names)
+    mismatch: list[str] = []
     if kind == "scores":
         orbit = orbit_outputs(f, images.batch, group, random_state=random_state)
+        images, mismatch = _with_fitting_labels(images, outputs.shape[1])
         class_names = _class_names(images, outputs.shape[1])
         answers = answer_changes(orbit, images.labels, class_names)
+    neighbours = None
+    if kind == "embedding" and outputs.ndim == 2 and outputs.shape[1] > 1 and len(images) > 2:
+        around = orbit_outputs(f, images.batch, group, random_state=random_state)
+        neighbours = neighbour_agreement(around, min(10, len(images) - 1))
     modules, remarks = _modules(network, images, report, group, action, tolerance)
-    remarks = [*steady.remarks(), *report_remarks(report), *remarks]
+    remarks = [*steady.remarks(), *report_remarks(report), *mismatch, *remarks]
     if f.takes_one:
         remarks.append("The model takes one image at a time, so it was called once for each.")
     turned = _angles(f, images, action, kind, progress) if angles else []
     repairs, counts, text = [], (0, 0), ""
     if repair and answers is not None and answers.flips[1:].any():
         tried = try_repairs(
-            f, images.batch, images.labels, group, probabilities=probabilities, steps=steps, random_state=random_state,
-            progress=progress,
-        )  # fmt: skip
+            f, images.batch, images.labels, group, steps=steps, random_state=random_state, progress=progress
+        )
         if tried is not None:
             repairs, counts = tried.rows, tried.counts
             text = advice(repairs, counts[1], images.labels is not None)
@@ -255,15 +267,17 @@ def run_audit(
         group=report.group,
         images=images.source,
         count=len(images),
-        elements=_elements(report, answers, steady),
+        elements=_elements(report, answers, steady, neighbours),
         control=_control(report, answers, orbit, images.labels),
         discrimination=report.discrimination,
         tolerance=tolerance,
+        nearly_constant=report.is_nearly_constant or (answers is not None and answers.discrimination == 0),
         reproduction=reproduction or Reproduction("", random_state, ""),
         angles=turned,
         angles_count=min(len(images), ANGLE_IMAGES) if turned else 0,
         classes=_classes(answers, orbit, images.labels, class_names),
         modules=_module_rows(modules),
+        shares=_shares(network, images, report, action, tolerance),
         worst_images=_worst_images(f, images, report, orbit, group, class_names, random_state),
         repairs=repairs,
         repair_images=counts,
@@ -311,7 +325,9 @@ def compare_audits(old: AuditRun, new: AuditRun) -> Comparison:
     elements = [
         (a.name, a.excess, b.excess) for a, b in zip(old.results.elements[1:], new.results.elements[1:], strict=True)
     ]
-    differ, images = None, []
+    differ, images, diff = None, [], None
+    if old.answers is not None and new.answers is not None and list(old.images.names) == list(new.images.names):
+        diff = version_diff(old.answers, new.answers)
     if new.answer_names:
         before = dict(zip(old.images.names, old.answer_names, strict=True))
         both = [(name, before[name], said) for name, said in zip(new.images.names, new.answer_names, strict=True)
@@ -323,13 +339,56 @@ def compare_audits(old: AuditRun, new: AuditRun) -> Comparison:
     if all(value is not None for values in accuracies for value in values) and len(names) > 1:
         (old_upright, *old_turned), (new_upright, *new_turned) = np.array(accuracies, dtype=float).tolist()
         upright, turned = (old_upright, new_upright), (float(np.mean(old_turned)), float(np.mean(new_turned)))
-    return Comparison(old.results.model, elements, differ, images, upright, turned)
+    counts = (0, 0, 1.0) if diff is None else (len(diff.fixed), len(diff.broken), diff.p_value)
+    return Comparison(old.results.model, elements, differ, images, upright, turned, *counts)
+
+
+def real_pairs(
+    model: Callable[[Tensor], Any], images: AuditedImages, things: Sequence[str], degrees: Sequence[float], kind: str
+) -> RealPairs:
+    """Compare photographs of the same things at several angles with the same turns made by resampling.
+
+    Parameters
+    ----------
+    model : callable
+        From a tensor (n, c, h, w) to a tensor or array (n, ...).
+    images : AuditedImages
+        The photographs.
+    things : sequence of n str
+        Which thing each shows.
+    degrees : sequence of n float
+        By how much it is turned there, counter-clockwise.
+    kind : {"scores", "embedding", "image"}
+        What the model returns.
+
+    Returns
+    -------
+    RealPairs
+
+    Examples
+    --------
+    >>> batch = torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+    >>> images = AuditedImages(torch.cat([batch, batch.rot90(1, (2, 3))]), list("abcd"))
+    >>> real_pairs(lambda x: x.mean((2, 3)), images, list("xyxy"), [0, 0, 90, 90], "embedding").count
+    2
+    """
+    report = digital_against_real(model, images.batch, np.asarray(things), np.radians(np.asarray(degrees, float)))
+    means = [float(values.mean()) for values in (report.real, report.digital, report.resampled)]
+    if kind != "scores":
+        return RealPairs(len(report.pairs), *means)
+    scores = np.asarray(torch.as_tensor(model(images.batch)))
+    names = _class_names(images, scores.shape[1])
+    said = [names[i] for i in scores.argmax(1)]
+    differ = [(images.names[i], images.names[j], said[i], said[j]) for i, j in report.pairs if said[i] != said[j]]
+    flips = report.flips_real, report.flips_digital, report.flips_resampled
+    return RealPairs(len(report.pairs), *means, *flips, differ)
 
 
 def report_remarks(report: EquivarianceReport) -> list[str]:
     """The notes of a report that a reader of the page must know, as sentences."""
     skipped = ("not repeatable", "far above the floor", "nearly constant")  # said elsewhere
-    return [f"{text[0].upper()}{text[1:]}." for text in report.remarks() if not text.startswith(skipped)]
+    texts = [text.replace("f is", "the model is") for text in report.remarks() if not text.startswith(skipped)]
+    return [f"{text[0].upper()}{text[1:]}." for text in texts]
 
 
 def _steadiness(f: RememberedCalls, batch: Tensor) -> Repeatability:
@@ -347,8 +406,10 @@ def _without_failures(
     total = len(images) * _number_of_calls(images.batch, group, seed)
     f.restart()
     f.progress = None if progress is None else lambda done: progress("transformations", min(done, total), total)
-    seen = torch.zeros(len(images), 1)  # the measures look at the answers later
-    equivariance_error(lambda x: (f(x), seen)[1] + x.mean((1, 2, 3))[:, None], images.batch, group, random_state=seed)
+    try:
+        orbit_outputs(f, images.batch, group, random_state=seed)
+    except ValueError as error:
+        raise (error.__cause__ if isinstance(error.__cause__, ModelFailure) else error) from None
     f.progress = None
     failed = f.failed_rows
     if not failed:
@@ -366,8 +427,13 @@ def _without_failures(
 def _number_of_calls(batch: Tensor, group: str, seed: int) -> int:
     """How often a measurement calls the model, counted on two images of noise."""
     calls = []
+
+    def count(x: Tensor) -> Tensor:
+        calls.append(1)
+        return x.mean((2, 3))
+
     probe = torch.rand(2, 1, *batch.shape[-2:], generator=torch.Generator().manual_seed(0), dtype=batch.dtype)
-    equivariance_error(lambda x: calls.append(1) or x.mean((2, 3)), probe, group, random_state=seed)  # type: ignore[func-returns-value]
+    orbit_outputs(count, probe, group, random_state=seed)
     return len(calls)
 
 
@@ -375,6 +441,21 @@ def _kind_of(outputs: Tensor) -> str:
     if outputs.ndim >= 4:
         return "image"
     return "scores" if outputs.ndim == 2 and outputs.shape[1] >= 2 else "embedding"
+
+
+def _with_fitting_labels(images: AuditedImages, count: int) -> tuple[AuditedImages, list[str]]:
+    """Leave out labels that cannot be those of a model with this many scores."""
+    if images.labels is None:
+        return images, []
+    known = len(images.class_names) or count
+    if known == count and max(images.labels) < count:
+        return images, []
+    text = (
+        f"The labels are not used: the model has {count} scores and the images have "
+        f"{len(images.class_names) or max(images.labels) + 1} classes. Name the model's classes in the order of its "
+        "scores."
+    )
+    return replace(images, labels=None, class_names=()), [text]
 
 
 def _class_names(images: AuditedImages, count: int) -> list[str]:
@@ -389,12 +470,31 @@ def _modules(
 ) -> tuple[NetworkReport | None, list[str]]:  # fmt: skip
     if network is None or report.worst_exact <= tolerance or not report.decides:
         return None, []
-    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)]
+    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)].to(_device_of(network))
     try:
         return audit_modules(network, chosen, group, action, tolerance=tolerance), []
     except Exception as error:
         first_line = str(error).partition("\n")[0]
         return None, [f"Single modules could not be tested: {first_line}."]
+
+
+def _shares(
+    network: nn.Module | None, images: AuditedImages, report: EquivarianceReport, action: str, tolerance: float
+) -> list[LayerShare]:
+    """What each module contributes under small rotations, if there are rotations that change the output."""
+    turns = [error for name, error in zip(report.elements, report.errors, strict=True) if "turn" in name]
+    if network is None or not turns or max(turns) <= tolerance or report.is_nearly_constant:
+        return []
+    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)].to(_device_of(network))
+    try:
+        rows = lie_derivative(network, chosen, ("rotation",), action).rows
+    except Exception:  # networks that torch cannot differentiate raise many kinds of errors
+        return []
+    return [LayerShare(row.name, row.module, row.shares[0], row.cause) for row in rows]
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
 
 
 def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
@@ -408,8 +508,9 @@ def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
 
 
 def _elements(
-    report: EquivarianceReport, answers: AnswerReport | None, steady: Repeatability | None = None
-) -> list[AuditedElement]:
+    report: EquivarianceReport, answers: AnswerReport | None, steady: Repeatability | None = None,
+    neighbours: NeighbourReport | None = None,
+) -> list[AuditedElement]:  # fmt: skip
     rows = []
     for i, name in enumerate(report.elements):
         changed = floor = accuracy = None
@@ -421,7 +522,10 @@ def _elements(
         if i == 0 and changed is not None and steady is not None:
             changed = steady.changed
         error, low = float(report.errors[i]), float(report.floors[i])
-        rows.append(AuditedElement(name, bool(report.exact[i]), error, low, changed, floor, accuracy, degrees))
+        near = (None, None)
+        if neighbours is not None:
+            near = (float(neighbours.agreement[i]), float(neighbours.agreement_floors[i]))
+        rows.append(AuditedElement(name, bool(report.exact[i]), error, low, changed, floor, accuracy, degrees, *near))
     return rows
 
 
@@ -446,12 +550,10 @@ def _angles(
     total = len(chosen) * _number_of_calls(chosen.batch, group, 0)
     f.restart()
     f.progress = None if progress is None else lambda done: progress("angles", min(done, total), total)
-    report = equivariance_error(f, chosen.batch, group, action)
+    orbit = orbit_outputs(f, chosen.batch, group)
     f.progress = None
-    answers = None
-    if kind == "scores":
-        answers = answer_changes(orbit_outputs(f, chosen.batch, group), chosen.labels)
-    rows = _elements(report, answers)
+    report = equivariance_error(f, chosen.batch, group, action)
+    rows = _elements(report, answer_changes(orbit, chosen.labels) if kind == "scores" else None)
     if f.failed_rows:  # images on which the model fails at some angle would count as changes
         return []
     step = 360 / N_ANGLES

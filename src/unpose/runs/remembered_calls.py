@@ -77,8 +77,8 @@ class Repeatability:
         if self.is_random:
             found.append(
                 f"The model is random or keeps state: two calls on the same images differ by {self.difference:.2g} of "
-                f"their size, and {self.changed:.0%} of the answers change. The figures include this; switch off "
-                "dropout and random augmentation."
+                f"their size, and {100 * self.changed:.0f} % of the answers change. The figures include this; switch "
+                "off dropout and random augmentation."
             )
         elif self.batch_difference > _DEPENDS_ON_BATCH:
             found.append(
@@ -238,13 +238,13 @@ class RememberedCalls:
                 try:
                     (answers[i],), (message,) = _without_nan(_as_tensor(self.model(image[None].clone()), 1))
                 except Exception as error:
-                    message, last_error = f"the model fails: {_first_line(error)}", error
+                    message, last_error = _first_line(error), error
                 failed.append(message)
         if not answers:
             # A model that has stopped working altogether: no image is to blame, and nothing is kept.
-            text = "an image" if len(images) == 1 else f"all {len(images)} images"
+            text = "an image" if len(images) == 1 else f"{len(images)} images"
             raise ModelFailure(
-                f"the model fails on {text} of shape {tuple(images.shape[1:])}: {_first_line(last_error)}"
+                f"the model fails on {text} at once and on each alone: {_first_line(last_error)}"
             ) from last_error
         self.takes_one = self.takes_one or (len(images) > 1 and last_error is None)
         like = next(iter(answers.values()))

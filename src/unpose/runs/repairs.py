@@ -48,7 +48,6 @@ def try_repairs(
     labels: Sequence[int] | None,
     group: str | Group,
     *,
-    probabilities: bool = False,
     steps: int = 0,
     random_state: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
@@ -58,15 +57,13 @@ def try_repairs(
     Parameters
     ----------
     model : callable
-        From a tensor (n, c, h, w) to scores (n, classes).
+        From a tensor (n, c, h, w) to scores (n, classes); taken as probabilities if they are, else as logits.
     images : (n, c, h, w) tensor
         Images in the orientation that the model was made for.
     labels : sequence of n int, optional
         Their classes; by default the model's answers to these images count as right.
     group : str or Group
         A finite group, or a continuous one with rotations, for which their multiples of 45 degrees are averaged.
-    probabilities : bool, default False
-        Whether the scores are probabilities.
     steps : int, default 0
         Training steps of a canonicalizer; 0 trains none.
     random_state : int, default 0
@@ -82,7 +79,7 @@ def try_repairs(
     Examples
     --------
     >>> images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    >>> tried = try_repairs(lambda x: x.mean(3)[:, 0], images, None, "c4")
+    >>> tried = try_repairs(lambda x: x.flatten(1)[:, :3], images, None, "c4")
     >>> [(row.name, row.changed) for row in tried.rows][1]
     ('mean over c4', 0.0)
     """
@@ -92,9 +89,11 @@ def try_repairs(
     exact = all(as_quarter_turns(pose) is not None for pose in finite.elements)
     limit = len(images) if exact else LARGEST_HALF
     first, second = list(range(0, len(images), 2))[:limit], list(range(1, len(images), 2))[:limit]
-    wrapped = as_model(model, gives="probabilities" if probabilities else "logits", batch_size=len(images))
     with torch.no_grad():
-        right = np.asarray(wrapped(images).argmax(1) if labels is None else labels)
+        scores = torch.as_tensor(model(images)).float()
+    are_shares = bool((scores >= 0).all() and ((scores.sum(1) - 1).abs() < 1e-3).all())
+    wrapped = as_model(model, gives="probabilities" if are_shares else "logits", batch_size=len(images))
+    right = np.asarray(scores.argmax(1) if labels is None else labels)
     trials = try_adaptations(
         wrapped, images[first], right[first], finite, steps=steps, random_state=random_state, progress=progress
     )
@@ -151,11 +150,11 @@ def advice(rows: Sequence[Repair], count: int, labelled: bool) -> str:
     text = "Nothing that was tried gains more on transformed pictures than it loses on the others"
     if tried:
         best = chosen or max(tried, key=lambda row: _net_gain(plain, row))
-        text += (
-            f": {_named(best)} takes {right} for transformed pictures from {percent(plain.turned)} to "
-            f"{percent(best.turned)}, but for the pictures as they are from {percent(plain.upright)} to "
-            f"{percent(best.upright)}; {where}"
-        )
+        text += f": {_named(best)} takes {right} for transformed pictures from {percent(plain.turned)} to "
+        text += percent(best.turned)
+        if best.upright < plain.upright:
+            text += f", but for the pictures as they are from {percent(plain.upright)} to {percent(best.upright)}"
+        text += f"; {where}"
     return (
         f"{text}. Train the model with transformed pictures, or a canonicalizer in front of it (--steps 600), or use a "
         "network that has the symmetry (unpose train)."

@@ -20,6 +20,7 @@ from unpose.cli.shared.audited_images import (
     noise_images,
     read_audited,
     read_class_names,
+    read_pairs,
 )
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import memory_budget
@@ -30,8 +31,8 @@ from unpose.cli.shared.progress import progress
 from unpose.runs import RunSettings
 
 if TYPE_CHECKING:
-    from unpose.report import Comparison
-    from unpose.runs.audits import AuditedImages, AuditRun
+    from unpose.report import Comparison, RealPairs
+    from unpose.runs.audits import AuditedImages, AuditRun, RememberedCalls
 
 _MODEL_FAILED = 3
 """Exit status if the model itself fails."""
@@ -106,11 +107,10 @@ class _JsonOption(click.Command):
 )
 @click.option("--std", default="1", show_default=True, help="Pixels are then divided by this.")
 @click.option("--output", help="Name of the model's output to audit, if it has several.")
-@click.option("--probabilities", is_flag=True, help="The scores are probabilities, not logits.")
 @click.option(
     "--pairs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CSV file with the columns image, thing and, if known, angle in degrees: photographs of the same thing at "
-    "several poses. Says how far the digital audit is from them.",
+    help="CSV file with the columns image, thing and angle (degrees, counter-clockwise): photographs of the same "
+    "things at several angles, beside the table. Says how far the digital audit is from them.",
 )  # fmt: skip
 @click.option("--repair/--no-repair", default=True, show_default=True, help="Try what would help.")
 @click.option(
@@ -119,8 +119,9 @@ class _JsonOption(click.Command):
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed.")
 @click.option(
-    "--tolerance", default=1e-5, show_default=True, type=click.FloatRange(0, min_open=True),
-    help="Largest relative error under a quarter turn or mirror that counts as rounding.",
+    "--tolerance", type=click.FloatRange(0, min_open=True),
+    help="Largest relative error under a quarter turn or mirror that counts as rounding. By default measured: from the "
+    "type in which the model computes, and how much it amplifies rounding.",
 )  # fmt: skip
 @click.option(
     "--fail-above", type=click.FloatRange(0), metavar="SHARE",
@@ -208,12 +209,11 @@ class _Asked:
     mean: str
     std: str
     output: str | None
-    probabilities: bool
     pairs: Path | None
     repair: bool
     steps: int
     seed: int
-    tolerance: float
+    tolerance: float | None
     fail_above: float | None
     batch: int | None
     memory: int | str
@@ -274,18 +274,17 @@ def _parse(group: str) -> None:
 def _load(asked: _Asked) -> list[AnyModel]:
     """The models, the newest last; names that are equal become paths."""
     if asked.program is not None:
-        return [external(asked.program, _program_classes(asked))]
+        return [external(asked.program, _classes(asked))]
     found = [
-        load_any(text, device=asked.device, output=asked.output, probabilities=asked.probabilities)
-        for text in asked.models
+        load_any(text, device=asked.device, output=asked.output, class_names=_classes(asked)) for text in asked.models
     ]
     if len(found) == 2 and found[0].name == found[1].name:
         return [replace(model, name=text) for model, text in zip(found, asked.models, strict=True)]
     return found
 
 
-def _program_classes(asked: _Asked) -> tuple[str, ...]:
-    """The classes that another program may answer with: those of --classes, or the folders of the images."""
+def _classes(asked: _Asked) -> tuple[str, ...]:
+    """The classes that a model may answer with by name: those of --classes, or the folders of the images."""
     if asked.classes is not None or asked.images is None:
         return read_class_names(asked.classes)
     return class_folders(asked.images, asked.labels)
@@ -320,10 +319,10 @@ def _run(
     batch = asked.batch or model.batch_size or _DEFAULT_BATCH
     calls = RememberedCalls(fitting(model), _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
     kind = asked.kind or ("embedding" if asked.images is None else None)
-    settings = {"group": group, "seed": asked.seed, "batch": batch, "tolerance": asked.tolerance}
+    settings = {"group": group, "seed": asked.seed, "batch": batch, "device": asked.device}
     try:
         found = run_audit(
-            calls, images, group, kind=kind, probabilities=model.probabilities, network=model.network,
+            calls, images, group, kind=kind, network=model.network,
             name=model.name, tolerance=asked.tolerance, angles=asked.folder is not None,
             repair=asked.repair and asked.images is not None, steps=asked.steps, random_state=asked.seed,
             reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
@@ -333,9 +332,22 @@ def _run(
         raise _ModelFailed(f"{model.name}: {error}. {_kept(asked)}") from error
     except ValueError as error:
         raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
+    if asked.pairs is not None:
+        found = replace(found, results=replace(found.results, pairs=_pairs(asked, calls, found)))
     if asked.plots and asked.out is not None:
         write_picture(asked.out, plot(calls, images.batch, found.report, model.name, asked.seed))
     return replace(found, results=replace(found.results, remarks=[*found.results.remarks, *remarks]))
+
+
+def _pairs(asked: _Asked, calls: "RememberedCalls", found: "AuditRun") -> "RealPairs":
+    from unpose.runs.audits import real_pairs
+
+    images, things, degrees = read_pairs(asked.pairs or Path(), found.images)
+    kind = "scores" if found.answers is not None else "embedding"
+    try:
+        return real_pairs(calls, images, things, degrees, kind)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--pairs") from error
 
 
 class _ModelFailed(click.ClickException):
@@ -383,7 +395,7 @@ def _kept(asked: _Asked) -> str:
 def _passed(run: "AuditRun", fail_above: float | None) -> bool:
     if fail_above is None:
         return run.report.holds(run.results.tolerance)
-    return run.results.worst.excess <= fail_above and not run.report.is_nearly_constant
+    return run.results.worst.excess <= fail_above and not run.results.nearly_constant
 
 
 def _write(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
@@ -415,7 +427,7 @@ def _print(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
         return
     results = run.results
     click.echo(run.report.table())
-    click.echo(verdict_line(run.report, asked.tolerance))
+    click.echo(verdict_line(run.report, results.tolerance))
     if run.modules is not None:
         click.echo(f"\n{run.modules.table()}")
     if run.answers is not None:

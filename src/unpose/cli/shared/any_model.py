@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from unpose.nn import Network
 
 
+_LABELS = 256
+"""Number of classes of a model that answers with numbers, where their number is not known."""
+
+
 @dataclass(frozen=True)
 class AnyModel:
     """A model and what is known about it."""
@@ -37,16 +41,15 @@ class AnyModel:
     path: Path | None = None
     expects: tuple[int | None, int | None, int | None] = (None, None, None)  # channels, height, width
     class_names: tuple[str, ...] = ()
-    probabilities: bool = False
     batch_size: int | None = None  # images per call that suit it
 
 
-def load_any(text: str, *, device: str = "cpu", output: str | None = None, probabilities: bool = False) -> AnyModel:
+def load_any(text: str, *, device: str = "cpu", output: str | None = None, class_names: Sequence[str] = ()) -> AnyModel:
     """The model that a command line names: FILE.onnx, MODULE:NAME, or a network of this package."""
     if text.lower().endswith(".onnx"):
-        return _onnx(text, output, probabilities)
+        return _onnx(text, output)
     if ":" in text and not os.path.exists(text) and not text.startswith(("/", ".")):
-        return _python(text, device, output, probabilities)
+        return _python(text, device, output, class_names)
     if text.lower().endswith((".pkl", ".pickle", ".joblib", ".pt", ".pth")) and os.path.isfile(text):
         raise click.BadParameter(
             f"{text} may hold pickled objects, which can run any code when they are read; read it in a Python file of "
@@ -73,24 +76,23 @@ def _own(text: str, device: str) -> AnyModel:
     )  # fmt: skip
 
 
-def _onnx(text: str, output: str | None, probabilities: bool) -> AnyModel:
+def _onnx(text: str, output: str | None) -> AnyModel:
     from unpose.adapt import as_model
 
     path = Path(text)
     if not path.is_file():
         raise click.BadParameter(f"there is no file {text!r}", param_hint="MODEL")
     try:
-        wrapped = as_model(path, output=output, gives="probabilities" if probabilities else None)
+        wrapped = as_model(path, output=output)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="MODEL") from error
     channels, height, width = wrapped.expects
     return AnyModel(
-        path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width),
-        probabilities=probabilities,
+        path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width)
     )  # fmt: skip
 
 
-def _python(text: str, device: str, output: str | None, probabilities: bool) -> AnyModel:
+def _python(text: str, device: str, output: str | None, class_names: Sequence[str]) -> AnyModel:
     """MODULE:NAME, or MODULE:NAME() to call a function that returns the model."""
     import torch
 
@@ -115,23 +117,44 @@ def _python(text: str, device: str, output: str | None, probabilities: bool) -> 
         raise click.BadParameter(
             f"{text} cannot be loaded: {type(error).__name__}: {first_line}", param_hint="MODEL"
         ) from error
+    is_module = isinstance(found, torch.nn.Module)
+    is_estimator = not is_module and hasattr(found, "fit") and hasattr(found, "predict")
     try:
-        gives = "probabilities" if probabilities else None
-        if isinstance(found, torch.nn.Module):
-            wrapped = as_model(found, output=output, gives=gives)
-            call: Callable[[Tensor], Any] = _on_device(wrapped, device)
+        if is_module or is_estimator:
+            wrapped = as_model(found, output=output)
         else:
-            is_estimator = hasattr(found, "fit") and hasattr(found, "predict")
-            wrapped = as_model(found, layout=None if is_estimator else "nhwc", output=output, gives=gives)
-            call = wrapped
+            pick = (lambda answer: answer) if output is None else (lambda answer: answer[output])
+            wrapped = as_model(found, layout="nhwc", output=lambda answer: as_scores(pick(answer), class_names))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="MODEL") from error
     source = getattr(module, "__file__", None)
     content = Path(source).read_bytes() if source else b""
+    first = next((m for m in found.modules() if isinstance(m, torch.nn.Conv2d)), None) if is_module else None
     return AnyModel(
-        text, call, _digest(text.encode(), content), probabilities=wrapped.gives == "probabilities",
-        network=found if isinstance(found, torch.nn.Module) and output is None else None,
+        text, _on_device(wrapped, device) if is_module else wrapped, _digest(text.encode(), content),
+        network=found if is_module and output is None else None,
+        expects=(first.in_channels if first is not None else None, None, None),
     )  # fmt: skip
+
+
+def as_scores(answers: Any, class_names: Sequence[str]) -> Any:
+    """Labels, given as whole numbers or as names of classes, as scores with a single 1; anything else as it is."""
+    import numpy as np
+    import torch
+
+    array = answers.detach().cpu().numpy() if isinstance(answers, torch.Tensor) else np.asarray(answers)
+    if array.ndim != 1 or array.dtype.kind not in "iuUSO":
+        return answers
+    if array.dtype.kind in "iu":
+        numbers, width = array.astype(int), len(class_names) or _LABELS
+    else:
+        unknown = [str(name) for name in array if str(name) not in class_names]
+        if unknown:
+            raise ValueError(f"the model answers {unknown[0]!r}, which is no known class; name them with --classes")
+        numbers, width = np.array([list(class_names).index(str(name)) for name in array]), len(class_names)
+    if numbers.min() < 0 or numbers.max() >= width:
+        raise ValueError(f"labels must be from 0 to {width - 1}, got {numbers.min()} to {numbers.max()}")
+    return np.eye(width, dtype=np.float32)[numbers]
 
 
 def fitting(model: AnyModel) -> "Callable[[Tensor], Any]":
@@ -202,26 +225,15 @@ def read_answers(table: Path, names: Sequence[str], class_names: Sequence[str]) 
     cells = [rows[name] for name in names]
     if len({len(row) for row in cells}) != 1:
         raise ValueError("the lines of the CSV file must have equally many columns")
-    if len(cells[0]) == 1 and class_names and all(row[0] in class_names for row in cells):
-        answers = np.zeros((len(cells), len(class_names)), np.float32)  # one-hot, as scores
-        answers[np.arange(len(cells)), [list(class_names).index(row[0]) for row in cells]] = 1
-        return answers
     try:
-        return np.array(cells, dtype=np.float32)
-    except ValueError as error:
-        unknown = next(row[0] for row in cells if not _is_number(row[0]))
-        raise ValueError(
-            f"the CSV file must hold scores, or one known class for each image; {unknown!r} is neither. Name the "
-            "classes with --classes"
-        ) from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
+        scores = np.array(cells, dtype=np.float32)
     except ValueError:
-        return False
-    return True
+        if len(cells[0]) != 1:
+            raise ValueError(
+                f"the CSV file must hold scores, or one class for each image, got {', '.join(cells[0])}"
+            ) from None
+        scores = as_scores([row[0] for row in cells], class_names)
+    return scores
 
 
 def _on_device(model: "Callable[[Tensor], Any]", device: str) -> "Callable[[Tensor], Any]":

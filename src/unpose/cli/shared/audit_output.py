@@ -26,7 +26,7 @@ def verdict_line(measured: "EquivarianceReport", tolerance: float) -> str:
     worst = measured.worst_exact
     if worst <= tolerance:
         return f"Invariant to every element of {measured.group} that only permutes pixels; largest error {worst:.1g}."
-    return f"Not invariant to {measured.group}: errors up to {worst:.2g}, tolerance {tolerance:g}."
+    return f"Not invariant to {measured.group}: errors up to {worst:.2g}, tolerance {tolerance:.1g}."
 
 
 def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed: bool) -> dict[str, Any]:
@@ -68,6 +68,15 @@ def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed:
         {"module": each.name, "class": each.module, "error": finite(each.error), "breaks": each.breaks}
         for each in results.modules
     ]
+    text["shares_under_small_rotations"] = [
+        {"module": each.name, "class": each.module, "share": finite(each.share), "cause": each.cause}
+        for each in results.shares
+    ]
+    if results.elements[0].neighbours is not None:
+        text["neighbours_kept"] = [
+            {"element": each.name, "share": each.neighbours, "floor": each.neighbours_floor}
+            for each in results.elements
+        ]
     text["repairs"] = [
         {"tried": each.name, "upright": each.upright, "transformed": each.turned, "changed": each.changed,
          "calls": each.calls, "recommended": each.chosen}
@@ -130,6 +139,9 @@ def _comparison(results: "AuditResults") -> dict[str, Any] | None:
         "images": [{"image": name, "old": old, "new": new} for name, old, new in found.images],
         "accuracy": found.accuracies,
         "accuracy_transformed": found.turned_accuracies,
+        "fixed": found.fixed,
+        "broken": found.broken,
+        "p_value": found.p_value,
     }
 
 
@@ -138,11 +150,8 @@ def _pairs(results: "AuditResults") -> dict[str, Any] | None:
         return None
     return {
         "pairs": found.count,
-        "changed": found.changed,
-        "changed_digitally": found.digital_changed,
-        "error": finite(found.error),
-        "error_digitally": finite(found.digital_error),
-        "error_of_different_things": finite(found.different_error),
+        "changed": {"real": found.changed, "digital": found.digital_changed, "resampled": found.resampled_changed},
+        "change": {"real": finite(found.real), "digital": finite(found.digital), "resampled": finite(found.resampled)},
         "differ": [{"image": a, "other": b, "answer": x, "other_answer": y} for a, b, x, y in found.pairs],
     }
 
@@ -164,13 +173,13 @@ def junit_cases(run: "AuditRun", fail_above: float | None) -> list[tuple[str, st
         elif element.exact and element.error > results.tolerance:
             message = (
                 f"the output changes by {element.error:.2g} of its size when the picture is {movement(element.name)}; "
-                f"the tolerance is {results.tolerance:g}"
+                f"the tolerance is {results.tolerance:.1g}"
             )
         cases.append((element.name, message))
     steady, constant = "", ""
     if results.elements[0].error > 1e-4:
         steady = f"two calls on the same images differ by {results.elements[0].error:.2g} of their size"
-    if run.report.is_nearly_constant:
+    if results.nearly_constant:
         constant = f"the outputs of different images differ by only {results.discrimination:.1g} of their size"
     return [*cases, ("same answer twice", steady), ("different images differ", constant)]
 

@@ -74,6 +74,36 @@ def read_audited(
     return audited, found.rejected, [*(f"{note}." for note in found.notes), *remarks]
 
 
+def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list[str], list[float]]":
+    """Photographs that a table lists, prepared as ``like``: the images, the thing and the angle of each."""
+    import torch
+
+    from unpose.data import read_images
+    from unpose.images import as_batch
+    from unpose.runs.audits import AuditedImages
+
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    columns = ("image", "thing", "angle")
+    if not rows or any(name not in rows[0] for name in columns):
+        raise click.BadParameter(f"{table} must have the columns image, thing and angle", param_hint="--pairs")
+    try:
+        degrees = [float(row["angle"]) for row in rows]
+        side = max(like.batch.shape[-2:])
+        paths = [table.parent / row["image"] for row in rows]
+        found = read_images(paths, size=side, colour="grey" if like.batch.shape[1] == 1 else "rgb", min_images=2)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--pairs") from error
+    if found.rejected:
+        name, reason = found.rejected[0]
+        raise click.BadParameter(f"{name} cannot be read: {reason}", param_hint="--pairs")
+    shape = (1, -1, 1, 1)
+    batch = _square(as_batch(found.images, dtype=torch.float32), side)
+    batch = (batch - torch.tensor(like.offset).reshape(shape)) / torch.tensor(like.scale).reshape(shape)
+    images = AuditedImages(batch, [row["image"] for row in rows], class_names=like.class_names)
+    return images, [row["thing"] for row in rows], degrees
+
+
 def check_memory(batch: "Tensor", memory: int | None) -> None:
     """Refuse an audit that needs more memory than the budget, before it starts."""
     from unpose.files import readable_bytes
