@@ -202,16 +202,15 @@ def descriptor_distance(descriptor: Callable[[Tensor], Tensor]) -> Distance:
 
 def brute_force_distance(one: Tensor, other: Tensor, mirrored: bool) -> Tensor:
     """Smallest distance (n,) of pairs of images over 72 rotations, all periodic whole-pixel shifts and the mirror."""
-    turns = [rotation(torch.tensor(2 * math.pi * i / _ANGLES, dtype=torch.float64)) for i in range(_ANGLES)]
-    sides = [torch.eye(3, dtype=torch.float64), reflection(torch.float64)][: 1 + mirrored]
-    spectrum, size = torch.fft.rfft2(one.double()), one.shape[-2:]
-    best = torch.full((len(one),), math.inf, dtype=torch.float64)
-    for pose in (turn @ side for turn in turns for side in sides):
-        moved = warp(other, pose).double()
-        products = torch.fft.irfft2(spectrum * torch.fft.rfft2(moved).conj(), size).sum(1).flatten(1).amax(1)
-        squares = one.double().square().sum((1, 2, 3)) + moved.square().sum((1, 2, 3)) - 2 * products
-        best = torch.minimum(best, squares)
-    return best.clamp(min=0).sqrt()
+    turns = rotation(torch.arange(_ANGLES, dtype=torch.float64) * (2 * math.pi / _ANGLES))  # (72, 3, 3)
+    poses = torch.cat([turns, turns @ reflection(torch.float64)]) if mirrored else turns
+    best = []
+    for still, image in zip(one.double(), other, strict=True):  # (c, h, w)
+        moved = warp(image[None], poses.to(image)).double()  # (k, c, h, w)
+        spectra = torch.fft.rfft2(still) * torch.fft.rfft2(moved).conj()
+        products = torch.fft.irfft2(spectra, still.shape[-2:]).sum(1).flatten(1).amax(1)  # (k,)
+        best.append((still.square().sum() + moved.square().sum((1, 2, 3)) - 2 * products).amin())
+    return torch.stack(best).clamp(min=0).sqrt()
 
 
 def _pairs(n: int, size: int, random_state: int) -> dict[str, tuple[Tensor, Tensor]]:

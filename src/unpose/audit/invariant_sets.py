@@ -34,7 +34,7 @@ class InvariantSet(Plain):
 
     Examples
     --------
-    >>> found = invariant_set(lambda x: x[:, 0, 2, 2], (1, 5, 5), n=4, steps=50)
+    >>> found = invariant_set(lambda x: x[:, 0, 2, 2], (1, 5, 5), n=4, steps=30)
     >>> bool(found.spread < 1.1 * found.linear)
     True
     """

@@ -31,6 +31,9 @@ GENERATORS = ("x", "y", "rotation", "scale")
 _PROJECTIONS = 16
 """Random projections of outputs with more numbers than this; batches average their noise."""
 
+_ROUNDING = 1e-4
+"""Contributions below this share of the distance of two outputs are not explained."""
+
 _STEP = 1e-3
 """Step of finite differences, in pixels."""
 
@@ -84,7 +87,8 @@ class LieReport(Plain):
     discrimination : float
         Spread of f over the images relative to its norm; 0 for a constant function.
     check : tuple of g float
-        Relative difference between the derivative and finite differences of images that were really moved.
+        Difference between the derivative and finite differences of images that were really moved, relative to the
+        larger of the derivative and the control.
     rows : tuple of LieRow
         One for each module, in the order of their calls, and one for what is computed outside of modules.
 
@@ -188,6 +192,8 @@ def lie_derivative(
         def size(value: Tensor) -> float:
             return float(value.detach().double().flatten(1).square().sum(1).mean().sqrt()) / unit if unit else math.nan
 
+        generator = torch.Generator().manual_seed(int(random_state))
+        control = size(_pushed(f, images, moves.deformation(images, generator)))
         totals, floors, checks = [], [], []
         derivatives = {}
         for name in generators:
@@ -197,9 +203,7 @@ def lie_derivative(
             totals.append(size(whole))
             floors.append(size(_pushed(f, images, tangent - moves.along(images, name, order=4))))
             moved = _moved_difference(f, images, name, moves)
-            checks.append(size(moved - whole) / max(totals[-1], 1e-9) if unit else math.nan)
-        generator = torch.Generator().manual_seed(int(random_state))
-        control = size(_pushed(f, images, moves.deformation(images, generator)))
+            checks.append(size(moved - whole) / max(totals[-1], control) if unit else math.nan)
         rows: tuple[LieRow, ...] = ()
         if isinstance(f, nn.Module) and unit:
             rows = _contributions(f, images, derivatives, moves, depth, unit, generator)
@@ -314,7 +318,7 @@ def _derivative(function: Callable[..., list[Any]], inputs: list[Tensor], tangen
     except (RuntimeError, NotImplementedError, TypeError):
         largest = max(float(tangent.abs().max()) for tangent in tangents) or 1.0
         precise = inputs[0].dtype == torch.float64
-        step = (1e-5 if precise else 1e-2) * max(float(x.abs().max()) for x in inputs) / largest
+        step = (1e-5 if precise else 3e-3) * max(float(x.abs().max()) for x in inputs) / largest
         ahead, behind = (
             function(*(x + sign * step * tangent for x, tangent in zip(inputs, tangents, strict=True)))
             for sign in (1, -1)
@@ -344,7 +348,8 @@ def _contributions(
             rest[name] = rest[name] - part
             sizes.append(float(part.norm()) / scale)
             shares.append(_share(part, totals[name]))
-        cause = _cause(call, own, moves) if max(map(abs, shares)) > 0.01 else ""
+        counts = max(map(abs, shares)) > 0.01 and max(sizes) > _ROUNDING
+        cause = _cause(call, own, moves) if counts else ""
         rows.append(LieRow(call.name or NETWORK, type(call.module).__name__, tuple(sizes), tuple(shares), cause))
     outside = [(float(rest[name].norm()) / scale, _share(rest[name], totals[name])) for name in derivatives]
     rows.append(LieRow(OUTSIDE, "", tuple(s for s, _ in outside), tuple(s for _, s in outside), ""))
