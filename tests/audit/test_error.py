@@ -107,7 +107,9 @@ def test_a_large_constant_hides_an_error_from_the_norm_but_not_from_the_discrimi
     hidden = equivariance_error(lambda x: 1e4 + conv(x).amax((2, 3)), images, "c4")
     assert hidden.errors.max() < 1e-3 * plain.errors.max()
     assert hidden.worst_of_discrimination == pytest.approx(plain.worst_of_discrimination, rel=1e-6)
-    assert hidden.is_nearly_constant
+    # in double precision a spread of 1e-6 of the norm is no rounding, and a constant is
+    assert not hidden.is_nearly_constant
+    assert equivariance_error(lambda x: 1e9 + 1e-7 * conv(x).amax((2, 3)), images, "c4").is_nearly_constant
 
 
 def test_discrimination_is_near_one_where_every_input_has_its_own_output():
@@ -284,13 +286,13 @@ GOOD = smooth_noise(2, 1, (6, 6))
         (lambda x: x / 0, GOOD, "c4", {}, "NaN or infinite"),
         (lambda x: [1, 2], GOOD, "c4", {}, "tensor or an array, got list"),
         (lambda x: (x, x), GOOD, "c4", {}, "got tuple"),
-        (lambda x: x.flatten(1).argmax(1), GOOD, "c4", {}, "one-hot"),
         (lambda x: x.sum((2, 3)), GOOD, "c4", {"output": "image"}, "at least 3 axes"),
         (lambda x: x.sum((2, 3)), GOOD, "c4", {"output": "vector"}, "'regular image'"),
         (lambda x: x, GOOD, "c4", {"output": "regular"}, "must have 4 entries"),
         (lambda x: x.sum((2, 3)), GOOD, "c4", {"output": "regular"}, "no group axis 2"),
         (lambda x: x, GOOD, "se2", {"output": "regular"}, "finite group"),
-        (lambda x: x, GOOD, "so3", {}, "unknown group 'so3'"),
+        (lambda x: x, GOOD, "so3", {}, "acts on points in space"),
+        (lambda x: x, GOOD, "q8", {}, "unknown group 'q8'"),
         (lambda x: x, GOOD, "c4", {"input": "invariant"}, "does not transform"),
         (lambda x: x, GOOD, "c4", {"input": "regular", "output": "image"}, "input with pixels"),
         (lambda x: x, GOOD[:0], "c4", {}, "empty"),
@@ -298,7 +300,7 @@ GOOD = smooth_noise(2, 1, (6, 6))
         (lambda x: x, GOOD[:1].repeat(3, 1, 1, 1), "c4", {}, "two different inputs"),
         (lambda x: x, GOOD[0], "c4", {}, r"\(n, c, h, w\)"),
         (lambda x: x, GOOD.numpy(), "c4", {}, "as_batch"),
-        (lambda x: x, GOOD.half(), "c4", {}, "float16"),
+        (lambda x: x, GOOD.int(), "c4", {}, "int32"),
         (lambda x: x, GOOD * torch.nan, "c4", {}, "NaN"),
         (lambda x: x, GOOD, "dilations(4, 2)", {}, "larger images"),
         (lambda x: x.reshape(2, 1, 9, 4)[..., :3] if x.mean() else x, GOOD, "c4", {"output": "image"}, "would be"),

@@ -90,7 +90,8 @@ def test_pixels_flattened_into_features_are_named():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(3 * 49, 4))
     found = audit_modules(network, smooth_noise(3, 2, (7, 7)), "c4")
-    assert found.culprits == ("1",)
+    assert found.culprits == ("2",)  # listing the pixels loses nothing; a weight for each of them does
+    assert found.rows[2].output_kind == "flat image"
 
 
 def test_a_plain_convolution_is_the_culprit_of_a_plain_network():
@@ -186,7 +187,7 @@ class Undecided(nn.Module):
         (lambda x: x, "c4", {}, "torch module"),
         (Undecided(), "c4", {"output": "image"}, "different modules"),
         (nn.Conv2d(2, 3, 3), "c4", {"output": "regular"}, "must have 4 entries"),
-        (nn.Sequential(nn.Flatten(2), nn.LSTM(49, 5)), "c4", {}, "got tuple"),
+        (nn.Sequential(nn.Flatten(0), nn.Linear(294, 5)), "c4", {}, "one row per input"),
     ],
 )
 def test_wrong_calls_say_what_is_wrong(network, group, options, message):

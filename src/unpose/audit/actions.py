@@ -14,28 +14,106 @@ import torch
 from torch import Tensor
 
 from unpose.audit.elements import Element
-from unpose.groups import NO_ELEMENT, FiniteGroup, Group, inverse
+from unpose.groups import NO_ELEMENT, FiniteGroup, Group, inverse, transform
 from unpose.images import mirror, pixel_grid, quarter_turn, source_points, warp
 
 KINDS = ("invariant", "image", "regular", "regular image")
+PART_KINDS = ("vectors", "vector image", "keypoints", "boxes", "poses")
+"""Kinds of outputs whose entries are coordinates: they change by the matrix of the element."""
+
+ORIGINS = ("centre", "pixel", "corner", "unit")
+"""Where coordinates start: the image centre; the centre of the first pixel; the corner of the image; the same, in units
+of the image's sides."""
+
+_OPTIONS = {
+    "vectors": ("xy", "yx", "y up"),
+    "vector image": ("xy", "yx", "y up"),
+    "keypoints": tuple(f"{order} {origin}" for origin in ORIGINS for order in ("xy", "yx")),
+    "boxes": tuple(f"{form} {origin}" for origin in ORIGINS for form in ("xyxy", "cxcywh", "xywh")),
+    "poses": ("image from canonical", "canonical from image"),
+}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How a tensor transforms: whether its last two axes are pixels, and which axis the group permutes."""
+    """How a tensor transforms: which axes are pixels, which axis the group permutes, which entries are coordinates.
+
+    Parameters
+    ----------
+    image : bool, default False
+        Whether two axes are the rows and columns of pixels: the last two, or those before the last one.
+    group_axis : int, optional
+        The axis that the group permutes.
+    merged : {"", "inner", "outer"}, default ""
+        Whether the group axis is merged with others into one axis, as its fastest or its slowest index.
+    labels : tuple of int, default ()
+        The group element that each entry of the group axis belongs to; in the order of the group if empty.
+    channels_last : bool, default False
+        Whether the pixels are axes -3 and -2.
+    tokens : tuple of int, default ()
+        Axes along which pixels are listed row by row.
+    grid : (height, width), default (0, 0)
+        The grid of the tokens.
+    planes : int, default 1
+        Number of such grids that are listed one after the other along the axis; negative if the planes are the fastest
+        index.
+    extra : int, default 0
+        Number of tokens before those of the grid, such as a class token.
+    part : str, default ""
+        One of :data:`PART_KINDS`.
+    option : str, default ""
+        Order and origin of the coordinates, such as "xy centre".
+    """
 
     image: bool = False
     group_axis: int | None = None
+    merged: str = ""
+    labels: tuple[int, ...] = ()
+    channels_last: bool = False
+    tokens: tuple[int, ...] = ()
+    grid: tuple[int, int] = (0, 0)
+    planes: int = 1
+    extra: int = 0
+    part: str = ""
+    option: str = ""
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether any axes are pixels."""
+        return self.image or bool(self.tokens)
+
+    @property
+    def batch_axis(self) -> int:
+        """The axis of the inputs; 1 if axis 0 lists the pixels."""
+        return 1 if 0 in self.tokens and self.planes == 1 else 0
 
     def __str__(self) -> str:
-        name = KINDS[2 * (self.group_axis is not None) + self.image]
-        return name if self.group_axis is None else f"{name}, axis {self.group_axis}"
+        if self.part:
+            return f"{self.part}: {self.option}"
+        words = ["regular"] if self.group_axis is not None else []
+        words += ["image"] if self.image else ["tokens" if self.planes == 1 else "flat image"] if self.tokens else []
+        name = " ".join(words) or "invariant"
+        if self.channels_last:
+            name += ", channels last"
+        if self.group_axis is not None:
+            name += f", axis {self.group_axis}" + (f" ({self.merged})" if self.merged else "")
+            name += f", order {' '.join(map(str, self.labels))}" if self.labels else ""
+        return name
 
 
 def kind_of(name: str, group: Group, group_axis: int) -> Kind:
-    """Parse one of :data:`KINDS`; the kinds with a group axis need a finite group."""
+    """Parse a kind: one of :data:`KINDS` or :data:`PART_KINDS`, the latter optionally with a colon and an option.
+
+    The kinds with a group axis need a finite group.
+    """
+    part, _, option = (word.strip() for word in name.partition(":"))
+    if part in PART_KINDS:
+        option = option or _OPTIONS[part][0]
+        if option not in _OPTIONS[part]:
+            raise ValueError(f"the option of {part!r} must be one of {', '.join(_OPTIONS[part])}, got {option!r}")
+        return Kind(image=part == "vector image", part=part, option=option)
     if name not in KINDS:
-        raise ValueError(f"a kind must be one of {', '.join(map(repr, KINDS))}, got {name!r}")
+        raise ValueError(f"a kind must be one of {', '.join(map(repr, KINDS + PART_KINDS))}, got {name!r}")
     if "regular" not in name:
         return Kind(image="image" in name)
     if not isinstance(group, FiniteGroup):
@@ -43,17 +121,31 @@ def kind_of(name: str, group: Group, group_axis: int) -> Kind:
     return Kind("image" in name, group_axis)
 
 
+def part_kinds(tensor: Tensor) -> list[Kind]:
+    """The kinds of coordinates that the shape of an output (n, ...) allows."""
+    last = tensor.shape[-1] if tensor.ndim > 1 else 0
+    names = ["vectors", "keypoints"] * (last == 2) + ["boxes"] * (last == 4)
+    names += ["vector image"] * (tensor.ndim == 4 and tensor.shape[1] == 2 and min(tensor.shape[-2:]) > 1)
+    names += ["poses"] * (tensor.ndim >= 3 and last == 3 and tensor.shape[-2] in (2, 3))
+    return [Kind(name == "vector image", part=name, option=option) for name in names for option in _OPTIONS[name]]
+
+
 def check_shape(tensor: Tensor, kind: Kind, order: int, what: str) -> None:
     """Raise a ValueError if a tensor lacks the axes that its kind acts on."""
     needed = 1 + (2 if kind.image else 0) + (kind.group_axis is not None)
     if tensor.ndim < needed:
         raise ValueError(f"{what} of kind '{kind}' must have at least {needed} axes, got shape {tuple(tensor.shape)}")
+    if kind.part and not any(kind.part == each.part for each in part_kinds(tensor)):
+        raise ValueError(
+            f"{what} of shape {tuple(tensor.shape)} cannot be {kind.part}: vectors and keypoints have 2 entries on the "
+            "last axis, boxes 4, poses are (..., 3, 3) or (..., 2, 3), vector images (n, 2, h, w)"
+        )
     if kind.group_axis is None:
         return
     axes = range(1, tensor.ndim - (2 if kind.image else 0))
     if kind.group_axis % tensor.ndim not in axes or not -tensor.ndim <= kind.group_axis < tensor.ndim:
         raise ValueError(f"{what} of shape {tuple(tensor.shape)} has no group axis {kind.group_axis}: set group_axis")
-    if tensor.shape[kind.group_axis] != order:
+    if tensor.shape[kind.group_axis] != order and not (kind.merged and tensor.shape[kind.group_axis] % order == 0):
         raise ValueError(
             f"{what} must have {order} entries along group axis {kind.group_axis}, one per element of the group, "
             f"got shape {tuple(tensor.shape)}"
@@ -68,9 +160,91 @@ def act(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], ca
     the pixels once, with zeros outside the image.
     """
     if kind.group_axis is not None:
-        source = element.permutations[candidate].to(tensor.device)
-        tensor = tensor.index_select(kind.group_axis, source.clamp(min=0))
-    return _move_pixels(tensor, element, frame) if kind.image else tensor
+        tensor = _permute(tensor, element.permutations[candidate], kind)
+    for axis in kind.tokens:
+        tensor = _move_tokens(tensor, element, kind, axis, frame)
+    if kind.image:
+        maps = tensor.movedim(-1, -3) if kind.channels_last else tensor
+        maps = _move_pixels(maps, element, frame)
+        tensor = maps.movedim(-3, -1) if kind.channels_last else maps
+    return _move_coordinates(tensor, element, kind, frame) if kind.part else tensor
+
+
+def _permute(tensor: Tensor, permutation: Tensor, kind: Kind) -> Tensor:
+    """Permute the group axis, or the group's part of a merged axis."""
+    axis = (kind.group_axis or 0) % tensor.ndim
+    source = permutation.to(tensor.device).clamp(min=0)
+    if kind.labels:  # the entry that new entry i, which belongs to element labels[i], is read from
+        labels = torch.tensor(kind.labels, device=tensor.device)
+        source = labels.argsort()[source[labels]]
+    if not kind.merged:
+        return tensor.index_select(axis, source)
+    order = len(source)
+    inner = kind.merged == "inner"
+    split = tensor.unflatten(axis, (-1, order) if inner else (order, -1))
+    return split.index_select(axis + inner, source).flatten(axis, axis + 1)
+
+
+def _move_tokens(tensor: Tensor, element: Element, kind: Kind, axis: int, frame: tuple[int, int]) -> Tensor:
+    """Move pixels that are listed along one axis: ``extra`` tokens, then one or several grids."""
+    listed = tensor.movedim(axis, -1)
+    extra, pixels = listed[..., : kind.extra], listed[..., kind.extra :]
+    if kind.planes < 0:
+        maps = pixels.unflatten(-1, (*kind.grid, -kind.planes)).movedim(-1, -3)
+    else:
+        maps = pixels.unflatten(-1, (kind.planes, *kind.grid))
+    moved = _move_pixels(maps, element, frame)
+    moved = (moved.movedim(-3, -1) if kind.planes < 0 else moved).flatten(-3)
+    return torch.cat([extra, moved], -1).movedim(-1, axis)
+
+
+def _move_coordinates(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int]) -> Tensor:
+    """Transform the entries of vectors, keypoints, boxes and poses by the matrix of an element."""
+    if element.pose is None:  # a swap of quadrants is no matrix
+        return tensor
+    pose = element.pose.to(tensor.device, torch.float64)
+    swapped = element.quarter_turns is not None and element.quarter_turns[0] % 2 == 1
+    after = (frame[1], frame[0]) if swapped else frame
+    values = tensor.double()
+    if kind.part == "poses":
+        bottom = values.new_tensor([[0, 0, 1]]).expand(*values.shape[:-2], 1, 3)
+        full = values if tensor.shape[-2] == 3 else torch.cat([values, bottom], -2)  # (..., 3, 3)
+        moved = pose @ full if kind.option == "image from canonical" else full @ inverse(pose)
+        return moved[..., : tensor.shape[-2], :].to(tensor)
+    if kind.part in ("vectors", "vector image"):
+        linear = pose[:2, :2] / pose[2, 2]
+        change = {"xy": ((1, 0), (0, 1)), "yx": ((0, 1), (1, 0)), "y up": ((1, 0), (0, -1))}[kind.option]
+        basis = pose.new_tensor(change)
+        last = values.movedim(1, -1) if kind.part == "vector image" else values
+        moved = last @ (basis @ linear @ basis.mT).mT  # the inverse of a signed permutation is its transpose
+        return (moved.movedim(-1, 1) if kind.part == "vector image" else moved).to(tensor)
+    order, origin = kind.option.split()
+    start, unit = _origin(origin, frame, pose)
+    new_start, new_unit = _origin(origin, after, pose)
+
+    def moved_points(points: Tensor) -> Tensor:  # (..., 2) as (x, y)
+        return transform(pose, (points * unit - start)) / new_unit + new_start / new_unit
+
+    if kind.part == "keypoints":
+        points = values if order == "xy" else values.flip(-1)
+        moved = moved_points(points)
+        return (moved if order == "xy" else moved.flip(-1)).to(tensor)
+    first, second = values[..., :2], values[..., 2:]
+    if order == "cxcywh":
+        low, high = first - second / 2, first + second / 2
+    else:
+        low, high = first, second if order == "xyxy" else first + second
+    a, b = moved_points(low), moved_points(high)
+    low, high = torch.minimum(a, b), torch.maximum(a, b)
+    parts = {"xyxy": (low, high), "xywh": (low, high - low), "cxcywh": ((low + high) / 2, high - low)}[order]
+    return torch.cat(parts, -1).to(tensor)
+
+
+def _origin(origin: str, frame: tuple[int, int], like: Tensor) -> tuple[Tensor, Tensor]:
+    """The image centre in pixels from the origin of coordinates, as (x, y), and the unit of length in pixels."""
+    size = like.new_tensor([frame[1], frame[0]])
+    offset = {"centre": 0 * size, "pixel": (size - 1) / 2, "corner": size / 2, "unit": size / 2}[origin]
+    return offset, size if origin == "unit" else torch.ones_like(size)
 
 
 def valid_mask(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], candidate: int = 0) -> Tensor:
@@ -88,7 +262,8 @@ def valid_mask(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, i
     if kind.group_axis is not None:
         reached = element.permutations[candidate] != NO_ELEMENT
         axes_after = tensor.ndim - 1 - kind.group_axis % tensor.ndim
-        mask = mask & reached.reshape(-1, *(1,) * axes_after)
+        if not kind.merged:
+            mask = mask & reached.reshape(-1, *(1,) * axes_after)
     return mask.to(tensor.device)
 
 

@@ -16,6 +16,8 @@ from unpose.groups import (
     as_quarter_turns,
     dihedral,
     inverse,
+    parse,
+    parse_continuous,
     reflection,
     rotation,
     transform,
@@ -54,6 +56,12 @@ class Element:
         return self.is_exact and (frame[0] == frame[1] or self.quarter_turns is None or self.quarter_turns[0] % 2 == 0)
 
 
+def plane_group(name: str | Group) -> Group:
+    """The group of the plane with this name; groups of space are refused."""
+    group = parse(name)
+    return group if isinstance(group, FiniteGroup) else parse_continuous(group)
+
+
 def elements_of(group: Group, frame: tuple[int, int], count: int, generator: torch.Generator) -> list[Element]:
     """All elements of a finite group, or the exact ones that preserve the frame plus ``count`` random ones.
 
@@ -61,7 +69,7 @@ def elements_of(group: Group, frame: tuple[int, int], count: int, generator: tor
     scale by up to 1.25 and stretch by up to 1.2; a perspective tilt changes the scale at the edge by at most a tenth.
     """
     if isinstance(group, FiniteGroup):
-        return _finite_elements(group)
+        return finite_elements(group)
     side = min(frame)
     drawn = group.random(
         count, generator=generator, max_shift=side / 8, max_scale=1.25, max_tilt=0.2 / side, dtype=torch.float64
@@ -73,7 +81,7 @@ def elements_of(group: Group, frame: tuple[int, int], count: int, generator: tor
 def exact_elements(group: Group) -> list[Element]:
     """The elements of a group that permute pixels without interpolation: its quarter turns and mirrors."""
     if isinstance(group, FiniteGroup):
-        return [element for element in _finite_elements(group) if element.is_exact]
+        return [element for element in finite_elements(group) if element.is_exact]
     return [Element(_name(pose), pose) for pose in dihedral(4).elements if _contains(group, pose)]
 
 
@@ -114,7 +122,8 @@ def content_radius(elements: list[Element], frame: tuple[int, int]) -> float:
     return radius
 
 
-def _finite_elements(group: FiniteGroup) -> list[Element]:
+def finite_elements(group: FiniteGroup) -> list[Element]:
+    """All elements of a finite group, in its order."""
     rows = zip(group.elements, group.product, strict=True)
     return [Element(_name(pose), pose, (_source_indices(row),)) for pose, row in rows]
 

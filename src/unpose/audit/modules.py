@@ -3,26 +3,33 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unpose.audit.actions import Kind, act, check_shape, kind_of
 from unpose.audit.calls import evaluation
-from unpose.audit.elements import Element, exact_elements
-from unpose.audit.error import check_inputs, checked_numbers, relative_norm
+from unpose.audit.elements import Element, exact_elements, plane_group
+from unpose.audit.error import check_inputs, checked_values, finite
+from unpose.audit.finding import FITS, conventions, deviations, find_action, find_labels, misfit_of, shape_kinds
+from unpose.audit.outputs import outputs_of
+from unpose.audit.precision import computed_types, in_double, model_device, model_type
 from unpose.audit.trace import Call, trace
-from unpose.groups import FiniteGroup, Group, parse
-
-_MAX_MISFIT = 1e-2
-"""A tensor transforms as a kind if the part that differs between inputs deviates by at most this much."""
+from unpose.groups import FiniteGroup, Group
 
 _UNKNOWN_MISFIT = 0.5
 """A tensor that deviates by more than this from its best kind transforms in no known way."""
 
 _MAX_COMBINATIONS = 16
 """Combinations of kinds of a module's inputs that are tried."""
+
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-5}
+_COARSE_TOLERANCE = 0.04
+_COARSE_EPS = 1e-6
+"""Relative errors of one module that count as rounding, by the type in which it computes; coarse types are those with a
+larger rounding error than this."""
 
 NETWORK = "(network)"
 """Name of the network itself in the table of modules."""
@@ -83,6 +90,8 @@ class NetworkReport:
         One row per call of a module, in order of execution; the network itself comes first.
     culprits : tuple of str
         Names of the modules that break equivariance, in order of execution; empty for an equivariant network.
+    tolerance : float, default 1e-5
+        The largest error that counted as rounding.
 
     Examples
     --------
@@ -96,6 +105,21 @@ class NetworkReport:
     error: float
     rows: tuple[ModuleReport, ...]
     culprits: tuple[str, ...]
+    tolerance: float = 1e-5
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the report to plain numbers, strings and lists, for JSON; numbers that are not finite become None."""
+        return {
+            "group": self.group,
+            "elements": list(self.elements),
+            "error": finite(self.error),
+            "tolerance": self.tolerance,
+            "culprits": list(self.culprits),
+            "modules": [
+                {**asdict(row), "input_error": finite(row.input_error), "own_error": finite(row.own_error)}
+                for row in self.rows
+            ],
+        }
 
     def table(self) -> str:
         """Format the report as text, one line per call."""
@@ -117,11 +141,11 @@ def audit_modules(
     network: nn.Module,
     inputs: Tensor,
     group: str | Group,
-    output: str = "invariant",
+    output: str | None = "invariant",
     *,
     input: str = "image",
     group_axis: int | None = None,
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
 ) -> NetworkReport:
     """Find the modules that break a network's equivariance.
 
@@ -133,13 +157,15 @@ def audit_modules(
         At least two different inputs, as for :func:`unpose.audit.equivariance_error`.
     group : str or Group
         A group with quarter turns or mirrors.
-    output, input : str, default "invariant" and "image"
-        How the network's output and input transform, as for :func:`unpose.audit.equivariance_error`.
+    output, input : str or None, default "invariant" and "image"
+        How the network's output and input transform, as for :func:`unpose.audit.equivariance_error`. If the output is
+        None, or if there are several, it is found from the data.
     group_axis : int, optional
         The group axis of feature maps. By default any axis with one entry per element is considered, and axis 2 for
         the network's own input and output.
-    tolerance : float, default 1e-5
-        Largest relative error that counts as rounding.
+    tolerance : float, optional
+        Largest relative error that counts as rounding. By default it follows from the type in which the network
+        computes; a copy of the network in double precision is tested where that is possible, with 1e-9.
 
     Returns
     -------
@@ -148,7 +174,10 @@ def audit_modules(
 
     Notes
     -----
-    Only quarter turns and mirrors are used, because they need no interpolation.
+    Only quarter turns and mirrors are used, because they need no interpolation. Feature maps may be (n, c, h, w),
+    (n, h, w, c), lists of pixels (n, h w, c) with or without a class token, and each of them with a group axis of its
+    own or merged into the channels or the batch. Entries of a group axis may be in the order of the group, in that of
+    the inverses, or in another one that is found where the axis first occurs.
 
     The network runs on x and on g x, and every call of a module is recorded. How a module's input transforms is
     inferred from these runs: the kind that fits best among those that its shape allows, the simplest one in a tie. The
@@ -172,9 +201,10 @@ def audit_modules(
     >>> audit_modules(network, images, "c4").culprits
     ('0',)
     """
-    group = parse(group)
-    takes, gives = (kind_of(name, group, 2 if group_axis is None else group_axis) for name in (input, output))
-    check_inputs(inputs, takes, gives, len(group) if isinstance(group, FiniteGroup) else 0)
+    group = plane_group(group)
+    takes = kind_of(input, group, 2 if group_axis is None else group_axis)
+    gives = None if output is None else kind_of(output, group, 2 if group_axis is None else group_axis)
+    check_inputs(inputs, takes, gives or Kind(), len(group) if isinstance(group, FiniteGroup) else 0)
     if not isinstance(network, nn.Module):
         raise ValueError(
             f"audit_modules needs a torch module, got {type(network).__name__}; equivariance_error takes any f"
@@ -184,16 +214,34 @@ def audit_modules(
         raise ValueError(
             f"{group} has no quarter turn or mirror, which are needed to test modules without interpolation; use c4"
         )
-    auditor = _ModuleAuditor(group, elements, group_axis, tolerance, network, inputs, takes)
     with evaluation(network):
-        auditor.run(gives)
+        tested, inputs, own = _as_exact_as_possible(network, inputs)
+        limit = own if tolerance is None else tolerance
+        with evaluation(tested):
+            auditor = _ModuleAuditor(group, elements, group_axis, limit, tested, inputs, takes, gives)
+            auditor.run()
     return NetworkReport(
         group=group.name,
         elements=tuple(element.name for element in elements),
         error=auditor.rows[0].own_error,
         rows=tuple(auditor.rows),
         culprits=tuple(dict.fromkeys(auditor.culprits)),
+        tolerance=limit,
     )
+
+
+def _as_exact_as_possible(network: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor, float]:
+    """The network, or a copy of it in double precision, inputs of its type, and the tolerance of its modules."""
+    inputs = inputs.to(model_device(network, inputs), model_type(network, inputs))
+    wide = in_double(network, inputs)
+    native = computed_types(network, inputs.clone())
+    working = max(native, key=lambda dtype: native[dtype]) if native else inputs.dtype
+    if not isinstance(wide, nn.Module):
+        return network, inputs, _TOLERANCES.get(working, _COARSE_TOLERANCE)
+    seen = [
+        dtype for dtype in computed_types(wide, inputs.double()) if torch.finfo(dtype).eps <= torch.finfo(working).eps
+    ]
+    return wide, inputs.double(), max(_TOLERANCES.get(dtype, _COARSE_TOLERANCE) for dtype in [torch.float64, *seen])
 
 
 class _KindFit:
@@ -204,16 +252,17 @@ class _KindFit:
         self.misfit = dict.fromkeys(kinds, 0.0)  # of the part that differs between inputs
         self.error = dict.fromkeys(kinds, 0.0)  # of the whole tensor
 
-    def update(self, moved: Tensor, element: Element) -> None:
+    def update(self, moved: Tensor, element: Element, frame: tuple[int, int]) -> None:
         """Compare the tensor after an element with the prediction of every kind."""
         for kind in self.misfit:
-            expected = act(self._tensor, element, kind, (1, 1))
-            misfit, error = _deviations(moved, expected) if moved.shape == expected.shape else (math.inf, math.inf)
+            expected = act(self._tensor, element, kind, frame)
+            same_shape = moved.shape == expected.shape
+            misfit, error = deviations(moved, expected, kind.batch_axis) if same_shape else (math.inf, math.inf)
             self.misfit[kind] = max(self.misfit[kind], misfit)
             self.error[kind] = max(self.error[kind], error)
 
     def best(self, tolerance: float) -> Kind:
-        fitting = [kind for kind, misfit in self.misfit.items() if misfit <= _MAX_MISFIT]
+        fitting = [kind for kind, misfit in self.misfit.items() if misfit <= FITS]
         if fitting:  # kinds are listed from simple to complex, and min returns the first of equals
             return min(fitting, key=lambda kind: max(self.error[kind], tolerance))
         return min(self.misfit, key=lambda kind: self.misfit[kind])
@@ -221,11 +270,12 @@ class _KindFit:
     def plausible(self, tolerance: float) -> list[Kind]:
         """Kinds that the tensor may have been meant to have, best first; only the best if it fits."""
         best = self.best(tolerance)
-        if self.misfit[best] <= _MAX_MISFIT:
+        if self.misfit[best] <= FITS:
             return [best]
-        ranked = sorted(self.misfit, key=lambda kind: self.misfit[kind])
-        # Skip 'invariant' unless it fits best: it would excuse every module.
-        return [kind for kind in ranked if math.isfinite(self.misfit[kind]) and (kind != Kind() or kind == best)]
+        # Skip 'invariant' and unusual layouts unless they fit best: one of them would excuse nearly every module.
+        usual = [kind for kind in self.misfit if kind.image and not kind.channels_last and not kind.merged]
+        ranked = sorted({best, *usual}, key=lambda kind: self.misfit[kind])
+        return [kind for kind in ranked if math.isfinite(self.misfit[kind])]
 
 
 class _ModuleAuditor:
@@ -233,31 +283,82 @@ class _ModuleAuditor:
 
     def __init__(
         self, group: Group, elements: list[Element], group_axis: int | None, tolerance: float, network: nn.Module,
-        inputs: Tensor, takes: Kind,
+        inputs: Tensor, takes: Kind, gives: Kind | None,
     ) -> None:  # fmt: skip
-        self._order = len(group) if isinstance(group, FiniteGroup) else 0
+        self._group, self._order = group, len(group) if isinstance(group, FiniteGroup) else 0
         self._elements, self._group_axis, self._tolerance = elements, group_axis, tolerance
-        self._network, self._inputs, self._takes = network, inputs, takes
+        self._network, self._inputs, self._takes, self._gives = network, inputs, takes, gives
+        self._labels: tuple[int, ...] = ()
+        self._frame = (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
         self.rows: list[ModuleReport] = []
         self.culprits: list[str] = []
         self._input_fits: dict[int, list[_KindFit]] = {}
         self._names: dict[int, str] = {}
+        self._others: list[tuple[Element, list[Call]]] = []
+        self._calls: list[Call] = []
 
-    def run(self, gives: Kind) -> None:
+    def run(self) -> None:
         root = trace(self._network, self._inputs)
-        check_shape(checked_numbers(root.output, len(self._inputs)), gives, self._order, "the network's output")
         self._set_names(root)
-        self._fit_inputs(root)
-        fits = self._fit_outputs(root, [self._takes], lambda _: [gives])
-        own = fits[0].error[gives]
+        self._record(root)
+        self._labels = self._order_of_elements()
+        self._fit_inputs()
+        kinds = self._output_kinds(root)
+        fits = self._fit_outputs(root, [self._takes], lambda tensor: kinds[id(tensor)])
+        chosen = [kinds[id(tensor)][0] for tensor in root.outputs if id(tensor) in kinds]
+        own = max(fit.error[next(iter(fit.error))] for fit in fits)
         self.rows.append(
-            ModuleReport(NETWORK, type(self._network).__name__, 0, str(self._takes), str(gives), 0.0, own, "")
+            ModuleReport(NETWORK, type(self._network).__name__, 0, str(self._takes), _join(chosen), 0.0, own, "")
         )
         if own <= self._tolerance:
             for call in root.calls:
                 self._test(call, 1)
         elif not self._test_submodules(root, 1):
             self._blame_forward(root, 0)
+
+    def _output_kinds(self, root: Call) -> dict[int, list[Kind]]:
+        """The kind of every output of the network: as declared, or found from the recorded runs."""
+        n = len(self._inputs)
+        outputs = [tensor for tensor in root.outputs if tensor.ndim and tensor.shape[0] == n]
+        if not outputs or (self._gives is not None and len(root.outputs) == 1 and len(outputs) == 0):
+            outputs_of(root.output, n)  # says what is wrong
+        if self._gives is not None and len(outputs) == 1:
+            check_shape(checked_values(outputs[0], n), self._gives, self._order, "the network's output")
+            return {id(outputs[0]): [self._gives]}
+        kinds = {}
+        for i, tensor in enumerate(root.outputs):
+            if tensor.ndim and tensor.shape[0] == n:
+                moved = [(element, calls[0].outputs[i]) for element, calls in self._others]
+                kinds[id(tensor)] = [find_action(tensor, moved, self._group, self._frame).kind]
+        return kinds
+
+    def _order_of_elements(self) -> tuple[int, ...]:
+        """The order of the elements along group axes, from the first output of a module that has such an axis.
+
+        Later outputs do not count: a module that shuffles the axis must not pass for another order.
+        """
+        if not isinstance(self._group, FiniteGroup) or not self._group.is_group or self._takes.group_axis is not None:
+            return ()
+        for index, call in enumerate(self._calls):
+            for i, tensor in enumerate(call.outputs if not call.calls else []):
+                kinds = self._kinds(tensor)
+                regular = [kind for kind in kinds if kind.group_axis is not None]
+                if not regular or not all(len(calls[index].outputs) == len(call.outputs) for _, calls in self._others):
+                    continue
+                moved = [(element, calls[index].outputs[i]) for element, calls in self._others]
+                fits = {kind: misfit_of(tensor, moved, kind, self._frame) for kind in kinds}
+                best = min(fits, key=lambda kind: fits[kind])
+                if fits[best] <= FITS:
+                    if best.group_axis is None:
+                        continue
+                    return ()
+                for kind in regular:
+                    orders = conventions(self._group)[1:]
+                    orders += [] if kind.merged else [find_labels(tensor, moved, kind, self._group, self._frame)]
+                    for labels in filter(None, orders):
+                        if misfit_of(tensor, moved, replace(kind, labels=labels), self._frame) <= FITS:
+                            return labels
+        return ()
 
     def _set_names(self, root: Call) -> None:
         seen: dict[str, int] = {}
@@ -266,13 +367,11 @@ class _ModuleAuditor:
             repeat = f", call {seen[call.name]}" if seen[call.name] > 1 else ""
             self._names[id(call)] = (call.name or NETWORK) + repeat
 
-    def _fit_inputs(self, root: Call) -> None:
-        """Compare the inputs of every module in the runs on x and on g x."""
-        calls = root.walk()
-        for call in calls:
-            self._input_fits[id(call)] = [_KindFit(tensor, self._kinds(tensor)) for tensor in call.input_tensors]
+    def _record(self, root: Call) -> None:
+        """Record the runs on g x."""
+        calls = self._calls = root.walk()
         for element in self._elements:
-            moved = act(self._inputs, element, self._takes, (1, 1))
+            moved = act(self._inputs, element, self._takes, self._frame)
             try:
                 others = trace(self._network, moved).walk()
             except Exception as error:
@@ -281,9 +380,15 @@ class _ModuleAuditor:
                 ) from error
             if [call.name for call in others] != [call.name for call in calls]:
                 raise ValueError(f"the network calls different modules after '{element.name}': they cannot be compared")
-            for call, other in zip(calls, others, strict=True):
-                for fit, tensor in zip(self._input_fits[id(call)], other.input_tensors, strict=True):
-                    fit.update(tensor, element)
+            self._others.append((element, others))
+
+    def _fit_inputs(self) -> None:
+        """Compare the inputs of every module in the runs on x and on g x."""
+        for index, call in enumerate(self._calls):
+            fits = self._input_fits[id(call)] = [_KindFit(tensor, self._kinds(tensor)) for tensor in call.inputs]
+            for element, others in self._others:
+                for fit, tensor in zip(fits, others[index].inputs, strict=True):
+                    fit.update(tensor, element, self._frame)
 
     def _test_submodules(self, parent: Call, depth: int) -> bool:
         """Test the calls that a module makes, and descend into the failing ones; whether any failed."""
@@ -304,16 +409,24 @@ class _ModuleAuditor:
         combinations = itertools.product(*(fit.plausible(self._tolerance) for fit in input_fits))
         own, gives, remark = math.inf, "?", ""
         for takes in itertools.islice(combinations, _MAX_COMBINATIONS):
-            fits = self._fit_outputs(call, list(takes), self._kinds)
+            try:
+                fits = self._fit_outputs(call, list(takes), self._kinds)
+            except Exception as error:  # a module may refuse to be called on its own
+                remark = f"not tested: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
+                continue
             found = [fit.best(self._tolerance) for fit in fits]
             error = max((fit.error[kind] for fit, kind in zip(fits, found, strict=True)), default=0.0)
             if error < own:
                 own, gives, kinds = error, _join(found), list(takes)
             if own <= self._tolerance:
                 break
-        if own > self._tolerance and misfit > _UNKNOWN_MISFIT:
+        if math.isinf(own) and remark:
+            own = math.nan
+        elif own > self._tolerance and misfit > _UNKNOWN_MISFIT:
             own, gives = math.nan, "?"
             remark = "not tested: its input " + ("is too broken" if self.culprits else "transforms in no known way")
+        else:
+            remark = ""
         input_error = max((fit.error[kind] for fit, kind in zip(input_fits, kinds, strict=True)), default=0.0)
         name, module = self._names[id(call)], type(call.module).__name__
         self.rows.append(ModuleReport(name, module, depth, _join(kinds), gives, input_error, own, remark))
@@ -321,12 +434,18 @@ class _ModuleAuditor:
 
     def _fit_outputs(self, call: Call, takes: list[Kind], kinds: Callable[[Tensor], list[Kind]]) -> list[_KindFit]:
         """Call a module on its recorded inputs, transformed as ``takes`` says, and fit kinds to its outputs."""
-        fits = [_KindFit(tensor, kinds(tensor)) for tensor in call.output_tensors]
+        fits: list[_KindFit | None] = []
+        for tensor in call.outputs:
+            try:
+                fits.append(_KindFit(tensor, kinds(tensor)))
+            except KeyError:  # an output of the network without one row per input
+                fits.append(None)
         for element in self._elements:
-            moved = [act(tensor, element, kind, (1, 1)) for tensor, kind in zip(call.input_tensors, takes, strict=True)]
-            for fit, tensor in zip(fits, call.call_with(moved), strict=True):
-                fit.update(tensor, element)
-        return fits
+            moved = [act(tensor, element, kind, self._frame) for tensor, kind in zip(call.inputs, takes, strict=True)]
+            for fit, tensor in zip(fits, call.call_again(moved), strict=True):
+                if fit is not None:
+                    fit.update(tensor, element, self._frame)
+        return [fit for fit in fits if fit is not None]
 
     def _blame_forward(self, call: Call, row: int) -> None:
         """Name a module none of whose submodules fails, and between which of them equivariance breaks."""
@@ -336,34 +455,21 @@ class _ModuleAuditor:
         broken = next((each.name for each in below if not each.input_error <= self._tolerance), None)
         where = f", before {broken}" if broken else f", after {below[-1].name}" if below else ""
         remark = f"<- breaks it{where and ' in its own forward'}{where}"
+        coarse = [dtype for dtype in self._types_in(call) if torch.finfo(dtype).eps > _COARSE_EPS]
+        if coarse and self._tolerance < _COARSE_TOLERANCE:
+            remark += f"; it rounds to {', '.join(str(dtype).removeprefix('torch.') for dtype in coarse)}"
         self.rows[row] = replace(self.rows[row], remark=remark)
+
+    def _types_in(self, call: Call) -> list[torch.dtype]:
+        try:
+            return list(computed_types(call.call_again, call.inputs))
+        except Exception:
+            return []
 
     def _kinds(self, tensor: Tensor) -> list[Kind]:
         """The kinds that a tensor's shape allows, from simple to complex."""
-        axes: list[int | None] = [None]
-        if self._order:
-            wanted = range(1, tensor.ndim) if self._group_axis is None else [self._group_axis % max(tensor.ndim, 1)]
-            axes += [axis for axis in wanted if 0 < axis < tensor.ndim and tensor.shape[axis] == self._order]
-        return [
-            Kind(image, axis)
-            for axis in axes
-            for image in (False, True)
-            if not image or (tensor.ndim >= 3 and (axis is None or axis < tensor.ndim - 2))
-        ]
-
-
-def _deviations(given: Tensor, expected: Tensor) -> tuple[float, float]:
-    """Relative distance of two tensors: of the part that differs between the inputs of the batch, and of the whole."""
-    given, expected = given.to("cpu", torch.float64), expected.to("cpu", torch.float64)
-    difference = given - expected
-    if not difference.isfinite().all():
-        return math.inf, math.inf
-    varying = expected - expected.mean(0, keepdim=True) if expected.ndim else expected
-    moved = difference - difference.mean(0, keepdim=True) if expected.ndim else difference
-    # Rounding errors of a tensor that is equal for all inputs must not count as a difference between inputs.
-    size = max(float(varying.norm()), 1e-6 * float(expected.norm()))
-    misfit = float(moved.norm()) / size if size else float(difference.any())
-    return misfit, relative_norm(difference, expected)
+        kinds = shape_kinds(tensor, self._group, self._frame, len(self._inputs), self._group_axis)
+        return [kind if kind.group_axis is None else replace(kind, labels=self._labels) for kind in kinds]
 
 
 def _join(kinds: list[Kind]) -> str:

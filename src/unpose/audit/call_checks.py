@@ -1,0 +1,242 @@
+"""Whether a model is a function of its input at all: not random, without memory, and image by image."""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unpose.audit.modules import NETWORK
+from unpose.audit.outputs import outputs_of
+from unpose.audit.trace import Call, trace
+
+_SAME = 1e-5
+"""Outputs that differ by less than this, relative to their norm, count as equal; coarse types have their own limit."""
+
+_SAME_COARSE = 0.05
+_BATCH_FACTOR = 10.0
+"""Kernels round differently for another number of images."""
+
+
+@dataclass(frozen=True)
+class CallChecks:
+    """What calling a model several times shows; the result of :func:`check_calls`.
+
+    Parameters
+    ----------
+    cause : {"", "random", "stateful", "batch"}
+        "random": two calls on the same images differ unless the random numbers are the same. "stateful": they differ
+        although the random numbers are the same, because the model remembers earlier calls. "batch": the output of an
+        image depends on the other images of the same call.
+    difference : float
+        Relative difference of the outputs that should be equal.
+    module : str
+        The module that is random, keeps state or mixes the images; "" if it is not known.
+    notes : tuple of str
+        What else was seen, such as buffers that change when the model is called.
+
+    Examples
+    --------
+    >>> check_calls(lambda x: x.mean((1, 2, 3)), torch.rand(4, 1, 8, 8)).cause
+    ''
+    >>> check_calls(lambda x: torch.nn.functional.dropout(x), torch.rand(4, 1, 8, 8)).cause
+    'random'
+    """
+
+    cause: str
+    difference: float
+    module: str
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        where = f" (module {self.module})" if self.module else ""
+        by = f"{self.difference:.2g} of their norm"
+        return {
+            "": "the same images give the same outputs",
+            "random": f"random: two calls on the same images differ by {by}{where}; switch off dropout",
+            "stateful": f"keeps state: the same images give outputs that differ by {by} after other calls{where}",
+            "batch": f"the output of an image depends on the other images of the call, by {by}{where}; "
+            "batch normalisation must use its running statistics",
+        }[self.cause]
+
+
+def check_calls(f: Callable[[Tensor], Any], inputs: Tensor) -> CallChecks:
+    """Call a model several times and check that its output depends on the image alone.
+
+    A torch module is copied if possible, so that its state does not change; it is called in the mode that it is in.
+    The random state of torch, NumPy and Python is restored.
+
+    Parameters
+    ----------
+    f : callable
+        Torch module or function on tensors; what it returns may be a dictionary or tuple.
+    inputs : (n, ...) tensor
+        At least two inputs.
+
+    Returns
+    -------
+    CallChecks
+
+    Examples
+    --------
+    >>> check_calls(lambda x: (x - x.mean(0)).flatten(1), torch.rand(4, 1, 8, 8)).cause
+    'batch'
+    """
+    with _kept_random_state(), torch.no_grad():
+        fresh = _copies(f)
+        first_model = fresh()
+        notes = _changed_buffers(first_model, inputs)
+        model = fresh()
+        first = _outputs(model, inputs, 0)
+        _outputs(model, inputs.flip(-1), 1)
+        second = _outputs(model, inputs, 2)
+        limit = _limit(first)
+        if (difference := _difference(first, second)) > limit:
+            again = fresh()
+            same = _outputs(again, inputs, 0)
+            if isinstance(f, nn.Module) and model is f:  # not copied: it remembers the calls above
+                same = _outputs(again, inputs, 0)
+            cause = "random" if _difference(first, same) <= limit and not _keeps_state(fresh(), inputs, limit) else ""
+            cause = cause or ("stateful" if _keeps_state(fresh(), inputs, limit) else "random")
+            module = _where(fresh, inputs, limit, seeds=(0, 1) if cause == "random" else (0, 0))
+            return CallChecks(cause, difference, module, notes)
+        batch = _batch_difference(model, inputs, first)
+        if batch > _BATCH_FACTOR * limit:
+            return CallChecks("batch", batch, _where_batch(model, inputs, _BATCH_FACTOR * limit), notes)
+    return CallChecks("", difference, "", notes)
+
+
+def _copies(f: Callable[[Tensor], Any]) -> Callable[[], Callable[[Tensor], Any]]:
+    """A function that returns a fresh copy of a module, or f itself if it cannot be copied."""
+    if not isinstance(f, nn.Module):
+        return lambda: f
+    try:
+        kept = copy.deepcopy(f)
+    except Exception:  # modules may hold what cannot be copied
+        return lambda: f
+    return lambda: copy.deepcopy(kept)
+
+
+def _keeps_state(model: Callable[[Tensor], Any], inputs: Tensor, limit: float) -> bool:
+    """Whether outputs for the same inputs and the same random numbers change from call to call."""
+    first = _outputs(model, inputs, 0)
+    _outputs(model, inputs.flip(-1), 0)
+    return _difference(first, _outputs(model, inputs, 0)) > limit
+
+
+def _changed_buffers(model: Callable[[Tensor], Any], inputs: Tensor) -> tuple[str, ...]:
+    if not isinstance(model, nn.Module):
+        return ()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    _outputs(model, inputs, 0)
+    changed = [
+        name
+        for name, buffer in model.named_buffers()
+        if name in before and (buffer.shape != before[name].shape or not torch.equal(buffer, before[name]))
+    ]
+    return (f"calling the model changes its buffers: {', '.join(changed[:3])}",) if changed else ()
+
+
+def _where(fresh: Callable[[], Callable[[Tensor], Any]], inputs: Tensor, limit: float, seeds: tuple[int, int]) -> str:
+    """The innermost module whose outputs differ between two calls although its inputs are equal."""
+    model = fresh()
+    if not isinstance(model, nn.Module):
+        return ""
+    runs = []
+    for seed in seeds:
+        _seed(seed)
+        runs.append(trace(model, inputs))
+
+    def differs(a: Call, b: Call) -> bool:
+        same_inputs = _tensors_differ(a.inputs, b.inputs) <= limit
+        return same_inputs and _tensors_differ(a.outputs, b.outputs) > limit
+
+    return _innermost(runs[0], runs[1], differs)
+
+
+def _where_batch(model: Callable[[Tensor], Any], inputs: Tensor, limit: float) -> str:
+    """The innermost module whose output for the first input depends on the others although its input does not."""
+    if not isinstance(model, nn.Module):
+        return ""
+    try:
+        whole, part = trace(model, inputs), trace(model, inputs[:1])
+    except Exception:  # a module that needs a whole batch
+        return ""
+    n = len(inputs)
+
+    def rows(tensors: list[Tensor]) -> list[Tensor]:
+        return [tensor[:1] if tensor.ndim and tensor.shape[0] == n else tensor for tensor in tensors]
+
+    def differs(a: Call, b: Call) -> bool:
+        same_inputs = _tensors_differ(rows(a.inputs), b.inputs) <= limit
+        return same_inputs and _tensors_differ(rows(a.outputs), b.outputs) > limit
+
+    return _innermost(whole, part, differs)
+
+
+def _innermost(a: Call, b: Call, differs: Callable[[Call, Call], bool]) -> str:
+    if len(a.calls) == len(b.calls):
+        for one, other in zip(a.calls, b.calls, strict=True):
+            if differs(one, other):
+                return _innermost(one, other, differs)
+    return a.name or NETWORK
+
+
+def _batch_difference(model: Callable[[Tensor], Any], inputs: Tensor, whole: dict[str, Tensor]) -> float:
+    try:
+        alone = _outputs(model, inputs[:1], 0)
+    except Exception:  # a model that takes batches of one size only
+        return 0.0
+    # Labels such as those of a clustering of the batch may well depend on it.
+    numbers = {name: tensor[:1] for name, tensor in whole.items() if tensor.dtype.is_floating_point and name in alone}
+    return _difference(numbers, alone)
+
+
+def _outputs(model: Callable[[Tensor], Any], inputs: Tensor, seed: int) -> dict[str, Tensor]:
+    _seed(seed)
+    return outputs_of(model(inputs.clone()), len(inputs))
+
+
+def _difference(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    return max((_relative(tensor, second[name]) for name, tensor in first.items() if name in second), default=0.0)
+
+
+def _tensors_differ(first: list[Tensor], second: list[Tensor]) -> float:
+    if len(first) != len(second):
+        return np.inf
+    return max((_relative(a, b) for a, b in zip(first, second, strict=True)), default=0.0)
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    if a.shape != b.shape:
+        return np.inf
+    a, b = (tensor.detach().to("cpu", torch.float64).nan_to_num() for tensor in (a, b))
+    size = float(a.norm())
+    return float((a - b).norm()) / size if size else float((b != 0).any())
+
+
+def _limit(outputs: dict[str, Tensor]) -> float:
+    types = [tensor.dtype for tensor in outputs.values() if tensor.dtype.is_floating_point]
+    return _SAME_COARSE if any(torch.finfo(dtype).eps > 1e-6 for dtype in types) else _SAME
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  models may use NumPy's global generator
+    random.seed(seed)
+
+
+@contextmanager
+def _kept_random_state() -> Iterator[None]:
+    with torch.random.fork_rng():
+        numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+        try:
+            yield
+        finally:
+            np.random.set_state(numpy_state)  # noqa: NPY002
+            random.setstate(python_state)

@@ -1,0 +1,70 @@
+"""What a model returns, as named tensors: every entry of a dictionary, tuple or dataclass is an output of its own."""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def outputs_of(answer: Any, n: int) -> dict[str, Tensor]:
+    """Flatten what a model returned for n inputs into named tensors.
+
+    Parameters
+    ----------
+    answer : tensor, array, or nested dictionaries, tuples, lists and dataclasses of them
+        Entries that are no numbers, and entries without one row per input, are left out.
+    n : int
+        Number of inputs.
+
+    Returns
+    -------
+    dict of str to Tensor
+        On the CPU, without gradients. The name of a single output is "", of an entry its key or index; names of nested
+        entries are joined by dots.
+
+    Raises
+    ------
+    ValueError
+        If no entry has one row per input.
+
+    Examples
+    --------
+    >>> found = outputs_of({"scores": torch.ones(2, 3), "aux": (np.zeros((2, 4)), "text")}, 2)
+    >>> {name: tuple(tensor.shape) for name, tensor in found.items()}
+    {'scores': (2, 3), 'aux.0': (2, 4)}
+    """
+    found: dict[str, Tensor] = {}
+    _collect(answer, "", found)
+    kept = {name: tensor for name, tensor in found.items() if tensor.ndim and tensor.shape[0] == n and tensor.numel()}
+    if not kept:
+        shapes = ", ".join(f"{name or 'output'} {tuple(tensor.shape)}" for name, tensor in found.items())
+        raise ValueError(
+            f"a model must return numbers with one row per input ({n}), got {shapes or type(answer).__name__}"
+        )
+    return kept
+
+
+def _collect(answer: Any, name: str, found: dict[str, Tensor]) -> None:
+    if isinstance(answer, np.ndarray | np.generic) and np.asarray(answer).dtype.kind in "fiub":
+        answer = torch.from_numpy(np.array(answer))
+    if isinstance(answer, Tensor):
+        if answer.is_complex():
+            answer = torch.view_as_real(answer)
+        found[name] = answer.detach().to("cpu")
+        return
+    if isinstance(answer, dict):
+        entries = {str(key): value for key, value in answer.items()}
+    elif isinstance(answer, tuple | list):
+        if isinstance(answer, list) and answer and all(isinstance(value, int | float) for value in answer):
+            found[name] = torch.tensor(answer)
+            return
+        keys = getattr(answer, "_fields", range(len(answer)))
+        entries = {str(key): value for key, value in zip(keys, answer, strict=True)}
+    elif is_dataclass(answer) and not isinstance(answer, type):
+        entries = {field.name: getattr(answer, field.name) for field in fields(answer)}
+    else:
+        return
+    for key, value in entries.items():
+        _collect(value, f"{name}.{key}" if name else key, found)

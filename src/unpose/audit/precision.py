@@ -1,0 +1,164 @@
+"""How exactly a model computes: its working precision, a copy in double precision, and how much rounding changes it.
+
+An error of equivariance is a mistake only if it is larger than rounding. How large rounding is depends on the type in
+which the model computes and on how much it amplifies small changes. Both are measured here.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from unpose.audit.outputs import outputs_of
+
+_MARGIN = {torch.float64: 64.0, torch.float32: 64.0}
+_COARSE_MARGIN = 6.0
+"""Rounding errors of all operations together, in units of the error that rounding the input once causes. In coarse
+types the error is too large for a generous margin, and as an average over many numbers it varies little."""
+
+_LARGEST_TOLERANCE = 0.1
+"""A random function changes with every call; its tolerance must not hide that."""
+
+_NUDGE = 1e-6
+"""Relative size of the change of the input by which amplification is measured in double precision."""
+
+
+class _CountTypes(TorchDispatchMode):
+    """Counts the numbers that torch operations compute in every floating-point type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: dict[torch.dtype, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.dtype.is_floating_point:
+                self.numbers[tensor.dtype] = self.numbers.get(tensor.dtype, 0) + tensor.numel()
+        return result
+
+
+def computed_types(f: Callable[[Any], Any], inputs: Any) -> dict[torch.dtype, int]:
+    """Call f and count the numbers that torch computes in each floating-point type; empty if torch computes nothing."""
+    with _CountTypes() as counter:
+        f(inputs)
+    return counter.numbers
+
+
+def coarsest(types: list[torch.dtype]) -> torch.dtype:
+    """The type with the largest rounding error."""
+    return max(types, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def model_type(f: object, inputs: Tensor) -> torch.dtype:
+    """The floating-point type of most parameters of a module; that of the inputs for anything else."""
+    numbers: dict[torch.dtype, int] = {}
+    for parameter in f.parameters() if isinstance(f, nn.Module) else ():
+        if parameter.dtype.is_floating_point:
+            numbers[parameter.dtype] = numbers.get(parameter.dtype, 0) + parameter.numel()
+    return max(numbers, key=lambda dtype: numbers[dtype]) if numbers else inputs.dtype
+
+
+def model_device(f: object, inputs: Tensor) -> torch.device:
+    """The device of a module's first parameter; that of the inputs for anything else."""
+    parameter = next(f.parameters(), None) if isinstance(f, nn.Module) else None
+    return inputs.device if parameter is None else parameter.device
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How exactly a function computes.
+
+    Parameters
+    ----------
+    working : torch.dtype
+        The type in which it computes, the coarsest of that of most of its numbers and that of its output.
+    hidden : tuple of torch.dtype
+        Coarser types that it uses somewhere inside.
+    noise : dict of str to float
+        For every output, the relative change that rounding the input to the working type causes.
+    """
+
+    working: torch.dtype
+    hidden: tuple[torch.dtype, ...]
+    noise: dict[str, float]
+
+    def tolerance(self, name: str) -> float:
+        """The largest relative error of an output that counts as rounding."""
+        return min(_MARGIN.get(self.working, _COARSE_MARGIN) * self.noise[name], _LARGEST_TOLERANCE)
+
+
+def measure_precision(
+    f: Callable[[Tensor], Any],
+    inputs: Tensor,
+    *,
+    may_be_double: bool = True,
+    reference: dict[str, Tensor] | None = None,
+) -> Precision:
+    """Measure the working precision of a function and the noise of each of its outputs: two calls.
+
+    ``may_be_double`` says whether float64 inputs and outputs prove that it computes in float64; that of a function
+    outside of torch does not. ``reference`` are its outputs for the inputs, if they are known.
+    """
+    with _CountTypes() as counter:
+        answer = f(inputs.clone())
+    base = outputs_of(answer, len(inputs)) if reference is None else reference
+    numbers = counter.numbers
+    seen = max(numbers, key=lambda dtype: numbers[dtype]) if numbers else torch.float32
+    given = [tensor.dtype for tensor in base.values() if tensor.dtype.is_floating_point]
+    working = coarsest([seen, *given]) if may_be_double or numbers else coarsest([torch.float32, *given])
+    eps = torch.finfo(working).eps
+    hidden = tuple(dtype for dtype in numbers if torch.finfo(dtype).eps > 2 * eps)
+    step = max(eps / 2, _NUDGE if working == torch.float64 else 0.0)
+    wide = inputs.double()
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(inputs.shape, generator=generator, dtype=torch.float64).to(wide.device)
+    moved = (wide + step * wide.square().mean().sqrt() * direction).to(inputs.dtype)
+    nudge = float((moved.double() - wide).norm() / wide.norm().clamp(min=1e-300))
+    outputs = outputs_of(f(moved), len(inputs))
+    noise = {}
+    for name, tensor in base.items():
+        change, size = (outputs[name].double() - tensor.double()).norm(), tensor.double().norm()
+        gain = float(change / size) / nudge if size > 0 and nudge > 0 else 1.0
+        is_number = tensor.dtype.is_floating_point
+        noise[name] = eps / 2 * max(1.0, gain if is_number and gain == gain else 1.0)
+    return Precision(working, hidden, noise)
+
+
+def in_double(f: object, inputs: Tensor) -> Callable[[Tensor], Any] | None:
+    """A function that computes the same in float64: a copy of a module, or a function that takes such inputs itself.
+
+    None if there is none: the module cannot be copied or has steps of one type, or the answer is another one.
+    """
+    if isinstance(f, nn.Module):
+        try:
+            wide = copy.deepcopy(f).double()
+        except Exception:  # modules may hold what cannot be copied, such as locks and sessions
+            return None
+    elif callable(f):
+        wide = f  # type: ignore[assignment]
+    else:
+        return None
+    try:
+        n = len(inputs)
+        base, answer = outputs_of(f(inputs.clone()), n), outputs_of(wide(inputs.double()), n)
+    except Exception:  # types that do not fit raise many kinds of errors
+        return None
+    if base.keys() != answer.keys():
+        return None
+    for name, tensor in base.items():
+        if not tensor.dtype.is_floating_point:
+            continue
+        if answer[name].dtype != torch.float64 or answer[name].shape != tensor.shape:
+            return None
+        allowed = 0.1 if torch.finfo(tensor.dtype).eps > 1e-6 else 1e-2
+        if float((answer[name] - tensor.double()).norm()) > allowed * float(tensor.double().norm()):
+            return None
+    return wide
