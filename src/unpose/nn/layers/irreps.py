@@ -92,7 +92,7 @@ class IrrepLinear(nn.Module):
         return irrep_linear(tokens, self.singles, self.blocks(), self.bias, self.components)
 
 
-class IrrepNorm(nn.Module):
+class IrrepNorm(ConstantTables):
     """Layer norm of tokens that commutes with the group, in the irrep basis: (..., width) -> (..., width).
 
     Mean and variance are those over all channels and elements of the group. The mean lies in the trivial
@@ -114,6 +114,8 @@ class IrrepNorm(nn.Module):
     torch.Size([2, 5, 24])
     """
 
+    trivial: Tensor
+
     def __init__(self, group: str | FiniteGroup, width: int, *, eps: float = 1e-6) -> None:
         super().__init__()
         self.group, self.width, self.eps = parse_point_group(group), width, eps
@@ -123,6 +125,11 @@ class IrrepNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(len(irreps.singles) * channels))
         self.weight_pairs = nn.Parameter(torch.ones(len(irreps.pairs), 1, irreps.copies * channels))
         self.bias = nn.Parameter(torch.zeros(channels))
+        self.compute_tables()
+
+    def constant_tables(self) -> dict[str, Tensor]:
+        channels = self.width // self.group.order
+        return {"trivial": (torch.arange(self.width) < channels).double()}
 
     def extra_repr(self) -> str:
         return f"group={self.group}, {self.width}, eps={self.eps}"
@@ -131,9 +138,11 @@ class IrrepNorm(nn.Module):
         channels = len(self.bias)
         scale = torch.cat([self.weight, self.weight_pairs.expand(-1, 2, -1).flatten()])  # (width,)
         full = tokens.float() if tokens.dtype in (torch.bfloat16, torch.float16) else tokens
-        # The trivial channels sum to sqrt(order) times the sum over elements, so that their mean is what to subtract.
-        mean = full[..., :channels].mean(-1, keepdim=True)
-        centred = full - pad(mean.expand(*mean.shape[:-1], channels), (0, self.width - channels))
+        # The mean over channels and elements lies in the trivial representation. It is written as a sum over the whole
+        # row, and not over a part of it, so that a compiler can fuse the norm to one pass over memory.
+        trivial = self.trivial.to(full.dtype)  # (width,)
+        mean = (full * trivial).sum(-1, keepdim=True) / channels
+        centred = full - mean * trivial
         normed = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
         return normed * scale + pad(self.bias, (0, self.width - channels))
 

@@ -13,17 +13,20 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 1024
-"""Channels of all tokens together that a program processes: eight of 16 bits for each thread."""
+"""Channels of some tokens that a program processes: eight of 16 bits for each thread."""
 
-_ROTARY_BLOCK = 512
-"""Pairs of channels that a program processes."""
+_MOST_CHANNELS = 256
+"""Most neighbouring channels of a token that a program processes."""
+
+_PAIRS = 512
+"""Pairs of channels of some tokens that a program rotates."""
 
 
 def gelu_forward(features: Tensor, bias: Tensor) -> Tensor:
     """Apply GELU in frames to (..., 8 * c) features in the irrep basis, after adding (c,) to the first row."""
     features = features.contiguous()
     out = torch.empty_like(features)
-    _launch(gelu_kernel, features, features, bias, out, len(bias), False)
+    _launch(gelu_kernel, out, features, features, bias, out, BACKWARD=False)
     return out
 
 
@@ -31,7 +34,7 @@ def gelu_backward(grad_out: Tensor, features: Tensor, bias: Tensor) -> Tensor:
     """Return the gradient of the features."""
     features, grad_out = features.contiguous(), grad_out.contiguous()
     gradient = torch.empty_like(features)
-    _launch(gelu_kernel, grad_out, features, bias, gradient, len(bias), True)
+    _launch(gelu_kernel, gradient, grad_out, features, bias, gradient, BACKWARD=True)
     return gradient
 
 
@@ -39,12 +42,7 @@ def change_basis(features: Tensor, to_frames: bool) -> Tensor:
     """Change (..., 8 * c) from the irrep basis to frames, or back."""
     features = features.contiguous()
     out = torch.empty_like(features)
-    channels = features.shape[-1] // 8
-    n = features.numel() // 8
-    with torch.cuda.device_of(features):
-        change_kernel[(triton.cdiv(n, _BLOCK),)](
-            features, out, n, CHANNELS=channels, TO_FRAMES=to_frames, BLOCK=_BLOCK, num_warps=4
-        )
+    _launch(change_kernel, out, features, out, TO_FRAMES=to_frames)
     return out
 
 
@@ -65,11 +63,16 @@ def rotary_backward(query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin:
     return gradient
 
 
-def _launch(kernel, given: Tensor, features: Tensor, bias: Tensor, out: Tensor, channels: int, backward: bool) -> None:  # type: ignore[no-untyped-def]
-    n = features.numel() // 8
+def _launch(kernel, features: Tensor, *arguments: Tensor, **flags: bool) -> None:  # type: ignore[no-untyped-def]
+    """Launch a kernel over tiles of tokens and channels."""
+    channels = features.shape[-1] // 8
+    n_tokens = features.numel() // features.shape[-1]
+    # A power of two that divides the channels, if it is not too small: then no thread is idle.
+    block = min(_MOST_CHANNELS, max(channels & -channels, min(32, triton.next_power_of_2(channels))))
+    rows = _BLOCK // block
     with torch.cuda.device_of(features):
-        kernel[(triton.cdiv(n, _BLOCK),)](
-            given, features, bias, out, n, CHANNELS=channels, BACKWARD=backward, BLOCK=_BLOCK, num_warps=4
+        kernel[(triton.cdiv(n_tokens, rows), triton.cdiv(channels, block))](
+            *arguments, n_tokens, CHANNELS=channels, BLOCK_CHANNELS=block, BLOCK_TOKENS=rows, num_warps=4, **flags
         )
 
 
@@ -77,25 +80,34 @@ def _launch_rotary(
     features: Tensor, bias: Tensor, query: Tensor, key: Tensor, value: Tensor, cos: Tensor, sin: Tensor, backward: bool
 ) -> None:
     tokens, _, heads, half = cos.shape
-    n = features.shape[0] * tokens * heads * half
+    n_tokens = features.shape[0] * tokens
+    block = max(16, triton.next_power_of_2(half))
+    rows = max(1, _PAIRS // block)
     with torch.cuda.device_of(features):
-        rotary_kernel[(triton.cdiv(n, _ROTARY_BLOCK), 3)](
-            features, bias, query, key, value, cos.contiguous(), sin.contiguous(), n, tokens,
-            HEADS=heads, HALF=half, BACKWARD=backward, BLOCK=_ROTARY_BLOCK, num_warps=4,
+        rotary_kernel[(triton.cdiv(n_tokens, rows), 3 * heads)](
+            features, bias, query, key, value, cos.contiguous(), sin.contiguous(), n_tokens, tokens,
+            HEADS=heads, HALF=half, BACKWARD=backward, BLOCK_PAIRS=block, BLOCK_TOKENS=rows, num_warps=4,
         )  # fmt: skip
 
 
 @triton.jit
+def _tile(n_tokens, CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_TOKENS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the offsets of the first row of a tile of tokens and channels, which of them exist, and the channels."""
+    token = tl.program_id(0).to(tl.int64) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
+    channel = tl.program_id(1) * BLOCK_CHANNELS + tl.arange(0, BLOCK_CHANNELS)
+    exists = (token < n_tokens)[:, None] & (channel < CHANNELS)[None]
+    return token[:, None] * (8 * CHANNELS) + channel[None], exists, channel
+
+
+@triton.jit
 def gelu_kernel(  # type: ignore[no-untyped-def]
-    given, features, bias, out, n, CHANNELS: tl.constexpr, BACKWARD: tl.constexpr, BLOCK: tl.constexpr
-):
+    given, features, bias, out, n_tokens, CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr,
+    BLOCK_TOKENS: tl.constexpr, BACKWARD: tl.constexpr,
+):  # fmt: skip
     """GELU in frames, or its gradient: ``given`` is then the gradient of the result."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    channel = index % CHANNELS
-    offset = index // CHANNELS * (8 * CHANNELS) + channel
-    exists = index < n
+    offset, exists, channel = _tile(n_tokens, CHANNELS, BLOCK_CHANNELS, BLOCK_TOKENS)
     a1, a2, b1, b2, e00, e01, e10, e11 = _load(features, offset, exists, CHANNELS)
-    a1 += tl.load(bias + channel, mask=exists, other=0.0).to(tl.float32)
+    a1 += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None]
     f0, f1, f2, f3, f4, f5, f6, f7 = _frames(a1, a2, b1, b2, e00, e01, e10, e11)
     if BACKWARD:
         a1, a2, b1, b2, e00, e01, e10, e11 = _load(given, offset, exists, CHANNELS)
@@ -103,21 +115,19 @@ def gelu_kernel(  # type: ignore[no-untyped-def]
         f0, f1, f2, f3 = g0 * _slope(f0), g1 * _slope(f1), g2 * _slope(f2), g3 * _slope(f3)
         f4, f5, f6, f7 = g4 * _slope(f4), g5 * _slope(f5), g6 * _slope(f6), g7 * _slope(f7)
     else:
-        f0, f1, f2, f3, f4, f5, f6, f7 = (
-            _gelu(f0), _gelu(f1), _gelu(f2), _gelu(f3), _gelu(f4), _gelu(f5), _gelu(f6), _gelu(f7)
-        )  # fmt: skip
+        f0, f1, f2, f3 = _gelu(f0), _gelu(f1), _gelu(f2), _gelu(f3)
+        f4, f5, f6, f7 = _gelu(f4), _gelu(f5), _gelu(f6), _gelu(f7)
     a1, a2, b1, b2, e00, e01, e10, e11 = _irreps(f0, f1, f2, f3, f4, f5, f6, f7)
     _store(out, offset, exists, CHANNELS, a1, a2, b1, b2, e00, e01, e10, e11)
 
 
 @triton.jit
 def change_kernel(  # type: ignore[no-untyped-def]
-    features, out, n, CHANNELS: tl.constexpr, TO_FRAMES: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Change the basis of a block of channels."""
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    offset = index // CHANNELS * (8 * CHANNELS) + index % CHANNELS
-    exists = index < n
+    features, out, n_tokens, CHANNELS: tl.constexpr, BLOCK_CHANNELS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
+    TO_FRAMES: tl.constexpr,
+):  # fmt: skip
+    """Change the basis of a tile."""
+    offset, exists, _ = _tile(n_tokens, CHANNELS, BLOCK_CHANNELS, BLOCK_TOKENS)
     r0, r1, r2, r3, r4, r5, r6, r7 = _load(features, offset, exists, CHANNELS)
     if TO_FRAMES:
         r0, r1, r2, r3, r4, r5, r6, r7 = _frames(r0, r1, r2, r3, r4, r5, r6, r7)
@@ -128,47 +138,48 @@ def change_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def rotary_kernel(  # type: ignore[no-untyped-def]
-    features, bias, query, key, value, cos, sin, n, tokens, HEADS: tl.constexpr, HALF: tl.constexpr,
-    BACKWARD: tl.constexpr, BLOCK: tl.constexpr,
+    features, bias, query, key, value, cos, sin, n_tokens, tokens, HEADS: tl.constexpr, HALF: tl.constexpr,
+    BACKWARD: tl.constexpr, BLOCK_PAIRS: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """Change a block of pairs of channels to frames and rotate them; backwards from frames to the irrep basis.
+    """Change pairs of channels of one head to frames and rotate them; backwards from frames to the irrep basis.
 
-    The second axis of the grid is queries, keys, values.
+    The second axis of the grid is queries, keys and values of each head.
     """
-    part = tl.program_id(1)
-    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    exists = index < n
-    token = index // (HEADS * HALF)
-    pair = index % (HEADS * HALF)
-    channel = pair // HALF * (2 * HALF) + pair % HALF  # of the first number of the pair, among heads * d
+    part, head = tl.program_id(1) // HEADS, tl.program_id(1) % HEADS
     CHANNELS: tl.constexpr = HEADS * HALF * 2
-    offset = token * (24 * CHANNELS) + part * CHANNELS + channel
+    ANGLES: tl.constexpr = HEADS * HALF
+    token = tl.program_id(0) * BLOCK_TOKENS + tl.arange(0, BLOCK_TOKENS)
+    pair = tl.arange(0, BLOCK_PAIRS)
+    exists = (token < n_tokens)[:, None] & (pair < HALF)[None]
+    channel = part * CHANNELS + head * (2 * HALF) + pair  # of the first number of a pair
+    row = token.to(tl.int64)[:, None]
+    offset = row * (24 * CHANNELS) + channel[None]
     frame = query
     if part == 1:
         frame = key
     if part == 2:
         frame = value
-    frame_offset = token * (8 * CHANNELS) + channel
-    angle_offset = token % tokens * (8 * HEADS * HALF) + pair
+    frame_offset = row * (8 * CHANNELS) + (head * (2 * HALF) + pair)[None]
+    angle = (token % tokens)[:, None] * (8 * ANGLES) + (head * HALF + pair)[None]
     if BACKWARD:
         f0, f1, f2, f3, f4, f5, f6, f7 = _load(frame, frame_offset, exists, CHANNELS)
         s0, s1, s2, s3, s4, s5, s6, s7 = _load(frame, frame_offset + HALF, exists, CHANNELS)
     else:
         f0, f1, f2, f3, f4, f5, f6, f7 = _load(features, offset, exists, 3 * CHANNELS)
-        f0 += tl.load(bias + part * CHANNELS + channel, mask=exists, other=0.0).to(tl.float32)
+        f0 += tl.load(bias + channel, mask=pair < HALF, other=0.0).to(tl.float32)[None]
         f0, f1, f2, f3, f4, f5, f6, f7 = _frames(f0, f1, f2, f3, f4, f5, f6, f7)
         s0, s1, s2, s3, s4, s5, s6, s7 = _load(features, offset + HALF, exists, 3 * CHANNELS)
-        s0 += tl.load(bias + part * CHANNELS + channel + HALF, mask=exists, other=0.0).to(tl.float32)
+        s0 += tl.load(bias + channel + HALF, mask=pair < HALF, other=0.0).to(tl.float32)[None]
         s0, s1, s2, s3, s4, s5, s6, s7 = _frames(s0, s1, s2, s3, s4, s5, s6, s7)
     if part < 2:  # values are not rotated
-        f0, s0 = _turn(f0, s0, cos, sin, angle_offset, exists, BACKWARD)
-        f1, s1 = _turn(f1, s1, cos, sin, angle_offset + HEADS * HALF, exists, BACKWARD)
-        f2, s2 = _turn(f2, s2, cos, sin, angle_offset + 2 * HEADS * HALF, exists, BACKWARD)
-        f3, s3 = _turn(f3, s3, cos, sin, angle_offset + 3 * HEADS * HALF, exists, BACKWARD)
-        f4, s4 = _turn(f4, s4, cos, sin, angle_offset + 4 * HEADS * HALF, exists, BACKWARD)
-        f5, s5 = _turn(f5, s5, cos, sin, angle_offset + 5 * HEADS * HALF, exists, BACKWARD)
-        f6, s6 = _turn(f6, s6, cos, sin, angle_offset + 6 * HEADS * HALF, exists, BACKWARD)
-        f7, s7 = _turn(f7, s7, cos, sin, angle_offset + 7 * HEADS * HALF, exists, BACKWARD)
+        f0, s0 = _turn(f0, s0, cos, sin, angle, exists, BACKWARD)
+        f1, s1 = _turn(f1, s1, cos, sin, angle + ANGLES, exists, BACKWARD)
+        f2, s2 = _turn(f2, s2, cos, sin, angle + 2 * ANGLES, exists, BACKWARD)
+        f3, s3 = _turn(f3, s3, cos, sin, angle + 3 * ANGLES, exists, BACKWARD)
+        f4, s4 = _turn(f4, s4, cos, sin, angle + 4 * ANGLES, exists, BACKWARD)
+        f5, s5 = _turn(f5, s5, cos, sin, angle + 5 * ANGLES, exists, BACKWARD)
+        f6, s6 = _turn(f6, s6, cos, sin, angle + 6 * ANGLES, exists, BACKWARD)
+        f7, s7 = _turn(f7, s7, cos, sin, angle + 7 * ANGLES, exists, BACKWARD)
     if BACKWARD:
         f0, f1, f2, f3, f4, f5, f6, f7 = _irreps(f0, f1, f2, f3, f4, f5, f6, f7)
         _store(features, offset, exists, 3 * CHANNELS, f0, f1, f2, f3, f4, f5, f6, f7)

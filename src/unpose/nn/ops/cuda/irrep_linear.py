@@ -29,6 +29,52 @@ _PROGRAMS = 528
 """Programs for the gradient of the weight: four for each multiprocessor of the largest GPUs."""
 
 
+def library_forward(tokens: Tensor, singles: Tensor, pairs: Tensor, components: int) -> Tensor:
+    """Map (..., order * c) by strided batched products of cuBLAS, which write directly into the rows of the result."""
+    tokens = tokens.contiguous()
+    s, out_channels, channels = singles.shape
+    p = len(pairs)
+    order = s + 2 * p * components
+    rows = tokens.view(-1, order * channels)  # (tokens, width)
+    out = rows.new_empty(len(rows), order * out_channels)
+    torch.bmm(_groups(rows, 0, s, channels), singles.mT, out=_groups(out, 0, s, out_channels))
+    if p:
+        blocks = pairs.mT[:, None].expand(-1, components, -1, -1).flatten(0, 1)  # (p * components, 2 c, 2 out)
+        count = p * components
+        torch.bmm(
+            _groups(rows, s * channels, count, 2 * channels),
+            blocks,
+            out=_groups(out, s * out_channels, count, 2 * out_channels),
+        )
+    return out.view(*tokens.shape[:-1], -1)
+
+
+def library_weight_gradient(grad_out: Tensor, tokens: Tensor, s: int, p: int, components: int) -> Tensor:
+    """Return the gradients of both kinds of blocks by cuBLAS, flat and concatenated, in float32."""
+    order = s + 2 * p * components
+    gradient, rows = grad_out.reshape(-1, grad_out.shape[-1]), tokens.reshape(-1, tokens.shape[-1])
+    out_channels, channels = gradient.shape[1] // order, rows.shape[1] // order
+    total = torch.empty((s + 4 * p) * out_channels * channels, device=tokens.device)
+    singles = torch.bmm(_groups(gradient, 0, s, out_channels).mT, _groups(rows, 0, s, channels))
+    total[: singles.numel()] = singles.flatten()
+    if p:
+        count = p * components
+        left = _groups(gradient, s * out_channels, count, 2 * out_channels)
+        pairs = torch.bmm(left.mT, _groups(rows, s * channels, count, 2 * channels))
+        torch.sum(
+            pairs.unflatten(0, (p, components)),
+            1,
+            dtype=torch.float32,
+            out=total[singles.numel() :].view(p, 2 * out_channels, 2 * channels),
+        )
+    return total
+
+
+def _groups(rows: Tensor, first: int, count: int, channels: int) -> Tensor:
+    """Return groups of neighbouring columns as a view: (n, width) -> (count, n, channels)."""
+    return rows[:, first : first + count * channels].unflatten(1, (count, channels)).transpose(0, 1)
+
+
 def forward(tokens: Tensor, singles: Tensor, pairs: Tensor, components: int) -> Tensor:
     """Map (..., order * c) by blocks (s, out, c) and (p, 2 out, 2 c), of any strides, to (..., order * out)."""
     tokens = tokens.contiguous()
