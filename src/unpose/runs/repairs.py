@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.adapt import as_model, recommend, try_adaptations
-from unpose.audit import orbit_outputs
+from unpose.adapt import recommend, try_adaptations
+from unpose.audit import as_model, orbit_outputs
 from unpose.groups import FiniteGroup, Group, LieGroup, as_quarter_turns, parse
 from unpose.report import Repair, percent
 

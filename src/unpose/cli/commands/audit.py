@@ -23,7 +23,7 @@ from unpose.cli.shared.audited_images import (
     read_pairs,
 )
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.inputs import memory_budget
+from unpose.cli.shared.inputs import memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
 from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
@@ -247,6 +247,7 @@ def _check(asked: _Asked) -> None:
         raise click.UsageError(f"give one MODEL, two to compare them, or --command; got {len(asked.models)}")
     if asked.group is not None:
         _parse(asked.group)
+    pick_device(asked.device)
     if asked.images is None and (asked.labels or asked.program or asked.pairs):
         raise click.UsageError("--labels, --pairs and --command need --images")
     if asked.plots and asked.out is not None:

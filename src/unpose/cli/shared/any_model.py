@@ -77,7 +77,7 @@ def _own(text: str, device: str) -> AnyModel:
 
 
 def _onnx(text: str, output: str | None) -> AnyModel:
-    from unpose.adapt import as_model
+    from unpose.audit import as_model
 
     path = Path(text)
     if not path.is_file():
@@ -96,7 +96,7 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
     """MODULE:NAME, or MODULE:NAME() to call a function that returns the model."""
     import torch
 
-    from unpose.adapt import as_model
+    from unpose.audit import as_model
 
     module_name, _, attribute = text.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:

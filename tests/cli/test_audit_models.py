@@ -1,0 +1,377 @@
+"""``unpose audit`` on models of any kind: the verdict, the files it writes, and models that misbehave."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from unpose.cli.commands.audit import command
+
+MODELS = """
+import numpy as np
+
+log = {"calls": 0, "stop": None}
+rng = np.random.default_rng(0)
+
+
+def halves(images):  # scores of three parts of the image, which other turns do not reach
+    log["calls"] += 1
+    if log["stop"] == log["calls"]:
+        raise KeyboardInterrupt
+    x = images[..., 0]
+    return np.stack([x[:, :5, 1:].mean((1, 2)), x[:, 6:, :7].mean((1, 2)), x[:, 3:8, 3:8].mean((1, 2))], 1)
+
+
+def brightness(images):  # ignores every turn
+    x = np.sort(images[..., 0].reshape(len(images), -1))
+    return np.stack([x.mean(1), np.full(len(x), 0.43), 2 * x[:, 20]], 1).round(4)
+
+
+def one_at_a_time(images):
+    if len(images) != 1:
+        raise ValueError("one image, please")
+    return halves(images)
+
+
+def picky(images):  # fails on some images
+    if (images[:, 0, 0, 0] > 0.8).any():
+        raise RuntimeError("corner too bright")
+    return halves(images)
+
+
+def holes(images):  # NaN for some images
+    scores = halves(images)
+    scores[images[:, 0, 0, 0] > 0.8] = np.nan
+    return scores
+
+
+def needs_gpu(images):
+    raise RuntimeError("no CUDA device")
+
+
+def noisy(images):
+    return halves(images) + 0.1 * rng.normal(size=(len(images), 3))
+
+
+def constant(images):
+    return np.tile([0.1, 0.9, 0.2], (len(images), 1))
+
+
+def names(images):  # classes by name
+    return np.array(["dark", "grey", "light"])[halves(images).argmax(1)]
+
+
+def embedding(images):
+    return np.sort(images.reshape(len(images), -1))[:, ::20]
+
+
+class Estimator:
+    def fit(self, rows, labels): ...
+    def predict(self, rows): ...
+    def predict_proba(self, rows):
+        share = 1 / (1 + np.exp(-8 * (rows[:, :60].mean(1) - rows[:, 60:].mean(1))))
+        return np.stack([share, 1 - share], 1)
+
+
+def estimator():
+    return Estimator()
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with Python models, 24 images in three class folders and a torn file; the process is in it."""
+    rng = np.random.default_rng(5)
+    pictures = rng.random((24, 11, 11))
+    pictures[::2, :5] *= 0.4
+    for i, picture in enumerate(pictures):
+        folder = tmp_path / "photos" / ("dark", "grey", "light")[i % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((255 * picture).astype(np.uint8)).save(folder / f"{i:02d}.png")
+    (tmp_path / "photos" / "dark" / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
+    (tmp_path / "audited_models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("audited_models", None)
+
+
+def audit(*arguments):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def model(name):
+    return f"audited_models:{name}"
+
+
+def test_the_verdict_the_page_and_the_files(place):
+    done = audit(model("halves"), "--images", "photos", "-o", "out", "--junit", "ci/audit.xml", "--json", "a.json")
+    assert done.exit_code == 1, done.output
+    numbers = json.loads((place / "a.json").read_text())
+    assert numbers == json.loads((place / "out" / "audit.json").read_text())
+    answers = {row["element"]: row for row in numbers["answers"]}
+    assert answers["identity"]["changed"] == 0
+    changed = answers["turn 180"]["changed"]
+    assert changed > 0.3
+    assert f"({round(changed * 24)} of 24) the answer changes" in " ".join(done.stdout.split())
+    assert numbers["verdict"][0].startswith("For ")
+    assert answers["identity"]["accuracy"] == pytest.approx(np.mean([row["accuracy"] for row in numbers["classes"]]))
+    assert [row["image"] for row in numbers["left_out"]] == ["dark/torn.png"]
+    assert len(numbers["angles"]) == 24
+    assert {row["tried"] for row in numbers["repairs"]} == {"the model as it is", "mean over c4"}
+    assert next(row for row in numbers["repairs"] if row["tried"] == "mean over c4")["changed"] == 0
+    page = (place / "out" / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "dark/torn.png" in page
+    table = (place / "out" / "images.csv").read_text().splitlines()
+    assert len(table) == 25
+    assert not (place / "out" / "calls").exists()
+    suite = ElementTree.parse(place / "ci" / "audit.xml").getroot().find("testsuite")
+    assert [case.get("name") for case in suite][:3] == ["turn 90", "turn 180", "turn 270"]
+    assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "3"
+
+
+def test_a_model_that_ignores_turns_passes(place):
+    done = audit(model("brightness"), "--images", "photos", "--group", "d4", "--fail-above", "0", "--junit", "a.xml")
+    assert done.exit_code == 0, done.output
+    assert "No answer to the 24 images changes" in done.stdout
+    assert "<failure" not in (place / "a.xml").read_text()
+
+
+@pytest.mark.parametrize(("limit", "status"), [("1", 0), ("0.01", 1)])
+def test_fail_above_decides_the_status(place, limit, status):
+    done = audit(model("halves"), "--images", "photos", "--no-repair", "--fail-above", limit)
+    assert done.exit_code == status, done.output
+    assert f"--fail-above {limit}" in done.stdout
+
+
+def test_images_on_which_the_model_fails_are_left_out(place):
+    kept = []
+    for name, message in (("picky", "corner too bright"), ("holes", "NaN or infinite")):
+        done = audit(model(name), "--images", "photos", "--no-repair", "--json")
+        assert done.exit_code == 1, done.output
+        numbers = json.loads(done.stdout)
+        assert 2 <= numbers["images"] < 24
+        left = {row["image"]: row["why"] for row in numbers["left_out"]}
+        assert len(left) == 24 - numbers["images"] + 1  # and the torn file
+        assert any(message in why for why in left.values())
+        kept.append((numbers["images"], numbers["elements"]))
+    assert kept[0] == kept[1]
+
+
+def test_a_model_that_fails_altogether_ends_with_three(place):
+    done = audit(model("needs_gpu"), "--images", "photos", "-o", "out")
+    assert done.exit_code == 3
+    assert "no CUDA device" in done.stderr
+    assert "continue with: unpose audit" in done.stderr
+    assert not (place / "out" / "audit.json").exists()
+
+
+def test_an_audit_that_was_stopped_continues_and_ends_with_the_same_bytes(place, monkeypatch):
+    import audited_models
+
+    monkeypatch.setattr("unpose.runs.audits.N_ANGLES", 8)
+    arguments = (model("halves"), "--images", "../photos", "--batch", "7", "-o", "out")
+    written = []
+    for folder, stop in (("whole", None), ("stopped", 11)):
+        (place / folder).mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(place / folder)
+            audited_models.log.update(calls=0, stop=stop)
+            done = audit(*arguments)
+            if stop is not None:
+                assert done.exit_code == 130
+                assert "continue with: unpose audit" in done.stderr
+                assert len(list((place / folder / "out" / "calls").rglob("*.npz"))) >= 5
+                audited_models.log.update(calls=0, stop=None)
+                done = audit(*arguments)
+            calls = audited_models.log["calls"]
+        assert done.exit_code == 1, done.output
+        written.append(({path.name: path.read_bytes() for path in (place / folder / "out").iterdir()}, calls))
+    assert written[0][0] == written[1][0]
+    assert len(written[0][0]) == 3
+    assert written[1][1] < written[0][1]
+    again = audit(model("halves"), "--images", "photos", "-o", "whole/out")
+    assert again.exit_code == 2
+    assert "--force" in again.stderr
+
+
+@pytest.mark.slow
+def test_an_audit_that_was_killed_continues_and_ends_with_the_same_bytes(place):
+    (place / "slow_models.py").write_text(
+        "import time\nfrom audited_models import halves\n\n"
+        "def slow(images):\n    time.sleep(0.05)\n    return halves(images)\n"
+    )
+    line = [
+        sys.executable,
+        "-m",
+        "unpose",
+        "audit",
+        "slow_models:slow",
+        "--images",
+        "../photos",
+        "--batch",
+        "5",
+        "-o",
+        "out",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    written = []
+    for folder in ("whole", "killed"):
+        (place / folder).mkdir()
+        if folder == "killed":
+            running = subprocess.Popen(line, cwd=place / folder, env=environment, stderr=subprocess.DEVNULL)
+            while len(list((place / folder).rglob("*.npz"))) < 4:
+                assert running.poll() is None, "it ended before it could be killed"
+                time.sleep(0.01)
+            running.kill()
+            assert running.wait() == -signal.SIGKILL
+            assert not (place / folder / "out" / "audit.json").exists()
+        done = subprocess.run(line, cwd=place / folder, env=environment, capture_output=True, text=True)
+        assert done.returncode == 1, done.stderr
+        written.append({path.name: path.read_bytes() for path in (place / folder / "out").iterdir()})
+    assert written[0] == written[1]
+    assert len(written[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("noisy", "random or keeps state"),
+        ("constant", "the same answer"),
+        ("one_at_a_time", "one image at a time"),
+    ],
+)
+def test_what_a_reader_must_know_about_a_model(place, name, message):
+    done = audit(model(name), "--images", "photos", "--no-repair", "--fail-above", "1", "--json")
+    numbers = json.loads(done.stdout)
+    assert message in " ".join([numbers["headline"], *numbers["remarks"]])
+    assert done.exit_code == (1 if name == "constant" else 0)
+
+
+def test_answers_by_name_embeddings_and_estimators(place):
+    done = audit(model("names"), "--images", "photos", "--no-repair", "--json")
+    numbers = json.loads(done.stdout)
+    assert {row["class"] for row in numbers["classes"]} == {"dark", "grey", "light"}
+    reference = json.loads(audit(model("halves"), "--images", "photos", "--no-repair", "--json").stdout)
+    assert numbers["answers"] == reference["answers"]
+    kept = json.loads(audit(model("embedding"), "--images", "photos", "--kind", "embedding", "--json").stdout)
+    assert [row["share"] for row in kept["neighbours_kept"]] == [1.0] * 4
+    labelled = json.loads(audit(model("estimator()"), "--images", "photos", "--no-repair", "--json").stdout)
+    assert "The labels are not used" in " ".join(labelled["remarks"])  # two scores, three folders
+    assert len(labelled["classes"]) == 2
+
+
+def test_labels_from_a_table(place):
+    rows = [f"{path.parent.name}/{path.name},light" for path in (place / "photos").rglob("*.png")]
+    (place / "labels.csv").write_text("\n".join(rows))
+    (place / "classes.txt").write_text("dark\ngrey\nlight\n")
+    options = ("--images", "photos", "--no-repair", "--json", "--labels", "labels.csv", "--classes", "classes.txt")
+    numbers = json.loads(audit(model("halves"), *options).stdout)
+    assert [row["class"] for row in numbers["classes"]] == ["light"]
+    assert numbers["classes"][0]["images"] == 24
+
+
+def test_two_versions_are_compared(place):
+    done = audit(model("halves"), model("brightness"), "--images", "photos", "--json", "--no-repair")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["comparison"]
+    assert found["old"] == model("halves")
+    assert all(row["new"] == 0 for row in found["elements"])
+    assert found["fixed"] > found["broken"] == 0
+    assert len(found["images"]) == round(found["answers_differ"] * 24)
+
+
+def test_another_program_is_a_model(place):
+    (place / "program.py").write_text(
+        "import sys, zlib, pathlib\n"
+        "names = sorted(pathlib.Path(sys.argv[1]).iterdir())\n"
+        "lines = [f\"{p.name},{['dark', 'light'][zlib.crc32(p.read_bytes()) % 2]}\" for p in names]\n"
+        "pathlib.Path(sys.argv[2]).write_text('name,class\\n' + '\\n'.join(lines))\n"
+    )
+    line = f"{sys.executable} -S program.py {{input}} {{output}}"
+    done = audit("--command", line, "--images", "photos", "--no-repair", "--json")
+    assert done.exit_code == 1, done.output
+    numbers = json.loads(done.stdout)
+    assert 0.1 < numbers["answers"][1]["changed"] < 0.9  # a checksum knows no symmetry
+    failed = audit("--command", f"{sys.executable} -S missing.py {{input}} {{output}}", "--images", "photos")
+    assert failed.exit_code == 3
+    assert "missing.py" in failed.stderr
+
+
+def test_photographs_of_the_same_things(place):
+    rows = []
+    for path in sorted((place / "photos" / "grey").glob("*.png")):
+        turned = np.rot90(np.asarray(Image.open(path)))
+        Image.fromarray(np.ascontiguousarray(turned)).save(place / f"turned-{path.name}")
+        rows += [f"photos/grey/{path.name},{path.name},0", f"turned-{path.name},{path.name},90"]
+    (place / "pairs.csv").write_text("image,thing,angle\n" + "\n".join(rows))
+    done = audit(model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
+    found = json.loads(done.stdout)["pairs"]
+    assert found["pairs"] == 8
+    assert found["changed"]["real"] == found["changed"]["digital"]
+    assert found["change"]["real"] == pytest.approx(found["change"]["digital"], rel=1e-5)
+    assert "real pairs" in " ".join(json.loads(done.stdout)["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one MODEL"),
+        (["a", "b", "c"], "give one MODEL"),
+        (["--command", "classify photos", "--images", "photos"], "{input}"),
+        ([model("halves"), "--command", "a {input} {output}"], "not both"),
+        ([model("nothing")], "cannot be loaded"),
+        ([model("halves")], "--images"),
+        (["weights.pkl"], "pickled"),
+        ([model("halves"), "--images", "photos", "--memory", "1MiB", "--count", "24", "--size", "64"], "--count"),
+        ([model("halves"), "--images", "photos", "--device", "cuda:7"], "cannot be used here"),
+        ([model("halves"), "--images", "photos", "--fail-above", "-1"], "--fail-above"),
+        ([model("halves"), "--labels", "audited_models.py"], "need --images"),
+    ],
+)
+def test_wrong_calls_end_with_two(place, arguments, message):
+    (place / "weights.pkl").write_bytes(b"\x80\x04")
+    done = audit(*arguments)
+    assert done.exit_code == 2, done.output
+    assert message in " ".join(done.stderr.split())
+
+
+def test_json_alone_prints_wherever_it_stands(place):
+    options = ("--images", "photos", "--no-repair")
+    first, second = audit("--json", model("halves"), *options), audit(model("halves"), *options, "--json")
+    assert first.stdout == second.stdout
+    assert json.loads(first.stdout)["images"] == 24
+
+
+@pytest.mark.skipif(find_spec("onnx") is None or find_spec("onnxruntime") is None, reason="the extra onnx is missing")
+def test_an_onnx_file_of_another_shape_and_batch(place):
+    import onnx
+
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    axes = helper.make_tensor("axes", onnx.TensorProto.INT64, [2], [1, 3])
+    node = helper.make_node("ReduceSum", ["images", "axes"], ["sums"], keepdims=0)
+    inputs = [helper.make_tensor_value_info("images", kind, [5, 1, 9, 13])]
+    outputs = [helper.make_tensor_value_info("sums", kind, [5, 9])]
+    graph = helper.make_graph([node], "sums", inputs, outputs, [axes])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "rows.onnx")
+    done = audit("rows.onnx", "--images", "photos", "--no-repair", "--json")
+    assert done.exit_code == 1, done.output
+    numbers = json.loads(done.stdout)
+    assert numbers["images"] == 24
+    assert numbers["answers"][2]["changed"] > 0.5  # half a turn reverses the rows
+
+
+def test_the_help_teaches(quick_help):
+    text = quick_help("audit")
+    assert "Exit status" in text
+    assert text.rstrip().splitlines()[-1].strip().startswith("unpose audit")
