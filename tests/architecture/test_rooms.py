@@ -11,7 +11,7 @@ SOURCE = Path(unpose.__file__).parent
 
 # The arrows of the design: a room may import the rooms its arrows lead to, directly or indirectly, and no others.
 ARROWS = {
-    "cli": {"reproduce", "runs", "dedupe", "report", "train", "audit", "adapt", "discover", "cluster", "data"},
+    "cli": {"reproduce", "runs", "dedupe", "report", "train", "audit", "adapt", "discover", "cluster", "data", "points"},
     "reproduce": {"report", "train", "audit", "cluster", "data"},
     "runs": {"report", "cluster", "data", "dedupe"},
     "report": set(),
@@ -25,6 +25,7 @@ ARROWS = {
     "nn": {"images"},
     "audit": {"images"},
     "images": {"groups", "compiled"},
+    "points": {"groups"},
     "groups": set(),
     "files": set(),
     "compiled": set(),

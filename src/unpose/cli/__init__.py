@@ -33,6 +33,7 @@ _COMMANDS = {
     "models": "List the trained networks of the package, or show the card of one.",
     "adapt": "Make a model that one already has ignore rotations and mirrors.",
     "audit": "Measure how invariant a trained network is, and find the module that breaks it.",
+    "register": "Find the rigid motion between two point clouds.",
     "reproduce": "Reproduce the figures, tables and theorems of the two papers behind this package.",
 }
 

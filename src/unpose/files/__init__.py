@@ -10,6 +10,7 @@ Where to look:
 ``zarr``, ``star``  Zarr folders; STAR files that list stacks
 ``fits``, ``dicom`` images of astronomy and medicine
 ``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
+``clouds``          point clouds: PLY, text and ``.npy``
 ``listing``         which files of a folder could be images
 ``atomic``          writing files complete or not at all
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
@@ -21,6 +22,7 @@ Most users call :func:`unpose.data.read_images`, which reads a whole folder into
 
 from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
+from unpose.files.clouds import read_points
 from unpose.files.formats import decoder_limits, read_frames, read_header
 from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
 from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
@@ -42,6 +44,7 @@ __all__ = [
     "read_file",
     "read_frames",
     "read_header",
+    "read_points",
     "readable_bytes",
     "split_array_name",
     "write_chunks",
