@@ -115,7 +115,8 @@ def run_register(options):
         }  # fmt: skip
         print(f"| {name} | {good.mean():.2f} | {np.median(angle):.3f} | {np.quantile(angle, 0.95):.3f} | "
               f"{(angle <= 0.1).mean():.2f} | {np.median(shift):.2%} | {bound:.3f} | "
-              f"{right:.2f} of {reliable.mean():.2f} | {seconds.mean():.1f} | {peer_good.mean():.2f} | {np.median(peer_angle):.1f} |", flush=True)  # fmt: skip
+              f"{right:.2f} of {reliable.mean():.2f} | {seconds.mean():.1f} | "
+              f"{peer_good.mean():.2f} | {np.median(peer_angle):.1f} |", flush=True)  # fmt: skip
     return table
 
 
