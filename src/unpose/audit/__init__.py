@@ -3,16 +3,23 @@
 Any callable can be audited: a layer, a network, an embedding, an explanation. Every error is reported beside the error
 of interpolation alone and the error of a control outside the group. Files, by what you want to change:
 
-=============== =====================================================================================================
-``error.py``    :func:`equivariance_error`: the error of every group element, its floor, the control
-``modules.py``  :func:`audit_modules`: the same question for every module of a network, on its own
-``elements.py`` which group elements are tried, and which control
-``actions.py``  how an element acts on images, on group axes and on feature maps
-``trace.py``    records the inputs and outputs of all modules during one call of a network
-``models.py``   :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
-``calls.py``    :func:`evaluation`, :func:`checked_output`: call a model and check what it returns
-``inputs.py``   :func:`smooth_noise`: images to audit with
-=============== =====================================================================================================
+==================== ================================================================================================
+``model_audit.py``   :func:`audit_model`: everything about one model: outputs, actions, verdict, cause
+``assertion.py``     :func:`assert_equivariant`: the same as one line of a test
+``error.py``         :func:`equivariance_error`: the error of every group element, its floor, the control
+``modules.py``       :func:`audit_modules`: the same question for every module of a network, on its own
+``elements.py``      which group elements are tried, and which control
+``actions.py``       how an element acts on images, on group axes and on feature maps
+``trace.py``         records the inputs and outputs of all modules during one call of a network
+``models.py``        :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
+``calls.py``         :func:`evaluation`, :func:`checked_output`: call a model and check what it returns
+``inputs.py``        :func:`smooth_noise`: images to audit with
+``probes.py``        :func:`probe_images`, and inputs for a model of which nothing is known
+``outputs.py``       :func:`outputs_of`: dictionaries and tuples of outputs as named tensors
+``finding.py``       which action explains best how an output transforms
+``precision.py``     in which type a model computes, and what rounding does to it
+``call_checks.py``   :func:`check_calls`: is the model random, does it keep state, does it mix the images of a batch?
+==================== ================================================================================================
 
 :func:`orbit_outputs` (``orbit.py``) calls a model once over the orbits of its inputs. What it returned is read by:
 
@@ -37,6 +44,8 @@ Measures that call the model in other ways:
 """
 
 from unpose.audit.answers import AnswerReport, ClassAnswers, answer_changes
+from unpose.audit.assertion import assert_equivariant
+from unpose.audit.call_checks import CallChecks, check_calls
 from unpose.audit.calls import checked_output, evaluation
 from unpose.audit.collapse import (
     CollapseReport,
@@ -54,15 +63,19 @@ from unpose.audit.explanations import ExplanationReport, explain, explanation_ag
 from unpose.audit.inputs import smooth_noise
 from unpose.audit.invariant_sets import InvariantSet, invariant_set
 from unpose.audit.lie_derivative import LieReport, LieRow, lie_derivative
+from unpose.audit.model_audit import ModelAudit, ModelCallError, OutputAudit, audit_model
 from unpose.audit.models import ImageModel, ModelCall, as_model, check_model
 from unpose.audit.modules import ModuleReport, NetworkReport, audit_modules
 from unpose.audit.monitor import MonitorReading, instability, monitor
 from unpose.audit.orbit import OrbitOutputs, OrbitRow, orbit_outputs
+from unpose.audit.outputs import outputs_of
+from unpose.audit.probes import probe_images
 from unpose.audit.real_pairs import RealPairsReport, digital_against_real
 from unpose.audit.transfer import NeededInvariances, NeededRow, needed_invariances
 
 __all__ = [
     "AnswerReport",
+    "CallChecks",
     "ClassAnswers",
     "CollapseReport",
     "CompletenessReport",
@@ -72,7 +85,9 @@ __all__ = [
     "InvariantSet",
     "LieReport",
     "LieRow",
+    "ModelAudit",
     "ModelCall",
+    "ModelCallError",
     "ModuleReport",
     "MonitorReading",
     "NeededInvariances",
@@ -81,6 +96,7 @@ __all__ = [
     "NetworkReport",
     "OrbitOutputs",
     "OrbitRow",
+    "OutputAudit",
     "PairFamily",
     "RealPairsReport",
     "SharedInvariances",
@@ -88,7 +104,10 @@ __all__ = [
     "VersionDiff",
     "answer_changes",
     "as_model",
+    "assert_equivariant",
+    "audit_model",
     "audit_modules",
+    "check_calls",
     "check_model",
     "checked_output",
     "collapse",
@@ -107,7 +126,9 @@ __all__ = [
     "needed_invariances",
     "neighbour_agreement",
     "orbit_outputs",
+    "outputs_of",
     "pose_collapse",
+    "probe_images",
     "relative_embedding",
     "shared_invariances",
     "smooth_noise",

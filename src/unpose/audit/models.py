@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from unpose.audit.calls import checked_output, evaluation
+from unpose.audit.outputs import outputs_of
 from unpose.compiled import is_traced_or_transformed
 from unpose.images import as_batch, from_batch
 
@@ -90,6 +91,17 @@ class ImageModel(nn.Module):
         layout = "nhwc" if np.ndim(cast(Any, images)) == 4 else "nhw"
         return batch, lambda views: self._batches(views, layout, arrays=True)
 
+    def raw(self, images: Tensor) -> dict[str, Tensor]:
+        """All that the model returns for images (n, c, h, w), as named tensors; see :func:`unpose.audit.outputs_of`."""
+        layout, arrays = self.layout or "nchw", self.layout is not None
+        parts = []
+        for part in images.split(self.batch_size or max(len(images), 1)):
+            try:
+                parts.append(outputs_of(self._answer(part, layout, arrays), len(part)))
+            except Exception as error:
+                raise ValueError(self._failure(part, layout, arrays, error)) from error
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
     def _batches(self, images: Tensor, layout: str, *, arrays: bool) -> Tensor:
         size = self.batch_size
         if size is None or size >= images.shape[0]:
@@ -107,13 +119,18 @@ class ImageModel(nn.Module):
         return checked_output(answer, n, "the model").to(images.device)
 
     def _call(self, images: Tensor, layout: str, arrays: bool) -> Any:
-        if isinstance(self.model, nn.Module):
-            return self._pick(self.model(images if layout == "nchw" else _arranged(images, layout)))
-        given: Any = from_arranged(images, layout) if arrays else images.clone()  # a function may change its input
-        answer = self._pick(self.model(given))
-        if isinstance(answer, np.ndarray) and answer.dtype == np.float64 and images.dtype == torch.float32:
+        answer = self._pick(self._answer(images, layout, arrays))
+        from_function = not isinstance(self.model, nn.Module) and isinstance(answer, np.ndarray)
+        if from_function and answer.dtype == np.float64 and images.dtype == torch.float32:
             answer = answer.astype(np.float32)  # scikit-learn computes in float64
         return answer
+
+    def _answer(self, images: Tensor, layout: str, arrays: bool) -> Any:
+        """What the model itself returns."""
+        if isinstance(self.model, nn.Module):
+            return self.model(images if layout == "nchw" else _arranged(images, layout))
+        given: Any = from_arranged(images, layout) if arrays else images.clone()  # a function may change its input
+        return self.model(given)
 
     def _pick(self, answer: Any) -> Any:
         if callable(self.output):

@@ -21,6 +21,11 @@ _COARSE_MARGIN = 6.0
 """Rounding errors of all operations together, in units of the error that rounding the input once causes. In coarse
 types the error is too large for a generous margin, and as an average over many numbers it varies little."""
 
+_STORED = 16.0
+"""Weights are stored in some type, and those that should be equal differ by rounding; also in a copy in float64. The
+error that this causes is at most this many times that of rounding the input once to float32. Coarser types do not
+count: their weights are rounded after they were made."""
+
 _LARGEST_TOLERANCE = 0.1
 """A random function changes with every call; its tolerance must not hide that."""
 
@@ -90,9 +95,18 @@ class Precision:
     hidden: tuple[torch.dtype, ...]
     noise: dict[str, float]
 
-    def tolerance(self, name: str) -> float:
-        """The largest relative error of an output that counts as rounding."""
-        return min(_MARGIN.get(self.working, _COARSE_MARGIN) * self.noise[name], _LARGEST_TOLERANCE)
+    def tolerance(self, name: str, allowed: torch.dtype | None = None) -> float:
+        """The largest relative error of an output that counts as rounding.
+
+        Types that are used somewhere inside count if they are not coarser than the allowed one, such as the working
+        type of the model that this is a copy of in double precision.
+        """
+        inside = [dtype for dtype in self.hidden if allowed and torch.finfo(dtype).eps <= torch.finfo(allowed).eps]
+        dtype = coarsest([self.working, *inside])
+        noise = self.noise[name] * torch.finfo(dtype).eps / torch.finfo(self.working).eps
+        stored = _STORED * self.noise[name] * torch.finfo(torch.float32).eps / torch.finfo(self.working).eps
+        stored = stored if self.working == torch.float64 and allowed not in (None, torch.float64) else 0.0
+        return min(max(_MARGIN.get(dtype, _COARSE_MARGIN) * noise, stored), _LARGEST_TOLERANCE)
 
 
 def measure_precision(
@@ -156,7 +170,7 @@ def in_double(f: object, inputs: Tensor) -> Callable[[Tensor], Any] | None:
     for name, tensor in base.items():
         if not tensor.dtype.is_floating_point:
             continue
-        if answer[name].dtype != torch.float64 or answer[name].shape != tensor.shape:
+        if answer[name].shape != tensor.shape:
             return None
         allowed = 0.1 if torch.finfo(tensor.dtype).eps > 1e-6 else 1e-2
         if float((answer[name] - tensor.double()).norm()) > allowed * float(tensor.double().norm()):

@@ -1,0 +1,598 @@
+"""Audit a whole model: is it a function of its input, how does each output transform, is that exact, what breaks it?"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from unpose.audit.actions import Kind, act, check_shape, kind_of
+from unpose.audit.call_checks import CallChecks, check_calls
+from unpose.audit.calls import evaluation
+from unpose.audit.elements import Element, control_for, elements_of, exact_elements, plane_group
+from unpose.audit.error import EquivarianceReport, Probe, check_inputs, discrimination, finite, some_inputs
+from unpose.audit.finding import find_action
+from unpose.audit.inputs import smooth_noise
+from unpose.audit.models import ImageModel, as_model
+from unpose.audit.modules import NETWORK, NetworkReport, audit_modules
+from unpose.audit.outputs import outputs_of
+from unpose.audit.precision import in_double, measure_precision, model_device, model_type
+from unpose.audit.probes import infer_inputs
+from unpose.groups import FiniteGroup, Group
+from unpose.images import as_batch
+
+Progress = Callable[[str, int, int], None]
+
+VERDICTS = (
+    "failed", "not finite", "random", "stateful", "batch", "broken", "constant", "undecided", "equivariant",
+)  # fmt: skip
+"""What an audit can conclude, the most serious first."""
+
+_FAR_ABOVE_FLOOR = 3.0
+_LABEL_TOLERANCES = {torch.float64: 0.0, torch.float32: 5e-3}
+_COARSE_LABEL_TOLERANCE = 0.1
+"""Share of labels that may change by rounding, near ties, by the type in which the model computes."""
+
+
+class ModelCallError(ValueError):
+    """The model cannot be called on the images at all; the message says why and what to do.
+
+    Examples
+    --------
+    >>> issubclass(ModelCallError, ValueError)
+    True
+    """
+
+
+@dataclass(frozen=True)
+class OutputAudit:
+    """How one output of a model transforms, and whether exactly.
+
+    Parameters
+    ----------
+    name : str
+        Key or index of the output; "" for a single one.
+    action : str
+        How it transforms.
+    found : bool
+        Whether the action was found from the data; otherwise it was declared.
+    margin : float
+        How many times worse the next best action explains the data; NaN for a declared action.
+    error : float
+        Largest relative error under quarter turns and mirrors, in double precision where that is possible.
+    element : str
+        The element with that error.
+    tolerance : float
+        Largest error that counts as rounding.
+    discrimination : float
+        Spread of the output over the inputs.
+    verdict : str
+        "broken", "constant", "undecided" or "equivariant".
+
+    Examples
+    --------
+    >>> audit = audit_model(lambda x: {"sum": x.sum((2, 3))}, torch.rand(4, 1, 8, 8), "c4")
+    >>> audit.outputs["sum"].action, audit.outputs["sum"].verdict
+    ('invariant', 'equivariant')
+    """
+
+    name: str
+    action: str
+    found: bool
+    margin: float
+    error: float
+    element: str
+    tolerance: float
+    discrimination: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class ModelAudit:
+    """The result of :func:`audit_model`; ``print`` it to read it.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group.
+    verdict : str
+        "equivariant": no error above rounding. "broken": some output errs by more. "random", "stateful", "batch": the
+        model is no function of the image. "constant": outputs do not depend on the image. "undecided": rounding hides
+        the answer, or no element is exact. "not finite", "failed": outputs are NaN, or the model fails on some
+        elements.
+    cause : str
+        The module that is responsible; "" if there is none or it is not known.
+    outputs : dict of str to OutputAudit
+        Each output on its own.
+    reports : dict of str to EquivarianceReport
+        The errors of all elements for each output, in the model's own precision, beside floors and control.
+    checks : CallChecks
+        Whether the model is a function of the image.
+    modules : NetworkReport, optional
+        The modules, if the model is a torch module that is broken.
+    sizes : dict of int to bool
+        Further sizes of images that were tried, and whether the model is equivariant there.
+    failures : tuple of (str, str)
+        Elements for which the model failed, with its messages.
+    notes : tuple of str
+        What a reader must know.
+    n_calls : int
+        Number of calls of the model on all images.
+
+    Examples
+    --------
+    >>> audit_model(lambda x: x.cumsum(-1), torch.rand(4, 1, 8, 8), "d4").verdict
+    'broken'
+    """
+
+    group: str
+    verdict: str
+    cause: str
+    outputs: dict[str, OutputAudit]
+    reports: dict[str, EquivarianceReport]
+    checks: CallChecks
+    modules: NetworkReport | None
+    sizes: dict[int, bool]
+    failures: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+    n_calls: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is "equivariant"."""
+        return self.verdict == "equivariant"
+
+    @property
+    def worst(self) -> OutputAudit | None:
+        """The output with the largest error relative to its tolerance; None if nothing could be measured."""
+        entries = list(self.outputs.values())
+        return max(entries, key=lambda entry: entry.error / max(entry.tolerance, 1e-300)) if entries else None
+
+    def summary(self) -> str:
+        """One sentence that names element, module and error."""
+        worst = self.worst
+        if self.verdict in ("random", "stateful", "batch"):
+            return f"no verdict on {self.group}: {self.checks}"
+        if self.verdict in ("failed", "not finite") or worst is None:
+            element, message = self.failures[0] if self.failures else ("identity", "no outputs")
+            return f"no verdict on {self.group}: the model fails under '{element}': {message}"
+        output = f"output '{worst.name}'" if worst.name else "the output"
+        figures = f"error {worst.error:.2g} under '{worst.element}', tolerance {worst.tolerance:.2g}"
+        if self.verdict == "broken":
+            where = f"; module {self.cause} breaks it" if self.cause else ""
+            return f"not equivariant to {self.group}: {output} ({worst.action}) has {figures}{where}"
+        if self.verdict == "constant":
+            return f"no verdict on {self.group}: {output} is the same for every image"
+        if self.verdict == "undecided":
+            return f"no verdict on {self.group}: {output} ({worst.action}) has {figures}, and rounding hides the answer"
+        return f"equivariant to {self.group}: {figures}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert the audit to plain numbers, strings, lists and dictionaries, for JSON."""
+        return {
+            "group": self.group,
+            "verdict": self.verdict,
+            "cause": self.cause,
+            "summary": self.summary(),
+            "outputs": {
+                name: {key: finite(value) if isinstance(value, float) else value for key, value in vars(entry).items()}
+                for name, entry in self.outputs.items()
+            },
+            "reports": {name: report.to_dict() for name, report in self.reports.items()},
+            "checks": {"cause": self.checks.cause, "difference": finite(self.checks.difference),
+                       "module": self.checks.module},
+            "modules": None if self.modules is None else self.modules.to_dict(),
+            "sizes": {str(size): holds for size, holds in self.sizes.items()},
+            "failures": [{"element": element, "message": message} for element, message in self.failures],
+            "notes": list(self.notes),
+            "n_calls": self.n_calls,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        lines = [self.summary()]
+        for name, report in self.reports.items():
+            lines += ["", f"{name or 'output'}: {self.outputs[name].action}", report.table()]
+        if self.modules is not None:
+            lines += ["", self.modules.table()]
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def audit_model(
+    model: Any,
+    images: ArrayLike | Tensor | None = None,
+    group: str | Group = "d4",
+    *,
+    actions: str | Mapping[str, str] | None = None,
+    input: str = "image",
+    group_axis: int = 2,
+    n_elements: int = 16,
+    measure: bool = True,
+    modules: bool = True,
+    sizes: tuple[int, ...] | None = None,
+    keep_mode: bool = False,
+    batch_size: int | None = None,
+    memory: int | None = None,
+    progress: Progress | None = None,
+    random_state: int = 0,
+) -> ModelAudit:
+    """Audit anything that takes images: what it returns, how that transforms, whether exactly, and what breaks it.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, path of an ONNX file, scikit-learn estimator, Command, ImageModel or callable
+        A function is called with tensors (n, c, h, w), or with arrays if it takes no tensors. It may return a tensor,
+        an array, or dictionaries and tuples of them; each entry is audited on its own. Integers are labels.
+    images : (n, h, w) or (n, h, w, c) array, or (n, c, h, w) tensor, optional
+        At least two different images. By default synthetic ones of a shape that the model takes.
+    group : str or Group, default "d4"
+        The group.
+    actions : str, or dict of str to str, optional
+        How outputs transform, as ``output`` of :func:`equivariance_error`; for several outputs by name. Those that are
+        left out are found from the data.
+    input : {"image", "regular", "regular image"}, default "image"
+        How the input transforms.
+    group_axis : int, default 2
+        The group axis of declared kinds that have one.
+    n_elements : int, default 16
+        Number of random elements of a continuous group.
+    measure : bool, default True
+        Whether to measure all elements on all images; otherwise there are no ``reports``.
+    modules : bool, default True
+        Whether to look for the responsible module of a broken network.
+    sizes : tuple of int, optional
+        Further sizes to try. By default the next three, if the model takes them; an empty tuple tries none.
+    keep_mode : bool, default False
+        Whether a torch module is called in the mode that it is in. By default it is put into evaluation mode.
+    batch_size : int, optional
+        Largest number of images per call.
+    memory : int, optional
+        Largest number of bytes of images and outputs per call, from which a batch size follows.
+    progress : callable, optional
+        Called with a stage, the number of steps done and their total.
+    random_state : int, default 0
+        Seed of random elements and synthetic images.
+
+    Returns
+    -------
+    ModelAudit
+
+    Raises
+    ------
+    ModelCallError
+        If the model fails on the images themselves. Failures on moved images are reported, and the rest is kept.
+
+    Notes
+    -----
+    Whether an error is a mistake is decided on a few images, with quarter turns and mirrors, in double precision where
+    the model can be copied to it. There rounding is 1e-15 and any mistake stands out, also for a model in bfloat16.
+    Elements that need interpolation decide only if no other error is found: an error of three times the floor and half
+    of the control's is then called broken.
+
+    Examples
+    --------
+    >>> pool = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(9, 2))
+    >>> audit = audit_model(pool, torch.rand(4, 1, 7, 7), "c4")
+    >>> audit.verdict, audit.cause
+    ('broken', '0')
+    """
+    group = plane_group(group)
+    takes = kind_of(input, group, group_axis)
+    notes: list[str] = []
+    f, network = _callable(model, keep_mode)
+    if images is None:
+        inputs = infer_inputs(network if network is not None else f, group, takes, random_state)
+        notes.append(f"no images were given: synthetic ones of shape {tuple(inputs.shape)}")
+    else:
+        inputs = images if isinstance(images, Tensor) else as_batch(images)
+    check_inputs(inputs, takes, Kind(), len(group) if isinstance(group, FiniteGroup) else 0)
+    inputs = inputs.to(model_device(network, inputs), model_type(network, inputs))
+    mode = evaluation(None if keep_mode else network)
+    with mode:
+        auditor = _Auditor(f, network, inputs, group, takes, actions, group_axis, notes)
+        return auditor.run(
+            n_elements, measure, modules, sizes, batch_size, memory, progress or (lambda *_: None), random_state,
+            inferred=images is None,
+        )  # fmt: skip
+
+
+class _Auditor:
+    """The steps of an audit, and what they found so far."""
+
+    def __init__(
+        self, f: Callable[[Tensor], Any], network: nn.Module | None, inputs: Tensor, group: Group, takes: Kind,
+        actions: str | Mapping[str, str] | None, group_axis: int, notes: list[str],
+    ) -> None:  # fmt: skip
+        self._f, self._network, self._inputs, self._group, self._takes = f, network, inputs, group, takes
+        self._actions, self._group_axis, self.notes = actions, group_axis, notes
+        self._frame = (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
+        self.failures: list[tuple[str, str]] = []
+
+    def run(
+        self, n_elements: int, measure: bool, modules: bool, sizes: tuple[int, ...] | None, batch_size: int | None,
+        memory: int | None, progress: Progress, random_state: int, inferred: bool,
+    ) -> ModelAudit:  # fmt: skip
+        progress("calls", 0, 1)
+        few, base = self._first_call()
+        wide = in_double(self._f, few) if self._network is not None else None
+        checks = check_calls(self._f, few) if wide is None else check_calls(wide, few.double())
+        self.notes += checks.notes
+        self._note_mode()
+        progress("structure", 0, 1)
+        kinds, outputs = self._structure(self._f, few, base)
+        reports: dict[str, EquivarianceReport] = {}
+        n_calls = 0
+        if measure and outputs:
+            reports, n_calls = self._measure(kinds, outputs, n_elements, batch_size, memory, progress, random_state)
+        verdict = self._verdict(checks, outputs, reports)
+        cause, network_report = checks.module if verdict in ("random", "stateful", "batch") else "", None
+        tried: dict[int, bool] = {}
+        broken_inputs = few
+        if verdict in ("equivariant", "broken", "constant") and not checks.cause:
+            progress("sizes", 0, 1)
+            tried, broken = self._try_sizes(few, sizes, kinds)
+            if broken is not None and verdict == "equivariant":
+                wrong = ", ".join(str(size) for size, holds in tried.items() if not holds)
+                self.notes.append(f"breaks at other sizes: {wrong} pixels")
+                if inferred or sizes is not None:
+                    verdict, broken_inputs = "broken", broken
+                    _, outputs = self._structure(self._f, broken, None)
+        if verdict == "broken" and modules and self._network is not None:
+            progress("modules", 0, 1)
+            network_report = self._modules(broken_inputs, kinds)
+            cause = network_report.culprits[0] if network_report and network_report.culprits else ""
+        return ModelAudit(
+            self._group.name, verdict, cause, outputs, reports, checks, network_report, tried, tuple(self.failures),
+            tuple(dict.fromkeys(self.notes)), n_calls,
+        )  # fmt: skip
+
+    def _first_call(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """A few of the images, and the outputs for them."""
+        few = some_inputs(self._f, self._inputs)
+        try:
+            base = outputs_of(self._f(few.clone()), len(few))
+        except Exception as error:
+            raise ModelCallError(_explain(error, few)) from error
+        bad = {name: int((~tensor.isfinite()).sum()) for name, tensor in base.items()}
+        if any(bad.values()):
+            where = ", ".join(f"{name or 'the output'}: {count}" for name, count in bad.items() if count)
+            self.failures.append(("identity", f"values that are NaN or infinite ({where})"))
+        return few, {name: tensor for name, tensor in base.items() if not bad[name]}
+
+    def _note_mode(self) -> None:
+        if self._network is None:
+            return
+        noisy = [
+            name or NETWORK
+            for name, module in self._network.named_modules()
+            if module.training and isinstance(module, nn.modules.dropout._DropoutNd | nn.modules.batchnorm._BatchNorm)
+        ]
+        if noisy:
+            self.notes.append(f"measured in training mode, in which {', '.join(noisy[:3])} depend on chance or batch")
+
+    def _structure(
+        self, f: Callable[[Tensor], Any], few: Tensor, base: dict[str, Tensor] | None
+    ) -> tuple[dict[str, Kind], dict[str, OutputAudit]]:
+        """Find or take the action of each output, and measure it under the exact elements, as exactly as possible."""
+        frame = (few.shape[-2], few.shape[-1]) if self._takes.image else (1, 1)
+        wide = in_double(f, few) if few.dtype != torch.float64 else None
+        call, inputs = (f, few) if wide is None else (wide, few.double())
+        native = measure_precision(f, few)
+        exact = native if wide is None else measure_precision(call, inputs, may_be_double=wide is not f)
+        outputs = outputs_of(call(inputs.clone()), len(inputs))
+        if base is not None:
+            outputs = {name: tensor for name, tensor in outputs.items() if name in base}
+        moved = self._moved(call, inputs, frame)
+        kinds, entries = {}, {}
+        for name, tensor in outputs.items():
+            seen = [(element, answer[name]) for element, answer in moved if name in answer]
+            declared = self._actions if isinstance(self._actions, str) else (self._actions or {}).get(name)
+            if declared is not None:
+                kinds[name], margin = kind_of(declared, self._group, self._group_axis), np.nan
+                order = len(self._group) if isinstance(self._group, FiniteGroup) else 0
+                check_shape(tensor, kinds[name], order, f"output {name!r}" if name else "the output")
+            else:
+                action = find_action(tensor, seen, self._group, frame)
+                kinds[name], margin = action.kind, action.margin
+            tolerance = exact.tolerance(name, native.working)
+            if not tensor.dtype.is_floating_point:
+                tolerance = _LABEL_TOLERANCES.get(exact.working, _COARSE_LABEL_TOLERANCE)
+            error, element = _worst(tensor, seen, kinds[name], frame)
+            spread = discrimination(tensor)
+            verdict = "equivariant" if seen else "undecided"
+            if error > tolerance:
+                verdict = "broken"
+            elif spread <= tolerance:
+                verdict = "constant" if spread <= 1e-6 or tolerance < 1e-2 else "undecided"
+            entries[name] = OutputAudit(
+                name, str(kinds[name]), declared is None, float(margin), error, element, tolerance, spread, verdict
+            )
+        return kinds, entries
+
+    def _moved(
+        self, call: Callable[[Tensor], Any], inputs: Tensor, frame: tuple[int, int]
+    ) -> list[tuple[Element, dict[str, Tensor]]]:
+        moved = []
+        for element in exact_elements(self._group):
+            if element.name == "identity":
+                continue
+            try:
+                turned = act(inputs, element, self._takes, frame)
+                answer = outputs_of(call(turned.clone()), len(inputs))
+            except Exception as error:
+                message = str(error).strip().partition("\n")[0] or type(error).__name__
+                if not element.preserves(frame):
+                    self.notes.append(f"the model takes no images of swapped sides, so '{element.name}' is left out")
+                else:
+                    self.failures.append((element.name, message))
+                continue
+            if any(not tensor.isfinite().all() for tensor in answer.values() if tensor.dtype.is_floating_point):
+                self.failures.append((element.name, "values that are NaN or infinite"))
+                continue
+            moved.append((element, answer))
+        return moved
+
+    def _measure(
+        self, kinds: dict[str, Kind], outputs: dict[str, OutputAudit], n_elements: int, batch_size: int | None,
+        memory: int | None, progress: Progress, random_state: int,
+    ) -> tuple[dict[str, EquivarianceReport], int]:  # fmt: skip
+        """Measure all elements on all images, in the model's own precision."""
+        generator = torch.Generator().manual_seed(int(random_state))
+        elements = elements_of(self._group, self._frame, n_elements, generator)
+        if any(kind.part == "boxes" for kind in kinds.values()):
+            elements = [element for element in elements if element.is_exact]  # the box of a turned box is a larger one
+        simple = {name: kind for name, kind in kinds.items() if not kind.tokens and not kind.merged}
+        if not simple:
+            return {}, 0
+        if memory is not None:
+            per_image = 8 * int(self._inputs[0].numel()) * 4
+            batch_size = min(batch_size or len(self._inputs), max(1, memory // per_image))
+
+        def call(tensor: Tensor) -> dict[str, Tensor]:
+            answer = outputs_of(self._f(tensor), len(tensor))
+            bad = [name for name in simple if not answer[name].isfinite().all()]
+            if bad:
+                raise ValueError(f"values that are NaN or infinite in {bad[0] or 'the output'}")
+            return answer
+
+        native = {name: measure_precision(self._f, self._inputs[:2]) for name in list(simple)[:1]}
+        tolerances = {name: next(iter(native.values())).tolerance(name) for name in simple}
+        try:
+            probe = Probe(
+                call, self._inputs, self._takes, simple, self._group, self._frame,
+                [*elements, control_for(self._group)], batch_size, progress, keep_going=True,
+            )  # fmt: skip
+        except ValueError as error:
+            self.failures.append(("identity", str(error)))
+            return {}, 0
+        reports = probe.report(elements, tolerances, str(self._takes))
+        for report in reports.values():
+            known = {element for element, _ in self.failures}
+            self.failures += [failure for failure in report.failures if failure[0] not in known]
+        return reports, probe.n_calls
+
+    def _verdict(
+        self, checks: CallChecks, outputs: dict[str, OutputAudit], reports: dict[str, EquivarianceReport]
+    ) -> str:
+        if not outputs:
+            return "not finite"
+        if checks.cause:
+            return checks.cause
+        found = {entry.verdict for entry in outputs.values()}
+        if "broken" in found:
+            return "broken"
+        if self.failures:
+            return "not finite" if any("NaN" in message for _, message in self.failures) else "failed"
+        for report in reports.values():
+            far = ~report.exact & (report.errors > _FAR_ABOVE_FLOOR * report.floors)
+            if (far & (report.errors > report.control_error / 2)).any():
+                self.notes.append("broken only for elements that need interpolation: compare them with their floors")
+                return "broken"
+        if found == {"constant"}:
+            return "constant"
+        if "equivariant" in found:
+            return "equivariant"
+        no_exact = all(not report.decides for report in reports.values()) and reports
+        return "equivariant" if no_exact and "undecided" in found and "constant" not in found else "undecided"
+
+    def _try_sizes(
+        self, few: Tensor, sizes: tuple[int, ...] | None, kinds: dict[str, Kind]
+    ) -> tuple[dict[int, bool], Tensor | None]:
+        """Try other sizes of square images; which of them are equivariant, and inputs of the first that is not."""
+        height, width = self._frame
+        if not self._takes.image or height != width or sizes == ():
+            return {}, None
+        tried: dict[int, bool] = {}
+        broken = None
+        for size in sizes or (height + 1, height + 2, height + 3):
+            shape = few.shape[1:-2].numel()
+            images = smooth_noise(2, shape, (size, size)).unflatten(1, few.shape[1:-2]).to(few)
+            try:
+                _, entries = self._structure(self._f, images, None)
+            except Exception:  # a model of fixed size raises whatever it likes
+                continue
+            if not entries or self.failures:
+                self.failures.clear()
+                continue
+            tried[size] = all(entry.verdict != "broken" for entry in entries.values())
+            if not tried[size] and broken is None:
+                broken = images
+        if not tried:
+            self.notes.append(f"the model takes images of {height} x {width} pixels only")
+        return tried, broken
+
+    def _modules(self, inputs: Tensor, kinds: dict[str, Kind]) -> NetworkReport | None:
+        if self._network is None:
+            return None
+        only = next(iter(kinds.values())) if len(kinds) == 1 else None
+        declared = None if only is None or not isinstance(self._actions, str) else self._actions
+        axis = None if self._takes.group_axis is None else self._group_axis
+        try:
+            name = str(self._takes).partition(",")[0]
+            return audit_modules(self._network, inputs, self._group, declared, input=name, group_axis=axis)
+        except ValueError as error:
+            self.notes.append(f"modules could not be compared: {error}")
+            return None
+
+
+def _worst(base: Tensor, moved: list[tuple[Element, Tensor]], kind: Kind, frame: tuple[int, int]) -> tuple[float, str]:
+    """The largest relative error over the elements, and its element; for labels the share that changes."""
+    worst, name = 0.0, moved[0][0].name if moved else "identity"
+    for element, given in moved:
+        expected = act(base, element, kind, frame)
+        if given.shape != expected.shape:
+            return float("inf"), element.name
+        if base.dtype.is_floating_point:
+            size = float(expected.double().norm())
+            change = float((given.double() - expected.double()).norm())
+            error = change / size if size else float(change > 0)
+        else:
+            error = float((given != expected).double().mean())
+        if error > worst:
+            worst, name = error, element.name
+    return worst, name
+
+
+def _callable(model: Any, keep_mode: bool) -> tuple[Callable[[Tensor], Any], nn.Module | None]:
+    """What to call on a tensor, and the torch module in it."""
+    if isinstance(model, ImageModel):
+        inner = model.model if isinstance(model.model, nn.Module) and model.layout in (None, "nchw") else None
+        return (inner, inner) if inner is not None and model.batch_size is None else (model.raw, None)
+    if isinstance(model, nn.Module):
+        return model, model
+    wrapped = as_model(model)
+    return _Function(wrapped), None
+
+
+class _Function:
+    """A function, estimator or file: called on tensors, or on arrays if it takes no tensors."""
+
+    def __init__(self, model: ImageModel) -> None:
+        self._model = model
+        self._layouts = [model.layout] if model.layout is not None else [None, "nchw", "nhwc", "nhw"]
+
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        errors = []
+        for layout in self._layouts:
+            self._model.layout = layout
+            try:
+                answer = self._model.raw(images)
+            except ValueError as error:
+                errors.append(error)
+                continue
+            self._layouts = [layout]
+            return answer
+        raise errors[0]
+
+
+def _explain(error: Exception, inputs: Tensor) -> str:
+    message = str(error).strip().partition("\n")[0] or type(error).__name__
+    text = f"the model fails on images of shape {tuple(inputs.shape)}: {message}"
+    if (
+        any(word in message.lower() for word in ("cuda", "nvidia", "same device", "mps"))
+        and not torch.cuda.is_available()
+    ):
+        text += "; it needs a GPU, and torch sees none here: move it to the CPU with model.cpu() or map_location='cpu'"
+    return text
