@@ -40,6 +40,7 @@ const TITLES = {
   class: ({ group, images }) => (images.length === 1 ? `Is this also ${nameOf(group)}?` : `Are these ${images.length.toLocaleString("en")} also ${nameOf(group)}?`),
   grow: ({ group }) => `What else belongs to ${nameOf(group)}? Nearest first.`,
   image: () => "What is this?",
+  check: ({ group, images }) => `Are these ${images.length} rightly called ${nameOf(group)}? Press those that are not.`,
 };
 
 function drawQuestion() {
@@ -49,7 +50,7 @@ function drawQuestion() {
   drawProgress();
   if (done) return find("bench-tiles").replaceChildren();
   const names = likelyNames(question.images), total = question.images.length;
-  find("answer").value = question.name;
+  find("naming").value = question.name;
   find("known-names").replaceChildren(...edits.names.filter((name, g) => name && sizeOf(g)).map((value) => make("option", { value })));
   find("choices").replaceChildren(...names.slice(0, 9).map(([group, share], k) => make("li", {}, make("button", {
     type: "button", className: "choice-name", "aria-keyshortcuts": String(k + 1),
@@ -96,10 +97,11 @@ function markTiles() {
   find("cut").value = bench.cut;
   find("cut").setAttribute("aria-valuetext", `${bench.cut} of ${total}`);
   find("cut-count").textContent = `${count.toLocaleString("en")} of ${total.toLocaleString("en")}`;
-  const name = find("answer").value.trim();
+  const name = find("naming").value.trim();
   find("accept").replaceChildren(`${name ? "Accept" : "Name"} ${count.toLocaleString("en")}`, make("kbd", {}, "space"));
   find("accept").disabled = !count || !name;
   find("reject").disabled = !count;
+  find("check").disabled = !spread.columns.size;
   find("bench-undo").disabled = !past.length;
   find("bench-redo").disabled = !future.length;
 }
@@ -129,6 +131,7 @@ const focusQuestion = () => find("question").focus({ preventScroll: true });
 function accept(name) {
   const images = chosen(), given = name.trim();
   if (!bench.question || !images.length || !given) return;
+  if (bench.question.kind === "check") return confirm(bench.question, images);
   const refused = bench.question.images.filter((image, rank) => rank < bench.cut && bench.turned.has(image));
   settle(bench.question, images, given, refused);
 }
@@ -162,9 +165,9 @@ const setCore = () => setCut(firstBelow(bench.question.scores, bench.question.sc
 const toggleGrow = () => { bench.pinned = bench.pinned === null ? bench.question.group : null; ask(...nextQuestion()); focusQuestion(); };
 
 const KEYS = {
-  " ": () => accept(find("answer").value), x: () => bench.question && reject(bench.question, chosen()), j: skip, k: back, z: undo, y: redo,
+  " ": () => accept(find("naming").value), x: () => bench.question && reject(bench.question, chosen()), j: skip, k: back, z: undo, y: redo,
   s: () => find("split").click(), g: () => find("grow").click(), a: () => find("all").click(), c: () => find("core").click(),
-  n: () => { find("answer").focus(); find("answer").select(); }, "+": () => stepCut(1), "=": () => stepCut(1), "-": () => stepCut(-1),
+  n: () => { find("naming").focus(); find("naming").select(); }, "+": () => stepCut(1), "=": () => stepCut(1), "-": () => stepCut(-1),
 };
 
 function benchKey(event) {
@@ -203,7 +206,7 @@ function startReach() {
 function startBench() {
   if (!graph) return;
   const click = (id, act) => find(id).addEventListener("click", () => { act(); });
-  click("accept", () => accept(find("answer").value));
+  click("accept", () => accept(find("naming").value));
   click("reject", () => reject(bench.question, chosen()));
   click("split", () => split(bench.question));
   click("grow", toggleGrow);
@@ -212,12 +215,13 @@ function startBench() {
   click("core", setCore);
   click("skip", skip);
   click("back", back);
+  click("check", () => { const group = leastChecked(); if (group !== undefined) { ask({ kind: "check", id: group }); focusQuestion(); } });
   click("bench-undo", undo);
   click("bench-redo", redo);
   click("every", () => { bench.every = !bench.every; drawTiles(); });
   find("cut").addEventListener("input", () => setCut(Number(find("cut").value)));
-  find("answer").addEventListener("input", markTiles);
-  find("answer").addEventListener("keydown", (event) => {
+  find("naming").addEventListener("input", markTiles);
+  find("naming").addEventListener("keydown", (event) => {
     if (event.key === "Enter") accept(event.target.value);
     if (event.key === "Escape") focusQuestion();
   });

@@ -125,6 +125,6 @@ function startCards() {
   find("sort").addEventListener("change", drawCards);
   find("show-hidden").addEventListener("change", drawCards);
   moveFocusByArrows(find("cards"), ".open");
-  onEdit(drawCards);
+  onEdit(drawCards, find("groups"));
   drawCards();
 }

@@ -8,6 +8,7 @@ const found = {
   origins: data.clusters.map((_, c) => `Group ${c}`), // what a group without a name is called
   hidden: data.clusters.map(() => false),
   banned: [], // images that are not of a group, as image + N * group
+  checks: {}, // by group: how many settled images a person looked at again, and how many of them were right
 };
 let edits = found;
 const past = [], future = [];
@@ -16,25 +17,36 @@ let unsaved = false;
 
 const announce = (text) => { find("status").textContent = text; };
 
-// Called after each edit. Parts of the page that are out of sight wait until they are seen.
+// Calls an act after each edit. A part of the page that is out of sight waits until it is seen.
 function onEdit(act, element = null) {
-  if (!element) return watchers.push(act);
-  let stale = false;
-  const isSeen = () => { const box = element.getBoundingClientRect(); return box.bottom > 0 && box.top < innerHeight; };
-  watchers.push(() => { if (isSeen()) act(); else stale = true; });
-  new IntersectionObserver(([entry]) => { if (entry.isIntersecting && stale) { stale = false; act(); } }).observe(element);
+  const watcher = { act, element, stale: false };
+  watchers.push(watcher);
+  if (element) new IntersectionObserver(([entry]) => { if (entry.isIntersecting && watcher.stale) { watcher.stale = false; act(); } }).observe(element);
 }
+
+function isSeen(element) {
+  const box = element.getBoundingClientRect();
+  return box.bottom > 0 && box.top < innerHeight;
+}
+
+// All places are asked for before anything is drawn: between two changes of the page that would be slow.
+function tellWatchers() {
+  for (const watcher of watchers) watcher.stale = watcher.element !== null && !isSeen(watcher.element);
+  for (const watcher of watchers) if (!watcher.stale) watcher.act();
+}
+
+const PARTS = ["names", "origins", "hidden", "banned", "checks"];
 
 // What turns the second state into the first.
 function difference(first, second) {
   const images = [];
   for (let i = 0; i < N; i++) if (first.group[i] !== second.group[i] || first.settled[i] !== second.settled[i]) images.push(i);
-  const { names, origins, hidden, banned } = first;
-  return { names, origins, hidden, banned, images, group: images.map((i) => first.group[i]), settled: images.map((i) => first.settled[i]) };
+  const others = Object.fromEntries(PARTS.filter((part) => first[part] !== second[part]).map((part) => [part, first[part]]));
+  return { ...others, images, group: images.map((i) => first.group[i]), settled: images.map((i) => first.settled[i]) };
 }
 
 function restored(state, { images, group, settled, ...others }) {
-  const next = { ...others, group: state.group.slice(), settled: state.settled.slice() };
+  const next = { ...state, ...others, group: state.group.slice(), settled: state.settled.slice() };
   images.forEach((image, k) => { next.group[image] = group[k]; next.settled[image] = settled[k]; });
   return next;
 }
@@ -45,7 +57,7 @@ function change(next, message) {
   past.push(difference(before, edits));
   future.length = 0;
   unsaved = true;
-  watchers.forEach((act) => act());
+  tellWatchers();
   announce(message);
 }
 
@@ -55,7 +67,7 @@ function step(from, to, message) {
   edits = restored(edits, from.pop());
   to.push(difference(before, edits));
   unsaved = true;
-  watchers.forEach((act) => act());
+  tellWatchers();
   announce(message);
 }
 
@@ -75,18 +87,19 @@ let sorted = { of: null, members: new Map(), parts: new Map() };
 
 function sortedInto() {
   if (sorted.of === edits.group) return sorted;
-  const members = new Map(), shared = new Map(), parts = new Map(), home = new Map();
+  const lists = [[], ...edits.names.map(() => [])], wide = lists.length; // of group -1, 0, 1, ...
+  const shared = new Int32Array((data.clusters.length + 1) * wide), parts = new Map(), home = new Map();
   for (const image of ranked) {
-    const group = edits.group[image], label = data.labels[image], key = label * 1e6 + group;
-    if (!members.has(group)) members.set(group, []);
-    members.get(group).push(image);
-    shared.set(key, (shared.get(key) ?? 0) + 1);
-    if (!home.has(label) || shared.get(key) > shared.get(label * 1e6 + home.get(label))) home.set(label, group);
+    const group = edits.group[image];
+    lists[group + 1].push(image);
+    shared[(data.labels[image] + 1) * wide + group + 1]++;
   }
-  for (const label of [...home.keys()].sort((a, b) => a - b)) {
+  const members = new Map(lists.map((list, g) => [g - 1, list]).filter(([, list]) => list.length));
+  for (const [label, size] of [...clusterSizes].sort(([a], [b]) => a - b)) {
+    const inside = (group) => shared[(label + 1) * wide + group + 1];
     for (const group of members.keys()) {
-      const count = shared.get(label * 1e6 + group) ?? 0;
-      if (count && (group === label || 2 * count >= clusterSizes.get(label))) parts.set(group, [...(parts.get(group) ?? []), label]);
+      if (!home.has(label) || inside(group) > inside(home.get(label))) home.set(label, group);
+      if (inside(group) && (group === label || 2 * inside(group) >= size)) parts.set(group, [...(parts.get(group) ?? []), label]);
     }
   }
   sorted = { of: edits.group, members, parts, home };

@@ -9,26 +9,35 @@ function symmetricWalk(counts, columns, weights) {
   const each = (act) => { for (let i = 0, e = 0; i < n; i++) for (const end = e + counts[i]; e < end; e++) act(i, columns[e], weights[e]); };
   each((i, j, w) => { start[i + 1]++; degree[i] += w; if (i !== j) { start[j + 1]++; degree[j] += w; } });
   for (let i = 0; i < n; i++) start[i + 1] += start[i];
-  const to = new Int32Array(start[n]), walk = new Float64Array(start[n]), weight = new Float64Array(start[n]), next = start.slice(0, n);
+  const to = new Int32Array(start[n]), walk = new Float32Array(start[n]), weight = new Float32Array(start[n]), next = start.slice(0, n);
   const put = (i, j, w) => { to[next[i]] = j; weight[next[i]] = w; walk[next[i]++] = w / Math.sqrt(degree[i] * degree[j]); };
   each((i, j, w) => { put(i, j, w); if (i !== j) put(j, i, w); });
   return { n, start, to, walk, weight, degree };
 }
 
-// F <- a S F + (1 - a) Y for one class: scores (n,) from a start (n,).
-function spreadScores(graph, initial) {
-  const { n, start, to, walk } = graph;
-  let scores = Float64Array.from(initial), next = new Float64Array(n);
+// F <- a S F + (1 - a) Y for two classes at once, which takes hardly longer than one: scores (n,) from starts (n,).
+function spreadTwo(graph, first, second) {
+  const { n, start, to, walk } = graph, initial = new Float64Array(2 * n);
+  for (let i = 0; i < n; i++) { initial[2 * i] = first[i]; initial[2 * i + 1] = second[i]; }
+  let scores = initial.slice(), next = new Float64Array(2 * n);
   for (let step = 0; step < STEPS; step++) {
     for (let i = 0, e = 0; i < n; i++) {
-      let sum = 0;
-      for (const end = start[i + 1]; e < end; e++) sum += walk[e] * scores[to[e]];
-      next[i] = MEMORY * sum + (1 - MEMORY) * initial[i];
+      let one = 0, two = 0;
+      for (const end = start[i + 1]; e < end; e++) {
+        const from = 2 * to[e], share = walk[e];
+        one += share * scores[from];
+        two += share * scores[from + 1];
+      }
+      next[2 * i] = MEMORY * one + (1 - MEMORY) * initial[2 * i];
+      next[2 * i + 1] = MEMORY * two + (1 - MEMORY) * initial[2 * i + 1];
     }
     [scores, next] = [next, scores];
   }
-  return scores;
+  const column = (k) => Float64Array.from({ length: n }, (_, i) => scores[2 * i + k]);
+  return [column(0), column(1)];
 }
+
+const spreadScores = (graph, initial) => spreadTwo(graph, initial, new Float64Array(graph.n))[0];
 
 // The start of a class: the same total for every class, whatever the number of its labelled images.
 function startOf(n, images) {
@@ -48,6 +57,19 @@ function spreadLabels(graph, classes, count) {
     else if (total[i] > 1e-300) result[i * count + c] = columns[c][i] / total[i];
   }
   return result;
+}
+
+// How likely two steps of a random walk from images end in their own group, into shares (n,): low on the edge of a group.
+function stayingShares(graph, group, images, shares) {
+  const { start, to, weight, degree } = graph;
+  for (const i of images) {
+    let sum = 0;
+    for (let e = start[i]; e < start[i + 1]; e++) {
+      const j = to[e], first = weight[e] / degree[i] / degree[j];
+      for (let f = start[j]; f < start[j + 1]; f++) if (group[to[f]] === group[i] && to[f] !== i) sum += first * weight[f];
+    }
+    shares[i] = sum;
+  }
 }
 
 // How far a walk of a few steps from each image (column) reaches the others (row): the largest entries of each row.

@@ -1,5 +1,6 @@
 // The map: every image is a mark on a canvas, which stays fast for tens of thousands of images.
 const NAMED = 60; // more names would cover the map
+const AT_ONCE_DRAWN = 5000; // maps of more images are drawn when they are seen
 const FEW = 26, BESIDE = 40; // the name of a group with fewer marks is placed at those within so many pixels
 
 // The marks near the medoid: a single distant mark of a small group must not shift its name.
@@ -16,7 +17,7 @@ function startMap() {
   const canvas = find("map-canvas"), hover = find("hover"), ring = find("ring");
   const context = canvas.getContext("2d");
   const paths = new Map(SHAPES.map((shape) => [shape, new Path2D(shape)]));
-  let at = [], current = -1, only = null, printing = false;
+  let isDrawn = data.names.length <= AT_ONCE_DRAWN, at = [], current = -1, only = null, printing = false;
   let view = { zoom: 1, x: 0.5, y: 0.5 }; // the position shown in the middle
 
   function project() {
@@ -31,9 +32,10 @@ function startMap() {
   function draw() {
     const width = canvas.clientWidth, height = canvas.clientHeight, ratio = window.devicePixelRatio || 1;
     if (!width) return;
+    project();
+    if (!isDrawn) return;
     canvas.width = width * ratio;
     canvas.height = height * ratio;
-    project();
     const style = getComputedStyle(canvas);
     const ink = printing ? "#1c1b19" : style.color;
     const radius = Math.max(1.7, Math.min(5, 90 / Math.sqrt(at.length))) * Math.min(2.2, Math.sqrt(view.zoom));
@@ -189,8 +191,9 @@ function startMap() {
   canvas.setAttribute("aria-label", `Map of ${counted(data.names.length, "image")} in ${counted(groups().length, "group")}`);
   onEdit(() => { drawLegend(); draw(); }, find("map"));
   onTheme(draw);
+  new IntersectionObserver(([entry]) => { if (entry.isIntersecting && !isDrawn) { isDrawn = true; draw(); } }, { rootMargin: "200px" }).observe(canvas);
   new ResizeObserver(draw).observe(canvas);
-  window.addEventListener("beforeprint", () => { printing = true; draw(); });
+  window.addEventListener("beforeprint", () => { printing = isDrawn = true; draw(); });
   window.addEventListener("afterprint", () => { printing = false; draw(); });
   drawLegend();
 }

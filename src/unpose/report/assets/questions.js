@@ -1,6 +1,8 @@
 // The workbench without its view: names spread over the graph, the questions to ask, and what an answer changes.
 const FEWEST = 4; // smaller rests of a group join the images without a group
 const SURE = 0.5; // share of the scores beyond which an image is proposed
+const TAUGHT = 0.1; // images settled later for each image that a label teaches
+const CHECKED = 24, GUESS_WEIGHT = 8;
 const PAUSE = 60; // seconds; longer breaks do not count as work
 
 function decoded(text, Type) {
@@ -17,35 +19,39 @@ function readGraph({ counts, columns, weights }) {
 const graph = data.graph ? readGraph(data.graph) : null;
 
 // Scores of every named group (class), of all groups without a name together (rivals), and what follows from them.
-const spread = { state: null, columns: new Map(), rival: null, best: new Int32Array(N), share: new Float64Array(N), reach: null };
+const spread = { state: null, columns: new Map(), rival: null, best: new Int32Array(N), share: new Float64Array(N), own: new Float64Array(N), reach: null };
 
 const isOpen = (group) => group !== NO_GROUP && !isNamed(group);
 const isAsked = (image) => !edits.settled[image] && graph.degree[image] > 0; // copies and empty images follow others
 
 function refreshSpread() {
-  const before = spread.state, changed = new Set();
-  let rivalsChanged = !before;
+  const before = spread.state, changed = new Set(), moved = new Set();
   for (let i = 0; i < N; i++) {
-    const is = edits.group[i], was = before ? before.group[i] : NaN;
+    const is = edits.group[i], was = before ? before.group[i] : NO_GROUP;
     if (before && is === was && edits.settled[i] === before.settled[i]) continue;
+    if (is !== was || !before) moved.add(is).add(was);
     if (edits.settled[i]) changed.add(is);
     if (before?.settled[i]) changed.add(was);
-    rivalsChanged = true;
   }
-  const rivals = new Map(); // groups that are not named yet compete with those that are
+  for (const group of moved) stayingShares(graph, edits.group, membersOf(group), spread.own);
+  for (const group of spread.columns.keys()) if (!sizeOf(group)) spread.columns.delete(group);
+  const rivals = new Float64Array(N), stale = []; // groups that are not named yet compete with those that are
   for (const group of groups()) {
     const settled = membersOf(group).filter((i) => edits.settled[i] && graph.degree[i] > 0);
     if (!settled.length) spread.columns.delete(group);
-    else if (changed.has(group) || !spread.columns.has(group)) spread.columns.set(group, spreadScores(graph, startOf(N, settled)));
-    if (isOpen(group)) rivals.set(group, membersOf(group).filter(isAsked));
+    else if (changed.has(group) || !spread.columns.has(group)) stale.push([group, startOf(N, settled)]);
+    if (!isOpen(group)) continue;
+    const asked = membersOf(group).filter(isAsked);
+    for (const i of asked) rivals[i] = 1 / asked.length;
   }
-  for (const group of spread.columns.keys()) if (!sizeOf(group)) spread.columns.delete(group);
-  if (rivalsChanged) {
-    const initial = new Float64Array(N);
-    for (const list of rivals.values()) for (const i of list) initial[i] = 1 / list.length;
-    spread.rival = spreadScores(graph, initial);
-    spread.initial = initial;
-  }
+  const last = stale.pop();
+  for (const [group, initial] of stale) spread.columns.set(group, spreadScores(graph, initial));
+  if (last) { // most answers change one name, whose scores are spread together with those of the rivals
+    const [column, rival] = spreadTwo(graph, last[1], rivals);
+    spread.columns.set(last[0], column);
+    spread.rival = rival;
+  } else if (spread.columns.size && (moved.size || changed.size || !spread.rival)) spread.rival = spreadScores(graph, rivals);
+  spread.rival ??= new Float64Array(N); // without a name, there is nothing to compete with
   spread.state = edits;
   const no = new Set(edits.banned), total = spread.rival.slice(), top = new Float64Array(N);
   spread.best.fill(NO_GROUP);
@@ -59,15 +65,6 @@ function refreshSpread() {
   for (let i = 0; i < N; i++) spread.share[i] = total[i] > 1e-300 ? top[i] / total[i] : 0;
 }
 
-// How much of an image's score comes from its own group, without what it gives to itself.
-function ownShares(group, images) {
-  const column = spreadScores(graph, startOf(N, images));
-  return images.map((i) => {
-    const own = (1 - MEMORY) / images.length, others = spread.total[i] - own;
-    return others > 1e-300 ? Math.max(0, column[i] - own) / others : 0;
-  });
-}
-
 const byScore = (images, scores) => {
   const order = [...images.keys()].sort((a, b) => scores[b] - scores[a] || images[a] - images[b]);
   return { images: order.map((k) => images[k]), scores: order.map((k) => scores[k]) };
@@ -76,7 +73,7 @@ const byScore = (images, scores) => {
 const firstBelow = (scores, limit) => { const at = scores.findIndex((score) => score < limit); return at < 0 ? scores.length : at; };
 
 function groupQuestion(group) {
-  const asked = membersOf(group).filter(isAsked), list = byScore(asked, ownShares(group, asked));
+  const asked = membersOf(group).filter(isAsked), list = byScore(asked, asked.map((i) => spread.own[i]));
   const likely = likelyNames(list.images)[0];
   return { kind: "group", group, ...list, cut: firstBelow(list.scores, SURE) || list.images.length, name: likely && likely[1] > SURE ? nameOf(likely[0]) : "" };
 }
@@ -102,7 +99,7 @@ function imageQuestion(image) {
 }
 
 function makeQuestion({ kind, id }) {
-  return { group: groupQuestion, class: classQuestion, grow: growQuestion, image: imageQuestion }[kind](id);
+  return { group: groupQuestion, class: classQuestion, grow: growQuestion, image: imageQuestion, check: checkQuestion }[kind](id);
 }
 
 // Named groups with the mean share that they have in the scores of these images, largest first.
@@ -118,18 +115,17 @@ function rankedQuestions() {
   const list = [], gains = new Map();
   for (const group of groups().filter(isOpen)) {
     const asked = membersOf(group).filter(isAsked);
-    const sure = (i) => (data.stability === null ? 0.5 : data.confidences[i]);
-    if (asked.length) list.push({ kind: "group", id: group, gain: asked.reduce((sum, i) => sum + sure(i), 0) });
+    if (asked.length) list.push({ kind: "group", id: group, gain: asked.reduce((sum, i) => sum + spread.own[i] ** 3, 0) });
   }
   for (let i = 0; i < N; i++) {
-    if (spread.best[i] !== NO_GROUP && spread.share[i] >= SURE && isAsked(i)) gains.set(spread.best[i], (gains.get(spread.best[i]) ?? 0) + spread.share[i]);
+    if (spread.best[i] !== NO_GROUP && isAsked(i)) gains.set(spread.best[i], (gains.get(spread.best[i]) ?? 0) + spread.share[i] ** 3);
   }
   for (const [group, gain] of gains) list.push({ kind: "class", id: group, gain });
   list.sort((a, b) => b.gain - a.gain);
   if (spread.reach && (!list.length || list[0].gain < FEWEST)) {
     const known = Uint8Array.from(edits.settled, (s, i) => (s || graph.degree[i] === 0 ? 1 : 0));
     const uncertainty = Float64Array.from(spread.share, (share, i) => (known[i] ? 0 : 1 - share));
-    list.push(...mostInstructive(spread.reach, known, uncertainty, 3).map(([id, gain]) => ({ kind: "image", id, gain })));
+    list.push(...mostInstructive(spread.reach, known, uncertainty, 3).map(([id, gain]) => ({ kind: "image", id, gain: 1 + TAUGHT * gain })));
   }
   return list.sort((a, b) => b.gain - a.gain);
 }
@@ -172,19 +168,33 @@ function split(question) {
   change(placed(second, group, 0, next), `${visible(nameOf(question.group))} was split into ${question.images.length - second.length} and ${second.length}.`);
 }
 
-// Progress: images that are settled, and how many of them rightly, estimated by the settled neighbours of each.
+// A few settled images of the name that was checked least for its size, to be looked at again.
+function checkQuestion(group) {
+  const settled = membersOf(group).filter((i) => edits.settled[i]), round = edits.checks[group]?.[1] ?? 0;
+  const images = settled.map((i) => [noise(i + 7919 * (round + 1)), i]).sort((a, b) => a[0] - b[0]).slice(0, CHECKED).map(([, i]) => i);
+  return { kind: "check", group, images, scores: images.map((i) => spread.own[i]), cut: images.length, name: nameOf(group) };
+}
+
+const leastChecked = () => [...spread.columns.keys()].map((group) =>
+  [membersOf(group).filter((i) => edits.settled[i]).length / (1 + (edits.checks[group]?.[1] ?? 0)), group]).sort((a, b) => b[0] - a[0])[0]?.[1];
+
+function confirm(question, images) {
+  const inside = new Set(images), wrong = question.images.filter((i) => !inside.has(i)), { group } = question;
+  const [right, seen] = edits.checks[group] ?? [0, 0];
+  const next = placed(wrong, NO_GROUP, 0, { ...edits, banned: [...edits.banned, ...wrong.map((i) => i + N * group)] });
+  change({ ...next, checks: { ...edits.checks, [group]: [right + images.length, seen + question.images.length] } },
+    `${images.length} of ${question.images.length} are right.`);
+}
+
+// Progress: images that are settled, and the share of right ones. Of each name, what was checked counts, and before that
+// a guess by how far its images keep to themselves in the graph, with the weight of a few checks.
 function progressOf() {
-  let settled = 0, agreeing = 0, judged = 0;
-  for (let i = 0; i < N; i++) {
-    if (!edits.settled[i]) continue;
-    settled++;
-    let same = 0, all = 0;
-    for (let e = graph.start[i]; e < graph.start[i + 1]; e++) {
-      if (!edits.settled[graph.to[e]]) continue;
-      all += graph.weight[e];
-      if (edits.group[graph.to[e]] === edits.group[i]) same += graph.weight[e];
-    }
-    if (all > 0) { judged++; agreeing += same > all / 2 ? 1 : 0; }
+  let settled = 0, right = 0;
+  for (const group of spread.columns.keys()) {
+    const images = membersOf(group).filter((i) => edits.settled[i] && graph.degree[i] > 0), [good, seen] = edits.checks[group] ?? [0, 0];
+    const guess = images.reduce((sum, i) => sum + spread.own[i], 0) / images.length;
+    right += (images.length * (GUESS_WEIGHT * guess + good)) / (GUESS_WEIGHT + seen);
+    settled += images.length;
   }
-  return { settled, precision: judged ? agreeing / judged : null };
+  return { settled: edits.settled.reduce((sum, s) => sum + s, 0), precision: settled ? right / settled : null };
 }

@@ -3,8 +3,7 @@ const addresses = new Map();
 
 function address(sheet) {
   if (!addresses.has(sheet)) {
-    const text = atob(find(`sheet-${sheet}`).textContent);
-    const bytes = Uint8Array.from(text, (character) => character.charCodeAt(0));
+    const bytes = decoded(find(`sheet-${sheet}`).textContent, Uint8Array);
     addresses.set(sheet, `url("${URL.createObjectURL(new Blob([bytes], { type: "image/webp" }))}")`);
   }
   return addresses.get(sheet);
