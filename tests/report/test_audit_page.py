@@ -55,7 +55,7 @@ def results(**changes):
         angles=angles,
         angles_count=64,
         classes=[AuditedClass("fish", 40, "turn 90", 0.31, 0.0, 0.9, 0.7), AuditedClass("few", 2, "turn 90", 1.0, 0.0)],
-        modules=[AuditedModule("pool", "MaxPool2d", 1, 0.3, True), AuditedModule("head", "Linear", 1, math.nan, False)],
+        modules=[AuditedModule("pool", "MaxPool2d", 1, 0.3, True), AuditedModule("head", "Linear", 1, 0.0, False)],
         shares=[LayerShare("pool", "MaxPool2d", 0.8, "aliasing"), LayerShare("head", "Linear", 0.2)],
         worst_images=[WorstImage("a.png", "turn 90", "fish", "bird", one, two, "fish", 0.9, 0.6)],
         repairs=[Repair("the model as it is", 0.9, 0.6, 0.07, 1.0), Repair("mean over c4", 0.9, 0.9, 0.0, 4.0, True)],

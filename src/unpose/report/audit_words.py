@@ -31,10 +31,12 @@ def percent(share: float) -> str:
         return "more than can be said"
     if 99 < value < 100:
         return "99 %"
-    if value >= 10:
+    if abs(value) >= 10:
         return f"{value:.0f} %"
     shown = f"{value:.1f}".removesuffix(".0")
-    return "0.1 %" if value > 0 and shown == "0" else f"{shown} %"
+    if shown in ("0", "-0"):
+        shown = "0.1" if value > 0 else "-0.1" if value < 0 else "0"
+    return f"{shown} %"
 
 
 def movement(element: str) -> str:
@@ -201,8 +203,12 @@ def _cause(results: AuditResults) -> list[str]:
     if causes:
         first = causes[0]
         text = f"The first module that breaks the symmetry is '{first.name}' ({first.module})"
-        others = f"{len(causes) - 1} later one{'s do' if len(causes) > 2 else ' does'}, too"
-        found.append(f"{text}, and no later one does." if len(causes) == 1 else f"{text}; {others}.")
+        untested = any(math.isnan(module.error) for module in results.modules)
+        if len(causes) > 1:
+            text += f"; {len(causes) - 1} later one{'s do' if len(causes) > 2 else ' does'}, too"
+        elif not untested:
+            text += ", and no later one does"
+        found.append(f"{text}.")
     if results.shares:
         most = max(results.shares, key=lambda each: each.share)
         reason = {"aliasing": ", by aliasing", "border": ", at the border", "position": ", by absolute position"}
@@ -232,7 +238,8 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     Compared with old.onnx, 1 of 2 transformations change less and none change more; the worst goes from 20 % to 10 %.
     """
     better, worse, total = comparison.better, comparison.worse, len(comparison.elements)
-    old, new = (max((row[k] for row in comparison.elements), default=0.0) for k in (1, 2))
+    old = max((before for _, before, _ in comparison.elements), default=0.0)
+    new = max((after for _, _, after in comparison.elements), default=0.0)
     number = {0: "none"}
     found = [
         f"Compared with {comparison.other}, {number.get(len(better), len(better))} of {total} transformations change "

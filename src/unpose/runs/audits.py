@@ -68,6 +68,8 @@ WORST_SHOWN = 12
 """Images shown with their answers before and after."""
 MODULE_IMAGES = 8
 """Images on which single modules are tested."""
+LEAST_NEIGHBOURS = 9
+"""Images from which on the neighbours of embeddings are compared."""
 KINDS = ("scores", "embedding", "image")
 """What a model returns: scores of classes, a vector that should not change, or a map that moves with the image."""
 
@@ -246,9 +248,9 @@ def run_audit(
         class_names = _class_names(images, outputs.shape[1])
         answers = answer_changes(orbit, images.labels, class_names)
     neighbours = None
-    if kind == "embedding" and outputs.ndim == 2 and outputs.shape[1] > 1 and len(images) > 2:
+    if kind == "embedding" and outputs.ndim == 2 and outputs.shape[1] > 1 and len(images) >= LEAST_NEIGHBOURS:
         around = orbit_outputs(f, images.batch, group, random_state=random_state)
-        neighbours = neighbour_agreement(around, min(10, len(images) - 1))
+        neighbours = neighbour_agreement(around, min(10, len(images) // 3))
     modules, remarks = _modules(network, images, report, group, action, tolerance)
     remarks = [*steady.remarks(), *report_remarks(report), *mismatch, *remarks]
     if f.takes_one:
@@ -373,15 +375,19 @@ def real_pairs(
     2
     """
     report = digital_against_real(model, images.batch, np.asarray(things), np.radians(np.asarray(degrees, float)))
-    means = [float(values.mean()) for values in (report.real, report.digital, report.resampled)]
+    found = RealPairs(
+        len(report.pairs), float(report.real.mean()), float(report.digital.mean()), float(report.resampled.mean())
+    )
     if kind != "scores":
-        return RealPairs(len(report.pairs), *means)
+        return found
     scores = np.asarray(torch.as_tensor(model(images.batch)))
     names = _class_names(images, scores.shape[1])
     said = [names[i] for i in scores.argmax(1)]
     differ = [(images.names[i], images.names[j], said[i], said[j]) for i, j in report.pairs if said[i] != said[j]]
-    flips = report.flips_real, report.flips_digital, report.flips_resampled
-    return RealPairs(len(report.pairs), *means, *flips, differ)
+    return replace(
+        found, changed=report.flips_real, digital_changed=report.flips_digital,
+        resampled_changed=report.flips_resampled, pairs=differ,
+    )  # fmt: skip
 
 
 def report_remarks(report: EquivarianceReport) -> list[str]:
@@ -502,7 +508,14 @@ def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
         return []
     culprits = set(modules.culprits)
     return [
-        AuditedModule(row.name, row.module, row.depth, row.own_error, row.name in culprits, row.remark)
+        AuditedModule(
+            row.name,
+            row.module,
+            row.depth,
+            row.own_error,
+            row.name in culprits,
+            row.remark.removeprefix("<- breaks it").lstrip(" ,:;"),
+        )
         for row in modules.rows
     ]
 
@@ -522,7 +535,7 @@ def _elements(
         if i == 0 and changed is not None and steady is not None:
             changed = steady.changed
         error, low = float(report.errors[i]), float(report.floors[i])
-        near = (None, None)
+        near: tuple[float | None, float | None] = (None, None)
         if neighbours is not None:
             near = (float(neighbours.agreement[i]), float(neighbours.agreement_floors[i]))
         rows.append(AuditedElement(name, bool(report.exact[i]), error, low, changed, floor, accuracy, degrees, *near))
@@ -599,7 +612,7 @@ def _worst_images(
     rows = [*order.tolist(), next(i for i in range(len(images)) if i != order[0])]
     pictures = orbit_outputs(lambda x: x, images.batch[rows], group, random_state=seed)
     found = []
-    for k, i in enumerate(order):
+    for k, i in enumerate(order.tolist()):
         element = pictures.rows[worst[i]]
         before, after, sure, unsure = "", "", None, None
         if orbit is not None:

@@ -294,14 +294,15 @@ def _classes(asked: _Asked) -> tuple[str, ...]:
 def _images(asked: _Asked, model: AnyModel) -> "tuple[AuditedImages, list[tuple[str, str]], list[str]]":
     memory = _memory(asked)
     if asked.images is None:
-        images, rejected, remarks = noise_images(model, asked.count, asked.size, asked.seed), [], []
-    else:
-        images, rejected, remarks = read_audited(
-            asked.images, model, count=asked.count, size=asked.size, mean=asked.mean, std=asked.std,
-            labels=asked.labels, classes=asked.classes, memory=memory, quiet=asked.quiet,
-        )  # fmt: skip
-    check_memory(images.batch, memory)
-    return images, rejected, remarks
+        images = noise_images(model, asked.count, asked.size, asked.seed)
+        check_memory(images.batch, memory)
+        return images, [], []
+    read = read_audited(
+        asked.images, model, count=asked.count, size=asked.size, mean=asked.mean, std=asked.std,
+        labels=asked.labels, classes=asked.classes, memory=memory, quiet=asked.quiet,
+    )  # fmt: skip
+    check_memory(read[0].batch, memory)
+    return read
 
 
 def _memory(asked: _Asked) -> int | None:
@@ -320,7 +321,7 @@ def _run(
     batch = asked.batch or model.batch_size or _DEFAULT_BATCH
     calls = RememberedCalls(fitting(model), _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
     kind = asked.kind or ("embedding" if asked.images is None else None)
-    settings = {"group": group, "seed": asked.seed, "batch": batch, "device": asked.device}
+    settings = {"group": group, "batch": batch, "device": asked.device}
     try:
         found = run_audit(
             calls, images, group, kind=kind, network=model.network,
