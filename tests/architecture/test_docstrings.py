@@ -10,7 +10,7 @@ ROOMS = (
     "unpose", "unpose.groups", "unpose.images", "unpose.files", "unpose.compiled", "unpose.align", "unpose.cluster",
     "unpose.cluster.published", "unpose.cluster.theorems", "unpose.nn", "unpose.data", "unpose.train", "unpose.audit",
     "unpose.runs",
-    "unpose.report", "unpose.report.figures", "unpose.adapt", "unpose.reproduce", "unpose.points",
+    "unpose.report", "unpose.report.figures", "unpose.adapt", "unpose.reproduce", "unpose.points", "unpose.contours",
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ ARROWS = {
     "audit": {"images"},
     "images": {"groups", "compiled"},
     "points": {"groups"},
+    "contours": set(),
     "groups": set(),
     "files": set(),
     "compiled": set(),
