@@ -11,7 +11,19 @@ SOURCE = Path(unpose.__file__).parent
 
 # The arrows of the design: a room may import the rooms its arrows lead to, directly or indirectly, and no others.
 ARROWS = {
-    "cli": {"reproduce", "runs", "dedupe", "report", "train", "audit", "adapt", "discover", "cluster", "data", "points"},
+    "cli": {
+        "reproduce",
+        "runs",
+        "dedupe",
+        "report",
+        "train",
+        "audit",
+        "adapt",
+        "discover",
+        "cluster",
+        "data",
+        "points",
+    },
     "reproduce": {"report", "train", "audit", "cluster", "data"},
     "runs": {"report", "cluster", "data", "dedupe"},
     "report": set(),
