@@ -8,7 +8,8 @@ Convention
 ----------
 Generators are scaled so that the pixels of the image move by one pixel, as a root mean square. Maps of another size
 move by as much divided by the stride. Tokens (n, t, d) of a square or rectangular grid of patches, with or without one
-class token in front, move like the map that they are.
+class token in front, move like the map that they are. The group axis of a map (n, c, order, h, w) stays as it is, so
+that the parts of a rotation are those of its pixels only.
 """
 
 import math
@@ -244,7 +245,7 @@ class _Motion:
         shape = grid_shape(tensor, self.frame)
         if shape is None:
             return torch.zeros_like(tensor)
-        if tensor.ndim == 4:
+        if tensor.ndim >= 4:
             return _transport(tensor, self.velocity(name, shape, tensor), order)
         first = tensor.shape[1] - shape[0] * shape[1]  # 1 if there is a class token
         maps = tensor[:, first:].mT.unflatten(2, shape)  # (n, d, h, w)
@@ -266,8 +267,8 @@ class _Motion:
 
 
 def grid_shape(tensor: Tensor, frame: tuple[int, int]) -> tuple[int, int] | None:
-    """Height and width of a tensor that is a feature map (n, c, h, w) or tokens (n, t, d) on a grid, else None."""
-    if tensor.ndim == 4 and min(tensor.shape[-2:]) > 1:
+    """Height and width of a tensor that is a feature map (n, ..., h, w) or tokens (n, t, d) on a grid, else None."""
+    if tensor.ndim >= 4 and min(tensor.shape[-2:]) > 1:
         return tensor.shape[-2], tensor.shape[-1]
     if tensor.ndim == 3:
         for patch in range(1, min(frame) // 2 + 1):
@@ -278,7 +279,7 @@ def grid_shape(tensor: Tensor, frame: tuple[int, int]) -> tuple[int, int] | None
 
 
 def _transport(maps: Tensor, velocity: Tensor, order: int) -> Tensor:
-    """``-(velocity . gradient)`` of maps (n, c, h, w), by central differences of order 2 or 4, periodic."""
+    """``-(velocity . gradient)`` of maps (n, ..., h, w), by central differences of order 2 or 4, periodic."""
 
     def difference(axis: int, step: int) -> Tensor:
         return (maps.roll(-step, axis) - maps.roll(step, axis)) / (2 * step)
@@ -313,8 +314,8 @@ def _pushed(f: Callable[[Tensor], Any], images: Tensor, tangent: Tensor) -> Tens
 def _derivative(function: Callable[..., list[Any]], inputs: list[Tensor], tangents: list[Tensor]) -> list[Tensor]:
     """Derivatives of the outputs of a function, by forward-mode differentiation or else by finite differences."""
     try:
-        _, results = torch.func.jvp(lambda *x: tuple(function(*x)), tuple(x.clone() for x in inputs), tuple(tangents))
-        return list(results)
+        copies = tuple(x.clone() for x in inputs)
+        return list(torch.func.jvp(lambda *x: tuple(function(*x)), copies, tuple(tangents))[1])
     except (RuntimeError, NotImplementedError, TypeError):
         largest = max(float(tangent.abs().max()) for tangent in tangents) or 1.0
         precise = inputs[0].dtype == torch.float64
@@ -446,14 +447,14 @@ def _cause(call: Call, own: dict[str, list[Tensor]], moves: _Motion) -> str:
     centre = (..., slice(2 * rim[0], -2 * rim[0] or None), slice(2 * rim[1], -2 * rim[1] or None))
     if float(difference[centre].norm()) > 0.1 * float(inside[centre].norm()) > 0:
         return "position"
-    squares = inside.square().mean((0, 1))
+    squares = inside.square().flatten(0, -3).mean(0)  # (h, w)
     interior = squares[rim[0] : -rim[0], rim[1] : -rim[1]]
     at_rim = (squares.sum() - interior.sum()) / (squares.numel() - interior.numel())
     return "border" if float(at_rim) > 3 * float(interior.mean()) else "aliasing"
 
 
 def _as_map(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
-    if tensor.ndim == 4:
+    if tensor.ndim >= 4:
         return tensor
     return tensor[:, tensor.shape[1] - shape[0] * shape[1] :].mT.unflatten(2, shape)
 
@@ -462,7 +463,7 @@ def _roll(tensor: Tensor, steps: tuple[int, ...], frame: tuple[int, int]) -> Ten
     shape = grid_shape(tensor, frame)
     if shape is None:
         return tensor
-    if tensor.ndim == 4:
+    if tensor.ndim >= 4:
         return tensor.roll(steps, dims=(-2, -1))
     moved = _as_map(tensor, shape).roll(steps, dims=(-2, -1)).flatten(2).mT
     return torch.cat([tensor[:, : tensor.shape[1] - shape[0] * shape[1]], moved], dim=1)

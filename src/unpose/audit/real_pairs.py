@@ -170,7 +170,8 @@ def digital_against_real(
 
 def _pair_up(things: NDArray, angles: NDArray) -> tuple[NDArray, NDArray]:
     """Pairs (reference, turned photograph) and pairs of photographs at the same angle, both (p, 2)."""
-    turned, same = [], []
+    turned: list[tuple[int, int]] = []
+    same: list[tuple[int, int]] = []
     for thing in np.unique(things):
         members, reference = np.flatnonzero(things == thing), _reference(things, angles, thing)
         for other in members[members != reference]:

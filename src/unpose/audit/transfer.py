@@ -134,9 +134,9 @@ def needed_invariances(
         p_value = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
         verdict = "makes no difference" if p_value > _SIGNIFICANT else "helps" if gained > lost else "hurts"
         values, floors, _, _ = orbit.read(change)
-        moves = [float(np.sqrt(np.square(each[1:]).mean())) for each in (values, floors)]
+        moves, floor = (float(np.sqrt(np.square(each[1:]).mean())) for each in (values, floors))
         accuracies = float(plain.mean()), float(averaged.mean())
-        rows.append(NeededRow(parse(group).name, *moves, *accuracies, p_value, verdict))
+        rows.append(NeededRow(parse(group).name, moves, floor, *accuracies, p_value, verdict))
     return NeededInvariances(tuple(rows), float(np.bincount(codes).max() / len(codes)))
 
 

