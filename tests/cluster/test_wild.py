@@ -7,7 +7,6 @@ import pytest
 
 from unpose import InvariantClustering
 from unpose.cluster import agreement_with_classes
-from unpose.cluster.features import has_extra_network
 
 SIDE = 25
 
@@ -114,7 +113,6 @@ def test_a_network_that_fails_says_so():
         InvariantClustering(3, features=lambda batch: brightness(batch) * np.nan).fit(images)
 
 
-@pytest.mark.skipif(has_extra_network(), reason="the extra is installed")
 def test_unstable_clusters_say_what_the_extra_would_gain(fitted):
     model = copy.copy(fitted[0])
     model.stability_, model.features_ = 0.3, None

@@ -52,7 +52,7 @@ class Browser:
         return self.driver.find_elements("css selector", selector)
 
     def one(self, selector):
-        return self.driver.find_element("css selector", selector)
+        return self.until(lambda: self.all(selector))[0]
 
     def click(self, target):
         """Press an element, given or by its selector, in the middle of the window, clear of the bar on top."""

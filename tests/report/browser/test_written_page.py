@@ -3,14 +3,13 @@
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
+from unpose.cli import main
 from unpose.data import posed
 
 pytestmark = pytest.mark.browser
@@ -39,11 +38,8 @@ def run(browser, tmp_path_factory):  # the browser first: without one there is n
     (folder / "torn <td>.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
     (folder / "read me.txt").write_text("no image")
     out = tmp_path_factory.mktemp("runs") / "run"
-    done = subprocess.run(
-        [sys.executable, "-m", "unpose", "cluster", str(folder), "-o", str(out), "--clusters", "3"],
-        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, ["cluster", str(folder), "-o", str(out), "--clusters", "3"])
+    assert done.exit_code == 0, done.output
     assert str(out / "report.html") in done.stdout
     return out
 
