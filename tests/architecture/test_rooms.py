@@ -29,7 +29,7 @@ ARROWS = {
     "report": set(),
     "train": {"nn", "data"},
     "data": {"images", "files"},
-    "cluster": {"adapt", "align", "nn", "audit", "data"},
+    "cluster": {"adapt", "align", "nn", "audit", "data", "contours"},
     "adapt": {"align", "nn", "audit"},
     "discover": {"align", "nn", "audit"},
     "dedupe": {"align"},
@@ -60,8 +60,11 @@ SIDE_DOORS = {
     "unpose.data.experiments",  # the data of the figures of the invariant attention paper
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
     "unpose.files.arrays",  # readers of the file formats of public data sets
+    "unpose.report.duplicates",  # the page of `unpose dedupe`
     "unpose.report.figures",  # pictures drawn from arrays, for the commands
     "unpose.runs.audits",  # the audit of a whole model; imports torch, which `unpose --help` must not wait for
+    "unpose.runs.duplicates",  # the folder of a search for duplicates; imports torch
+    "unpose.runs.moves",  # moves of files that can be undone
     "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }
 

@@ -98,9 +98,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     features : "auto", "pixels", str, path, torch module or callable, default "auto"
         What images are compared by. "pixels" compares pixels over the orbit. A network is applied over the orbit, and
         its graph of neighbours is joined with that of the pixels; weights are found without labels (see Notes). It is
-        "efficientnet-lite0", which comes with the extra ``unpose[features]``; the path of an ``.onnx`` file or of a
-        ``.pt2`` file of ``torch.export``; a torch module; or a function from images (m, h, w) or (m, h, w, c) to
-        vectors (m, d). "auto" is the network of the extra if that is installed, else "pixels".
+        "contour", the outlines of silhouettes; "efficientnet-lite0", which comes with the extra ``unpose[features]``;
+        the path of an ``.onnx`` file or of a ``.pt2`` file of ``torch.export``; a torch module; or a function from
+        images (m, h, w) or (m, h, w, c) to vectors (m, d). "auto" is the network of the extra if that is installed, else "pixels".
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None

