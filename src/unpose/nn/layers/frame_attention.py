@@ -136,7 +136,7 @@ class LiftingPatchEmbed(ConstantTables):
         check_positive(in_channels=in_channels, patch_size=patch_size)
         self.in_channels, self.patch_size = in_channels, patch_size
         channels = channels_of(width, self.group)
-        bound = math.sqrt(3 / (in_channels * patch_size**2))
+        bound = math.sqrt(1 / (in_channels * patch_size**2))
         self.weight = nn.Parameter(torch.empty(channels, in_channels, patch_size, patch_size).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.compute_tables()

@@ -67,7 +67,7 @@ class IrrepLinear(nn.Module):
         self.components, pairs = irreps.copies, len(irreps.pairs)
         # Without mirrors the matrices that commute with a pair are A + B i: only A and B are stored.
         shape = (pairs, 2 * out, 2 * channels) if irreps.copies == 2 else (pairs, 2, out, channels)
-        bound = math.sqrt(3 / channels)
+        bound = math.sqrt(1 / channels)  # as torch.nn.Linear
         self.singles = nn.Parameter(torch.empty(len(irreps.singles), out, channels).uniform_(-bound, bound))
         self.pairs = nn.Parameter(torch.empty(shape).uniform_(-bound, bound) / math.sqrt(2))
         self.bias = nn.Parameter(torch.zeros(out)) if bias else None

@@ -11,7 +11,6 @@ from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.frame_attention import FrameBlock, LiftingPatchEmbed
 from unpose.nn.layers.heads import VectorHead
 from unpose.nn.layers.irreps import IrrepLinear, IrrepNorm
-from unpose.nn.layers.norm_and_pooling import PointwiseLinear
 from unpose.nn.networks.base import Network
 from unpose.nn.ops.frames import frame_gelu, to_frames
 
@@ -37,7 +36,7 @@ class TypedHead(ConstantTables):
         if kind == "vector":
             self.read = VectorHead(group, width, outputs, dense=True)
         else:
-            self.read = PointwiseLinear(width, outputs)
+            self.read = nn.Linear(width, outputs)
         self.compute_tables()
 
     def constant_tables(self) -> dict[str, Tensor]:
@@ -53,11 +52,14 @@ class TypedHead(ConstantTables):
         frames = to_frames(hidden, self.basis)  # (b, n, order, channels)
         if self.kind == "scalar":
             frames = frames.mean(2, keepdim=True)
-        maps = frames.permute(0, 3, 2, 1).unflatten(-1, (rows, columns))  # (b, channels, order or 1, rows, columns)
-        answer = self.read(maps)  # (b, outputs, order, 1 or 2, rows, columns)
+        if self.kind == "vector":
+            maps = frames.permute(0, 3, 2, 1).unflatten(-1, (rows, columns))  # (b, channels, order, rows, columns)
+            answer = self.read(maps)  # (b, outputs, 2, rows, columns)
+        else:
+            answer = self.read(frames).permute(0, 3, 2, 1).unflatten(-1, (rows, columns))
         if self.kind == "scalar":
-            answer = answer.squeeze(2)
-        return answer if self.dense else answer.flatten(-3) if self.kind != "scalar" else answer.flatten(1)
+            answer = answer.squeeze(2)  # (b, outputs, rows, columns)
+        return answer if self.dense else answer.squeeze(-1).squeeze(-1)
 
 
 class EquivariantViT(Network):

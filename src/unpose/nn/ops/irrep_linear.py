@@ -35,9 +35,8 @@ def irrep_linear(tokens: Tensor, singles: Tensor, pairs: Tensor, bias: Tensor | 
 
     Notes
     -----
-    For d4 there are 12 c out products for each token, and 64 c out in an ordinary linear map of the same width. The
-    CUDA kernels for half precision multiply all blocks in one launch and read and write every token once, in place of
-    strided batched products and a concatenation.
+    For d4 there are 12 c out products for each token, and 64 c out in an ordinary linear map of the same width. On CUDA
+    in half precision the blocks write into the rows of the result, without a concatenation.
 
     Examples
     --------

@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 1024
-"""Channels of some tokens that a program processes: eight of 16 bits for each thread."""
+_BLOCK = 512
+"""Channels of some tokens that a program processes: four for each thread, measured faster than eight."""
 
 _MOST_CHANNELS = 256
 """Most neighbouring channels of a token that a program processes."""
 
-_PAIRS = 512
+_PAIRS = 256
 """Pairs of channels of some tokens that a program rotates."""
 
 
@@ -230,14 +230,31 @@ def _frames(a1, a2, b1, b2, e00, e01, e10, e11):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _normal(x):  # type: ignore[no-untyped-def]
+    """Return distribution and density of the standard normal law, the first to 1e-7.
+
+    Abramowitz and Stegun 7.1.26 writes ``erf`` with the same exponential as the density: one exponential and one
+    division in place of the two long branches of ``tl.erf``, which would make these kernels wait for arithmetic.
+    """
+    z = tl.abs(x) * 0.7071067811865476
+    t = 1.0 / (1.0 + 0.3275911 * z)
+    exponential = tl.exp(-0.5 * x * x)
+    series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+    tail = 0.5 * series * exponential
+    return tl.where(x < 0, tail, 1.0 - tail), 0.3989422804014327 * exponential
+
+
+@triton.jit
 def _gelu(x):  # type: ignore[no-untyped-def]
-    return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    distribution, _ = _normal(x)
+    return x * distribution
 
 
 @triton.jit
 def _slope(x):  # type: ignore[no-untyped-def]
     """The derivative of GELU."""
-    return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * tl.exp(-0.5 * x * x) * 0.3989422804014327
+    distribution, density = _normal(x)
+    return distribution + x * density
 
 
 @triton.jit
