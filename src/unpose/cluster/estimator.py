@@ -100,7 +100,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         its graph of neighbours is joined with that of the pixels; weights are found without labels (see Notes). It is
         "contour", the outlines of silhouettes; "efficientnet-lite0", which comes with the extra ``unpose[features]``;
         the path of an ``.onnx`` file or of a ``.pt2`` file of ``torch.export``; a torch module; or a function from
-        images (m, h, w) or (m, h, w, c) to vectors (m, d). "auto" is the network of the extra if that is installed, else "pixels".
+        images (m, h, w) or (m, h, w, c) to vectors (m, d). "auto" is the network of the extra if that is installed,
+        else "pixels".
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
