@@ -10,6 +10,7 @@ ROOMS = (
     "unpose", "unpose.groups", "unpose.images", "unpose.files", "unpose.compiled", "unpose.align", "unpose.cluster",
     "unpose.cluster.published", "unpose.cluster.theorems", "unpose.nn", "unpose.data", "unpose.train", "unpose.audit",
     "unpose.runs",
+    "unpose.dedupe", "unpose.runs.duplicates", "unpose.runs.moves", "unpose.report.duplicates",
     "unpose.report", "unpose.report.figures", "unpose.adapt", "unpose.reproduce", "unpose.points", "unpose.contours",
 )  # fmt: skip
 

@@ -18,6 +18,8 @@ from torch import Tensor
 from unpose.groups import area_change, reflection, scaling, transform, translation
 from unpose.images import pixel_grid
 
+__all__ = ["SteerableBasis", "analysis_matrix", "bessel_counts", "fit_basis", "project"]
+
 _BAND_LIMIT = 0.62
 """Largest radial frequency, as a fraction of Nyquist; higher ones describe single pixels rather than shapes."""
 _RADII_PER_PIXEL = 24
@@ -53,7 +55,7 @@ def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
     """Fit a basis of about ``size`` complex functions to images (n, c, h, w) as seen in views (V, 3, 3)."""
     height, width = images.shape[-2:]
     radius = float(np.hypot(height, width)) / 2
-    available = [table.shape[1] for table in _bessel_table(radius)]
+    available = bessel_counts(radius)
     full = SteerableBasis(radius, tuple(np.eye(count) for count in available), (height, width), images.shape[1])
     chosen = torch.linspace(0, len(images) - 1, min(len(images), _N_TRAINING)).round().long()
     some_views = views[torch.linspace(0, len(views) - 1, min(len(views), 9)).round().long()]
@@ -158,6 +160,11 @@ def _radial_table(basis: SteerableBasis) -> NDArray:
     """The radial functions on a fine grid of radii, zero outside the disc: (radii, C1) float32."""
     tables = _bessel_table(basis.radius)
     return np.concatenate([t @ mix for t, mix in zip(tables, basis.mixing, strict=False)], axis=1).astype(np.float32)
+
+
+def bessel_counts(radius: float) -> list[int]:
+    """Number of Bessel functions below the band limit on a disc of this radius in pixels, for each frequency."""
+    return [table.shape[1] for table in _bessel_table(radius)]
 
 
 @cache

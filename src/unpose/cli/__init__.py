@@ -24,6 +24,7 @@ _COMMANDS = {
     "demo": "Group a few hundred rotated digits: a first look, without any data of your own.",
     "cluster": "Group images by what they show, whatever the pose of each.",
     "align": "Align images of one object: their mean, their poses and the aligned stack.",
+    "dedupe": "Find photographs that are the same though turned, mirrored, scaled, cropped or stamped.",
     "report": "Make the page of a run again.",
     "apply": "Write the names that were given on the page of a run into the run.",
     "export": "Export the results of a run as a table, sorted folders, arrays or STAR.",
@@ -33,6 +34,7 @@ _COMMANDS = {
     "models": "List the trained networks of the package, or show the card of one.",
     "adapt": "Make a model that one already has ignore rotations and mirrors.",
     "audit": "Measure how invariant a trained network is, and find the module that breaks it.",
+    "discover": "Find out which transformations images obey, and how far.",
     "register": "Find the rigid motion between two point clouds.",
     "reproduce": "Reproduce the figures, tables and theorems of the two papers behind this package.",
 }

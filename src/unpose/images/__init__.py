@@ -11,7 +11,14 @@
 """
 
 from unpose.images.batch import as_batch, from_batch
-from unpose.images.canvas import LARGEST_DEFAULT_CANVAS, border_level, choose_canvas, onto_canvas, onto_one_canvas
+from unpose.images.canvas import (
+    LARGEST_DEFAULT_CANVAS,
+    border_level,
+    choose_canvas,
+    onto_canvas,
+    onto_one_canvas,
+    resize_box,
+)
 from unpose.images.light import Light, common_light_difference, differs_in_light, match_light, measure_light
 from unpose.images.sampling import (
     displacements,
@@ -43,6 +50,7 @@ __all__ = [
     "onto_one_canvas",
     "pixel_grid",
     "quarter_turn",
+    "resize_box",
     "sample",
     "sample_with_gradient",
     "smooth",

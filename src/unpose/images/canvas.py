@@ -135,6 +135,33 @@ def onto_one_canvas(pictures: Sequence[NDArray], shape: tuple[int, int] | None =
     return np.stack(placed)
 
 
+def resize_box(frame: NDArray, box: tuple[float, float, float, float], shape: tuple[int, int]) -> NDArray:
+    """Cut a rectangle out of a frame and scale it.
+
+    Parameters
+    ----------
+    frame : ndarray, shape (h, w)
+    box : (float, float, float, float)
+        Left, top, right and bottom edge in pixels from the upper left corner of the frame, not outside of it.
+    shape : (int, int)
+        Height and width of the result.
+
+    Returns
+    -------
+    ndarray of float32, shape (height, width)
+
+    Notes
+    -----
+    Scaling is that of :func:`onto_canvas`: cubic, antialiased when it shrinks, clipped to the frame's own range.
+
+    Examples
+    --------
+    >>> resize_box(np.eye(8), (2.0, 2.0, 6.0, 6.0), (4, 4)).diagonal()
+    array([1., 1., 1., 1.], dtype=float32)
+    """
+    return _resized(frame, shape, box)
+
+
 def border_level(images: NDArray) -> NDArray:
     """The median of the outermost pixels.
 
@@ -155,9 +182,9 @@ def border_level(images: NDArray) -> NDArray:
     return np.median(np.concatenate(sides, axis=-1), axis=-1)
 
 
-def _resized(channel: NDArray, shape: tuple[int, ...]) -> NDArray:
+def _resized(channel: NDArray, shape: tuple[int, ...], box: tuple[float, float, float, float] | None = None) -> NDArray:
     picture = Image.fromarray(np.ascontiguousarray(channel, dtype=np.float32))
-    scaled = np.asarray(picture.resize((shape[1], shape[0]), Image.Resampling.BICUBIC))
+    scaled = np.asarray(picture.resize((shape[1], shape[0]), Image.Resampling.BICUBIC, box))
     return np.clip(scaled, channel.min(), channel.max())
 
 

@@ -1,0 +1,327 @@
+"""Decides whether two pictures are the same, pixel against pixel, at the pose that brings one onto the other.
+
+1. :func:`rough_poses`: the angle and the mirror from the coefficients of the signature, for every candidate.
+2. :func:`align_candidates`: Gauss-Newton refinement of shift, angle and scale, on discs, by :mod:`unpose.align`.
+3. :func:`compare`: one whole frame is warped onto the other, and both are compared tile by tile. A tile agrees if its
+   pixels correlate; brightness and contrast of each tile do not matter. A stamp spoils some tiles, a different picture
+   nearly all of them.
+4. :func:`probability`: a logistic model of the comparison, fitted to altered copies and to the most similar pairs of
+   different pictures (``benchmarks/dedupe_fit.py``).
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from unpose.align import align_from
+from unpose.dedupe.neighbours import Candidates
+from unpose.dedupe.regions import Region
+from unpose.dedupe.signature import LAYERS, PATCH, basis_of, coefficients, fitted
+from unpose.groups import rotation
+from unpose.images import pixel_grid, sample, source_points
+
+_N_ANGLES = 96
+_TILES = 10
+"""Tiles along the shorter side of a frame."""
+_SMALLEST_TILE = 6
+"""Pixels of a tile's side, at least."""
+_NOISE = 2.0 / 255
+"""Standard deviation below which a tile is flat: it could belong to any picture."""
+_BLUR = 0.7
+"""Smoothing of both frames in pixels, which forgives what compression and scaling did to single pixels."""
+_AGREES = 0.7
+"""Correlation from which a tile agrees."""
+_ROUGH_SCORE = 0.8
+"""Correlation of the coefficients below which a candidate is dropped; of the copies, 99.5 % were above 0.85."""
+_GLANCE = 0.6
+"""Median correlation of the tiles of patches below which a candidate is dropped; 99.5 % of the copies were above."""
+_LEAST_TILES = 8
+"""Tiles with texture, at least: two blue skies are never called the same picture."""
+_LEAST_OVERLAP = 0.25
+_MAX_SCALE = 2.2
+"""Largest scale of one patch beside the other; a crop to 0.5 of the sides is within it."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two frames compare at a pose.
+
+    Parameters
+    ----------
+    correlation : float
+        Correlation coefficient of all pixels that both show.
+    agreement : float
+        Share of the tiles with texture whose pixels correlate by at least 0.7.
+    typical : float
+        Median of the correlations of the tiles with texture.
+    tiles : int
+        Number of tiles with texture.
+    overlap : float
+        Share of the larger picture that both show.
+
+    Examples
+    --------
+    >>> Comparison(0.99, 1.0, 0.98, 80, 1.0).agreement
+    1.0
+    """
+
+    correlation: float
+    agreement: float
+    typical: float
+    tiles: int
+    overlap: float
+
+
+def rough_poses(patches: NDArray, candidates: Candidates) -> tuple[NDArray, NDArray]:
+    """Find the angle and the mirror of candidates: poses (p, 3, 3) from entry to query in patch pixels, scores (p,).
+
+    The score is the correlation of the coefficients at the best angle.
+    """
+    poses, scores = np.zeros((len(candidates.queries), 3, 3)), np.zeros(len(candidates.queries))
+    for number, layer in enumerate(LAYERS):
+        rows = np.flatnonzero(candidates.layers == number)
+        if len(rows) == 0:
+            continue
+        ours = _in_views(patches, candidates.queries[rows], candidates.query_views[rows], number)
+        theirs = _in_views(patches, candidates.entries[rows], candidates.views[rows], number)
+        starts = basis_of(layer).starts
+        n_frequencies = len(starts) - 1
+        signs = np.repeat((-1.0) ** np.arange(n_frequencies), np.diff(starts))
+        scored = []
+        for moved in (theirs, signs * theirs.conj()):  # as it is, and mirrored
+            spectrum = np.add.reduceat(ours.conj() * moved, starts[:-1], axis=1)  # (p, K)
+            scored.append((spectrum @ _waves(n_frequencies)).real)  # (p, angles)
+        both = np.concatenate(scored, axis=1)
+        best = both.argmax(1)
+        scores[rows] = both[np.arange(len(rows)), best]
+        turns = rotation(torch.arange(_N_ANGLES, dtype=torch.float64) * (2 * math.pi / _N_ANGLES)).numpy()
+        mirror = np.diag([-1.0, 1.0, 1.0])
+        elements = np.concatenate([turns, turns @ mirror])  # (2 angles, 3, 3)
+        of_view = np.stack([view.pose for view in layer.views])
+        poses[rows] = (
+            np.linalg.inv(of_view[candidates.query_views[rows]]) @ elements[best] @ of_view[candidates.views[rows]]
+        )
+    poses[:, :2, 2] *= PATCH / 2
+    return poses, scores
+
+
+def _in_views(patches: NDArray, entries: NDArray, views: NDArray, layer: int) -> NDArray:
+    """Coefficients of entries (p,), each in one view (p,): (p, C) complex."""
+    found = np.zeros((len(entries), int(basis_of(LAYERS[layer]).starts[-1])), np.complex64)
+    for view in np.unique(views):
+        rows = np.flatnonzero(views == view)
+        unique, where = np.unique(entries[rows], return_inverse=True)
+        found[rows] = coefficients(patches[unique], LAYERS[layer], int(view))[where, 0]
+    return found
+
+
+@cache
+def _waves(n_frequencies: int) -> NDArray:
+    angles = 2 * math.pi * np.arange(_N_ANGLES) / _N_ANGLES
+    return np.exp(-1j * np.outer(np.arange(n_frequencies), angles)).astype(np.complex64)
+
+
+def align_patches(moving: NDArray, fixed: NDArray, poses: NDArray) -> tuple[NDArray, NDArray]:
+    """Refine poses (p, 3, 3) of pairs of patches (p, side, side) uint8: poses, and correlations inside the discs."""
+    side = moving.shape[-1]
+    found, distances = align_from(
+        moving, fixed, poses, group="similarity", contrast="affine", mask="disc", max_shift=0.7 * side,
+        max_scale=_MAX_SCALE, n_jobs=1,
+    )  # fmt: skip
+    return found, np.where(np.isfinite(distances), 1 - distances**2 / 2, -1.0)
+
+
+def frame_pose(pose: NDArray, query: Region, entry: Region) -> NDArray:
+    """Convert a pose between patches to one between their frames: (3, 3), from entry to query in frame pixels."""
+    return _frame_from_patch(query) @ pose @ np.linalg.inv(_frame_from_patch(entry))
+
+
+def _frame_from_patch(region: Region) -> NDArray:
+    scale = 2 * region.radius / PATCH
+    return np.array([[scale, 0, region.x], [0, scale, region.y], [0, 0, 1]])
+
+
+def compare(one: NDArray, two: NDArray, one_from_two: NDArray, region_one: Region, region_two: Region) -> Comparison:
+    """Compare two grey frames at a pose.
+
+    The frame with more pixels of the scene is reduced to the other, so that no detail is missing on one side only.
+
+    Parameters
+    ----------
+    one, two : arrays of shape (h, w)
+        Frames as :func:`unpose.dedupe.grey_frame` makes them.
+    one_from_two : array of shape (3, 3)
+        Brings the second frame onto the first.
+    region_one, region_two : Region
+        The parts of the frames that show the picture.
+
+    Returns
+    -------
+    Comparison
+
+    Examples
+    --------
+    >>> from unpose.dedupe.regions import find_regions
+    >>> one = ndimage.gaussian_filter(np.random.default_rng(0).random((70, 90)), 2).astype(np.float32)
+    >>> region = find_regions(one)[0]
+    >>> compare(one, 0.5 * one, np.eye(3), region, region).agreement
+    1.0
+    """
+    scale = math.sqrt(abs(np.linalg.det(one_from_two[:2, :2])))
+    if scale > 1:
+        one, two, region_one, region_two = two, one, region_two, region_one
+        one_from_two, scale = np.linalg.inv(one_from_two), 1 / scale
+    blur = math.hypot(_BLUR / scale, 0.45 * math.sqrt(1 / scale**2 - 1))
+    moving = torch.from_numpy(ndimage.gaussian_filter(two, blur, mode="nearest", truncate=3.0))
+    fixed = ndimage.gaussian_filter(one, _BLUR, mode="nearest", truncate=3.0)
+    shape = (one.shape[0], one.shape[1])
+    points = source_points(torch.from_numpy(one_from_two).float()[None], shape)
+    moved = sample(moving[None, None], points)[0, 0].numpy()
+    ours = _is_inside(pixel_grid(shape), region_one, one.shape)
+    weight = (_is_inside(points[0], region_two, two.shape) & ours).astype(np.float32)
+    n_theirs = 4 * region_two.half_width * region_two.half_height * scale**2
+    side = max(_SMALLEST_TILE, round(min(shape) / _TILES))
+    tiles = _tile_moments(moved[None], fixed[None], weight[None], side)[0]  # (tiles, 6)
+    values = _textured(tiles, side)
+    return Comparison(
+        correlation=float(_correlations(tiles.sum(0))[0]),
+        agreement=float((values >= _AGREES).mean()) if len(values) else 0.0,
+        typical=float(np.median(values)) if len(values) else 0.0,
+        tiles=len(values),
+        overlap=min(1.0, float(weight.sum()) / max(float(ours.sum()), n_theirs, 1.0)),
+    )
+
+
+def features(comparison: Comparison) -> NDArray:
+    """What the logistic model sees: (4,). The correlation of all pixels adds nothing to that of the tiles."""
+    fisher = math.atanh(min(max(comparison.typical, -0.99), 0.99))
+    return np.array([fisher, comparison.agreement, math.log(max(comparison.tiles, 1)), comparison.overlap])
+
+
+def probability(comparison: Comparison) -> float:
+    """The probability that two pictures are the same.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        How they compare at the best pose.
+
+    Returns
+    -------
+    float
+        0 if they share too little, or have too little texture, to tell.
+
+    Examples
+    --------
+    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0)) > 0.99, probability(Comparison(0.8, 0.2, 0.3, 80, 1.0)) < 0.01
+    (True, True)
+    """
+    if comparison.tiles < _LEAST_TILES or comparison.overlap < _LEAST_OVERLAP:
+        return 0.0
+    weights = fitted()["probability"].astype(np.float64)
+    return float(1 / (1 + np.exp(-(weights[0] + features(comparison) @ weights[1:]))))
+
+
+def glance(moving: NDArray, fixed: NDArray, poses: NDArray) -> NDArray:
+    """Compare patches (p, side, side) uint8 tile by tile inside their discs: the median correlation of tiles, (p,).
+
+    Quick and robust against stamps; it decides which candidates are worth the comparison of whole frames.
+    """
+    side = fixed.shape[-1]
+    grid = pixel_grid((side, side))
+    disc = (grid.norm(dim=-1) <= side / 2).numpy()
+    points = source_points(torch.from_numpy(poses).float(), (side, side))
+    moved = sample(torch.from_numpy(moving)[:, None].float() / 255, points)[:, 0].numpy()
+    weight = ((points.norm(dim=-1) <= side / 2).numpy() & disc).astype(np.float32)
+    tiles = _tile_moments(moved, fixed.astype(np.float32) / 255, weight, side // 8)
+    medians = [np.median(values) if len(values := _textured(tile, side // 8)) else 0.0 for tile in tiles]
+    return np.array(medians)
+
+
+def _is_inside(points: torch.Tensor, region: Region, shape: tuple[int, ...]) -> NDArray:
+    """Which points (h, w, 2) lie inside a region and its frame, half a pixel from the edge: (h, w) bool."""
+    x, y = points[..., 0].numpy() - region.x, points[..., 1].numpy() - region.y
+    cosine, sine = math.cos(region.angle), math.sin(region.angle)
+    along, across = cosine * x - sine * y, sine * x + cosine * y
+    inside = (np.abs(along) <= region.half_width - 0.5) & (np.abs(across) <= region.half_height - 0.5)
+    in_frame = (np.abs(x + region.x) <= shape[1] / 2 - 0.5) & (np.abs(y + region.y) <= shape[0] / 2 - 0.5)
+    return np.asarray(inside & in_frame)
+
+
+def _tile_moments(moved: NDArray, fixed: NDArray, weight: NDArray, side: int) -> NDArray:
+    """Sum w, w m, w f, w m m, w m f and w f f over tiles: (p, h, w) each -> (p, tiles, 6) float32."""
+    height, width = fixed.shape[1:]
+    rows, columns = np.arange(0, max(height - side // 2, 1), side), np.arange(0, max(width - side // 2, 1), side)
+    m, f = moved - 0.5, fixed - 0.5  # about their middle, for the precision of the sums of squares
+    wm, wf = weight * m, weight * f
+    terms = np.stack([weight, wm, wf, wm * m, wm * f, wf * f])  # (6, p, h, w)
+    sums = np.add.reduceat(np.add.reduceat(terms, columns, axis=3), rows, axis=2)  # (6, p, rows, columns)
+    return np.moveaxis(sums, 0, -1).reshape(len(fixed), -1, 6)
+
+
+def _textured(tiles: NDArray, side: int) -> NDArray:
+    """The correlations of those tiles (tiles, 6) that lie at least half inside both pictures and have texture."""
+    correlations, deviations = _correlations(tiles)
+    found: NDArray = correlations[(tiles[:, 0] >= side * side / 2) & (deviations >= _NOISE)]
+    return found
+
+
+def _correlations(moments: NDArray) -> tuple[NDArray, NDArray]:
+    """Correlation coefficients from moments (..., 6), and the larger standard deviation of both."""
+    w, m, f, mm, mf, ff = np.moveaxis(moments.astype(np.float64), -1, 0)
+    w = np.maximum(w, 1e-9)
+    var_m, var_f, covariance = mm / w - (m / w) ** 2, ff / w - (f / w) ** 2, mf / w - m * f / w**2
+    floor = (_NOISE / 2) ** 2  # noise that only one of them has must not count as texture of its own
+    correlation = covariance / np.sqrt((np.maximum(var_m, 0) + floor) * (np.maximum(var_f, 0) + floor))
+    return correlation, np.sqrt(np.maximum(np.maximum(var_m, var_f), 0))
+
+
+def align_candidates(patches: NDArray, owners: NDArray, candidates: Candidates) -> tuple[Candidates, NDArray]:
+    """Align candidates and drop those that do not look alike: the others, and their poses (p, 3, 3) between patches.
+
+    At most one candidate remains for each pair of pictures.
+    """
+    poses, scores = rough_poses(patches, candidates)
+    rows = np.flatnonzero(scores >= _ROUGH_SCORE)
+    rows = _best_of_pairs(owners, candidates, scores, rows, by_layer=True)
+    queries, entries, poses = candidates.queries[rows], candidates.entries[rows], poses[rows]
+    if len(rows) == 0:
+        return candidates.take(rows), poses
+    half = np.array([[1, 1, 0.5], [1, 1, 0.5], [1, 1, 1]])  # of the shift, for patches of half the size
+    poses, _ = align_patches(_halved(patches[entries]), _halved(patches[queries]), poses * half)
+    poses = poses / half
+    seen = np.concatenate([
+        glance(patches[entries[some]], patches[queries[some]], poses[some])
+        for some in np.array_split(np.arange(len(rows)), math.ceil(len(rows) / 256))
+    ])  # fmt: skip
+    alike = np.flatnonzero(seen >= _GLANCE)
+    kept = candidates.take(rows)
+    best = _best_of_pairs(owners, kept, seen, alike, by_layer=False)
+    kept, poses = kept.take(best), poses[best]
+    if len(best):
+        poses, _ = align_patches(patches[kept.entries], patches[kept.queries], poses)
+    return kept, poses
+
+
+def _halved(patches: NDArray) -> NDArray:
+    half = PATCH // 2
+    small: NDArray = patches.reshape(-1, half, 2, half, 2).mean((2, 4), dtype=np.float32)
+    return (small + 0.5).astype(np.uint8)
+
+
+def _best_of_pairs(
+    owners: NDArray, candidates: Candidates, scores: NDArray, rows: NDArray, *, by_layer: bool
+) -> NDArray:
+    """Of some rows, the one with the highest score for each unordered pair of pictures (and each layer), sorted."""
+    one, two = owners[candidates.queries[rows]], owners[candidates.entries[rows]]
+    layer = candidates.layers[rows] if by_layer else np.zeros(len(rows), int)
+    keys = np.stack([np.minimum(one, two), np.maximum(one, two), layer])
+    order = np.lexsort((-scores[rows], *keys[::-1]))
+    first = np.ones(len(order), bool)
+    first[1:] = (keys[:, order[1:]] != keys[:, order[:-1]]).any(0)
+    return rows[np.sort(order[first])]

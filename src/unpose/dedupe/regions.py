@@ -1,0 +1,125 @@
+"""The part of a photograph that shows the picture: all of it, or what lies inside a frame of one colour.
+
+A picture that was turned into a larger file has corners of one colour, and a picture with a border a frame of one
+colour. Both are found in the same way: the colour of the corners is followed inwards, and the smallest rectangle, at
+any angle, around what remains is the region of the picture. A photograph of an object on a plain background looks the
+same, so the whole frame always stays the first hypothesis.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+from scipy.spatial import ConvexHull, QhullError
+
+_TOLERANCE = 0.06
+"""Largest difference of brightness inside a uniform border: JPEG makes borders noisy near their edges."""
+_SMALLEST_SHARE = 0.1
+_LARGEST_SHARE = 0.995
+"""Share of the frame that the region inside a border takes; nearly all is noise in the corners, hardly any a blank."""
+_CLEARLY_TURNED = math.sin(math.radians(6))
+"""Sine of twice the angle, 3 degrees, from which a rectangle is turned rather than upright."""
+_FULL = 0.97
+"""Share of a turned rectangle that its content fills, if it is a turned picture."""
+_SMALLEST_RADIUS = 0.2
+"""Smallest radius of the region's disc, as a fraction of the shorter side of the frame."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A rectangle in a frame, in pixels from the centre of the frame, as in CONVENTIONS.md.
+
+    Parameters
+    ----------
+    x, y : float
+        Centre of the rectangle.
+    half_width, half_height : float
+        Half of its sides.
+    angle : float
+        Its rotation in radians, counter-clockwise on screen.
+    radius : float
+        Radius of the largest disc about its centre that lies inside rectangle and frame.
+
+    Examples
+    --------
+    >>> find_regions(np.random.default_rng(0).random((30, 40)))[0].radius
+    15.0
+    """
+
+    x: float
+    y: float
+    half_width: float
+    half_height: float
+    angle: float
+    radius: float
+
+
+def find_regions(grey: NDArray) -> list[Region]:
+    """Find the hypotheses about which part of a frame is the picture.
+
+    Parameters
+    ----------
+    grey : array of shape (h, w)
+        The frame in [0, 1].
+
+    Returns
+    -------
+    list of Region
+        The whole frame; then, if there is a border or corners of one colour, the rectangle inside of them. If that
+        rectangle is clearly turned and full, it is the only one: a background has no such shape.
+
+    Examples
+    --------
+    >>> picture = np.pad(np.random.default_rng(0).random((20, 30)), 5)
+    >>> inner = find_regions(picture)[1]
+    >>> inner.half_width, inner.half_height, inner.radius
+    (15.0, 10.0, 10.0)
+    """
+    height, width = grey.shape
+    whole = Region(0.0, 0.0, width / 2, height / 2, 0.0, min(height, width) / 2)
+    corners = grey[[0, 0, -1, -1], [0, -1, 0, -1]]
+    colour = float(np.median(corners))
+    if np.abs(corners - colour).max() >= _TOLERANCE:
+        return [whole]
+    uniform = np.pad(np.abs(grey - colour) < _TOLERANCE, 1, constant_values=True)
+    parts, _ = ndimage.label(uniform)
+    content = (parts != parts[0, 0])[1:-1, 1:-1]
+    if not _SMALLEST_SHARE <= content.mean() <= _LARGEST_SHARE:
+        return [whole]
+    inner = _smallest_rectangle(content)
+    if inner is None:
+        return [whole]
+    is_turned = abs(math.sin(2 * inner.angle)) > _CLEARLY_TURNED
+    fills = content.sum() >= _FULL * 4 * inner.half_width * inner.half_height
+    return [inner] if is_turned and fills else [whole, inner]
+
+
+def _smallest_rectangle(content: NDArray) -> Region | None:
+    """The rectangle of least area, at any angle, around the true pixels of a mask (h, w)."""
+    height, width = content.shape
+    rows = np.flatnonzero(content.any(1))
+    left = content[rows].argmax(1) - width / 2  # outer edges of the first and last pixel of each row
+    right = width / 2 - content[rows, ::-1].argmax(1)
+    top, bottom = rows - height / 2, rows + 1 - height / 2
+    edges = np.concatenate([np.stack([x, y], 1) for x in (left, right) for y in (top, bottom)])  # (4 rows, 2)
+    try:
+        hull = edges[ConvexHull(edges).vertices]
+    except QhullError:
+        return None
+    sides = np.roll(hull, -1, axis=0) - hull
+    # One side of the smallest rectangle lies on a side of the hull. The upright one is preferred where nothing is won.
+    angles = np.append(0.0, np.arctan2(sides[:, 1], sides[:, 0]))
+    along, across = np.stack([np.cos(angles), np.sin(angles)]), np.stack([-np.sin(angles), np.cos(angles)])
+    u, v = hull @ along, hull @ across  # (points, angles)
+    areas = np.ptp(u, axis=0) * np.ptp(v, axis=0)
+    areas[0] *= 1 - 1e-3
+    best = int(areas.argmin())
+    middle = np.array([(s[:, best].max() + s[:, best].min()) / 2 for s in (u, v)])
+    x, y = middle @ np.stack([along[:, best], across[:, best]])
+    half_width, half_height = np.ptp(u[:, best]) / 2, np.ptp(v[:, best]) / 2
+    radius = min(half_width, half_height, width / 2 - abs(x), height / 2 - abs(y))
+    if radius < _SMALLEST_RADIUS * min(height, width):
+        return None
+    return Region(float(x), float(y), float(half_width), float(half_height), float(-angles[best]), float(radius))

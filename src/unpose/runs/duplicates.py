@@ -1,0 +1,534 @@
+"""The folder of a search for duplicates: what is known of every photograph, the matches, and the results.
+
+The search can be stopped at any time and continues where it was. A later search in the same folder reads only files
+that are new or were changed, and compares only pairs with at least one of them. Sources are only read.
+"""
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, astuple, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unpose.dedupe import (
+    FRAME_SIDE,
+    Comparison,
+    Entries,
+    Match,
+    Quality,
+    Region,
+    check,
+    choose_keeper,
+    chunks,
+    describe,
+    duplicate_sets,
+    find_candidates,
+    grey_frame,
+    sharpness,
+)
+from unpose.files import (
+    UnreadableError,
+    as_unreadable_error,
+    decoder_limits,
+    list_paths,
+    printable_name,
+    read_frames,
+    read_header,
+    write_chunks,
+    write_text,
+)
+
+__all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation"]
+
+_VERSION = 1
+"""Of the stored files; others are computed anew."""
+_BLOCK = 256
+"""Photographs that are read and stored at once."""
+_STORED_PROBABILITY = 0.5
+"""Matches that are less probable are not kept."""
+_MANY_FRAMES = "compared by its bytes only"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """A file, and what is known of the photograph in it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Its name relative to the input, safe to print.
+    size : int
+        Bytes.
+    modified : int
+        When it was last changed, in nanoseconds.
+    height, width : int
+        Of the photograph, upright; 0 if it was not read.
+    sharpness : float
+        From :func:`unpose.dedupe.sharpness`.
+    reason : str
+        Why it was not read; empty for good files.
+
+    Examples
+    --------
+    >>> Photograph(Path("a.jpg"), "a.jpg", 100, 0, 30, 40, 0.1, "").width
+    40
+    """
+
+    path: Path
+    name: str
+    size: int
+    modified: int
+    height: int
+    width: int
+    sharpness: float
+    reason: str
+
+    @property
+    def key(self) -> str:
+        """Says whether a file is still the one that was read."""
+        return f"{self.path}|{self.size}|{self.modified}"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Two photographs of a set that are the same.
+
+    Parameters
+    ----------
+    one, two : Photograph
+        The photographs.
+    exact : bool
+        Whether their files have the same bytes.
+    probability : float
+        Probability that they show the same picture.
+    pose : array of shape (3, 3)
+        Brings the second photograph onto the first, in pixels of both.
+    comparison : Comparison, optional
+        How their pixels compare; None for the same bytes.
+
+    Examples
+    --------
+    >>> photograph = Photograph(Path("a.jpg"), "a.jpg", 100, 0, 30, 40, 0.1, "")
+    >>> Relation(photograph, photograph, True, 1.0, np.eye(3), None).exact
+    True
+    """
+
+    one: Photograph
+    two: Photograph
+    exact: bool
+    probability: float
+    pose: NDArray
+    comparison: Comparison | None
+
+
+@dataclass(frozen=True)
+class DuplicateSet:
+    """Photographs that are the same, and which of them to keep.
+
+    Parameters
+    ----------
+    keep : Photograph
+        The one to keep.
+    reason : str
+        Why.
+    others : list of Photograph
+        The others.
+    relations : list of Relation
+        Pairs that were found, most probable first.
+
+    Examples
+    --------
+    >>> photograph = Photograph(Path("a.jpg"), "a.jpg", 100, 0, 30, 40, 0.1, "")
+    >>> DuplicateSet(photograph, "largest", [], []).keep.name
+    'a.jpg'
+    """
+
+    keep: Photograph
+    reason: str
+    others: list[Photograph]
+    relations: list[Relation]
+
+
+@dataclass
+class Duplicates:
+    """The result of a search.
+
+    Parameters
+    ----------
+    sets : list of DuplicateSet, default []
+        Sets of duplicates.
+    photographs : int, default 0
+        Files that were compared.
+    read : int, default 0
+        Files that were read in this run; the others were known.
+    links : list of str, default []
+        Symbolic links, which are left alone.
+    names : list of (str, str), default []
+        Second names of files that were met already (hard links), and the first names.
+    rejected : list of (str, str), default []
+        Files that could not be read, and why.
+
+    Examples
+    --------
+    >>> Duplicates().sets
+    []
+    """
+
+    sets: list[DuplicateSet] = field(default_factory=list)
+    photographs: int = 0
+    read: int = 0
+    links: list[str] = field(default_factory=list)
+    names: list[tuple[str, str]] = field(default_factory=list)
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class DuplicateSearch:
+    """A search for duplicates whose progress is kept in a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the search keeps what it knows.
+    jobs : int, optional
+        Threads that read files; as many as there are processors by default.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from unpose.files import write_image
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     picture = np.random.default_rng(0).random((12, 16)).repeat(6, 0).repeat(6, 1)
+    ...     _ = write_image(f"{name}/a.png", picture), write_image(f"{name}/b.png", np.rot90(picture))
+    ...     found = DuplicateSearch(Path(name) / "out").run([Path(name)])
+    >>> [(each.keep.name, [other.name for other in each.others]) for each in found.sets]
+    [('a.png', ['b.png'])]
+    """
+
+    folder: Path
+    jobs: int | None = None
+
+    def run(
+        self,
+        paths: Sequence[Path],
+        *,
+        threshold: float = 0.9,
+        exclude: Sequence[Path] = (),
+        progress: Progress | None = None,
+    ) -> Duplicates:
+        """Search the photographs in some files and folders.
+
+        Parameters
+        ----------
+        paths : sequence of Path
+            Files and folders.
+        threshold : float, default 0.9
+            Least probability of duplicates.
+        exclude : sequence of Path
+            Folders that are not searched; the folder of the search never is.
+        progress : callable, optional
+            Called as ``progress(stage, done, total)``.
+
+        Returns
+        -------
+        Duplicates
+        """
+        report = progress if progress is not None else _no_progress
+        result = Duplicates()
+        files = self._list(paths, [self.folder, *exclude], result)
+        known = self._load_index()
+        with decoder_limits():
+            photographs, entries = self._describe(files, known, result, report)
+            exact = _same_bytes(photographs)
+            good = [k for k, photograph in enumerate(photographs) if not photograph.reason]
+            first = sorted(set(good) - {k for copies in exact for k in copies[1:]})
+            matches = self._match(photographs, entries, np.array(first, int), report)
+        result.photographs = len(good)
+        result.rejected += [
+            (each.name, each.reason) for each in photographs if each.reason and _MANY_FRAMES not in each.reason
+        ]
+        result.sets = _sets(photographs, exact, [match for match in matches if match.probability >= threshold])
+        return result
+
+    # Listing and reading ---------------------------------------------------------------------------------------------
+
+    def _list(self, paths: Sequence[Path], excluded: Sequence[Path], result: Duplicates) -> list[Photograph]:
+        """The files to look at: no links, and one name of each file."""
+        for path in paths:
+            if not path.exists():
+                raise ValueError(f"{printable_name(str(path))} does not exist; give folders or image files")
+        listing = list_paths(paths)
+        result.rejected += listing.rejected
+        outside = [Path(os.path.realpath(path)) for path in excluded]
+        seen: dict[tuple[int, int], str] = {}
+        files: list[Photograph] = []
+        for listed in listing.files:
+            path = Path(os.path.abspath(listed.path))
+            real = Path(os.path.realpath(path))
+            if path.is_symlink():
+                result.links.append(listed.name)
+                continue
+            if any(real.is_relative_to(folder) for folder in outside):
+                continue
+            try:
+                status = path.stat()
+            except OSError as error:
+                result.rejected.append((listed.name, str(as_unreadable_error(error))))
+                continue
+            if not path.is_file():
+                continue
+            identity = (status.st_dev, status.st_ino)
+            if identity in seen:
+                if seen[identity] != listed.name:
+                    result.names.append((listed.name, seen[identity]))
+                continue
+            seen[identity] = listed.name
+            files.append(Photograph(path, listed.name, status.st_size, status.st_mtime_ns, 0, 0, 0.0, ""))
+        return files
+
+    def _describe(
+        self,
+        files: list[Photograph],
+        known: dict[str, tuple[Photograph, Entries]],
+        result: Duplicates,
+        report: Progress,
+    ) -> tuple[list[Photograph], Entries]:
+        """Read the files that are not known, and put all together; owners are indices of the photographs."""
+        unknown = [each for each in files if each.key not in known]
+        with ThreadPoolExecutor(self._workers) as pool:
+            for start in range(0, len(unknown), _BLOCK):
+                known |= self._read_block(unknown[start : start + _BLOCK], pool)
+                report("reading", min(start + _BLOCK, len(unknown)), len(unknown))
+        result.read = len(unknown)
+        photographs, parts = [], []
+        for k, each in enumerate(files):
+            found, entries = known[each.key]
+            photographs.append(replace(found, name=each.name))
+            parts.append(replace(entries, owners=np.full(len(entries.regions), k)))
+        return photographs, _joined(parts)
+
+    def _read_block(self, files: list[Photograph], pool: ThreadPoolExecutor) -> dict[str, tuple[Photograph, Entries]]:
+        """Read some files and store what was found."""
+        photographs, frames = [], []
+        for each, (grey, shape, reason) in zip(files, pool.map(_read, [each.path for each in files]), strict=True):
+            detail = sharpness(grey) if grey is not None else 0.0
+            photographs.append(replace(each, height=shape[0], width=shape[1], sharpness=detail, reason=reason))
+            frames.append(grey)
+        good = [k for k, frame in enumerate(frames) if frame is not None]
+        entries = describe([frame for frame in frames if frame is not None])
+        entries = replace(entries, owners=np.array(good, int)[entries.owners])
+        about = [{**asdict(each), "path": str(each.path)} for each in photographs]
+        stream = io.BytesIO()
+        np.savez(
+            stream, version=_VERSION, about=np.frombuffer(json.dumps(about).encode(), np.uint8), owners=entries.owners,
+            regions=np.array([astuple(region) for region in entries.regions]).reshape(-1, 6), patches=entries.patches,
+            **entries.vectors,
+        )  # fmt: skip
+        name = hashlib.sha256("".join(each.key for each in files).encode(errors="surrogateescape")).hexdigest()[:16]
+        write_chunks(self.folder / "index" / f"{name}.npz", [stream.getvalue()])
+        return _by_key(photographs, entries)
+
+    def _load_index(self) -> dict[str, tuple[Photograph, Entries]]:
+        """Everything that earlier searches stored; a damaged file counts as missing."""
+        known: dict[str, tuple[Photograph, Entries]] = {}
+        for file in sorted((self.folder / "index").glob("*.npz")):
+            try:
+                with np.load(io.BytesIO(file.read_bytes())) as stored:
+                    if int(stored["version"]) != _VERSION:
+                        continue
+                    about = json.loads(stored["about"].tobytes())
+                    photographs = [Photograph(**{**each, "path": Path(each["path"])}) for each in about]
+                    regions = [Region(*map(float, row)) for row in stored["regions"]]
+                    vectors = {name: stored[name] for name in ("whole", "parts")}
+                    entries = Entries(stored["owners"], regions, stored["patches"], vectors)
+            except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+                continue
+            known |= _by_key(photographs, entries)
+        return known
+
+    @property
+    def _workers(self) -> int:
+        return min(self.jobs or os.cpu_count() or 1, 16)
+
+    # Matching --------------------------------------------------------------------------------------------------------
+
+    def _match(self, photographs: list[Photograph], entries: Entries, used: NDArray, report: Progress) -> list[Match]:
+        """Matches among the photographs of some indices: those that are known, and those of new photographs."""
+        by_key = {photographs[k].key: int(k) for k in used}
+        state = _read_json(self.folder / "state.json")
+        searched = set(state.get("searched", ())) if state.get("version") == _VERSION else set()
+        matches = [
+            match for stored in (state["matches"] if searched else ())
+            if (match := _match_from(stored, by_key)) is not None
+        ]  # fmt: skip
+        rows = np.flatnonzero(np.isin(entries.owners, used))
+        is_new = np.array([photographs[owner].key not in searched for owner in entries.owners[rows]], bool)
+        if is_new.any():
+            some = Entries(
+                entries.owners[rows], [entries.regions[row] for row in rows], entries.patches[rows],
+                {name: vectors[rows] for name, vectors in entries.vectors.items()},
+            )  # fmt: skip
+            candidates = find_candidates(some.vectors, some.owners, is_new=is_new, progress=report)
+            digest = hashlib.sha256("".join(by_key).encode(errors="surrogateescape"))
+            digest.update(candidates.queries.tobytes() + candidates.entries.tobytes())
+            parts = chunks(some.owners, candidates)
+            with ThreadPoolExecutor(self._workers) as pool:
+
+                def read(which: Sequence[int]) -> list[NDArray | None]:
+                    return [grey for grey, *_ in pool.map(_read, [photographs[k].path for k in which])]
+
+                for number, part in enumerate(parts):
+                    file = self.folder / "checked" / f"{digest.hexdigest()[:16]}-{number}.json"
+                    stored = _read_json(file)
+                    if "matches" not in stored:
+                        found = [match for match in check(some, part, read) if match.probability >= _STORED_PROBABILITY]
+                        stored = {"matches": [_as_json(match, photographs) for match in found]}
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        write_text(file, json.dumps(stored))
+                    matches += [match for each in stored["matches"] if (match := _match_from(each, by_key)) is not None]
+                    report("comparing", number + 1, len(parts))
+        stored_state = {
+            "version": _VERSION, "searched": sorted(by_key),
+            "matches": [_as_json(match, photographs) for match in matches],
+        }  # fmt: skip
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / "state.json", json.dumps(stored_state))
+        for file in (self.folder / "checked").glob("*.json"):
+            file.unlink()
+        return matches
+
+
+def _read(path: Path) -> tuple[NDArray | None, tuple[int, int], str]:
+    """The grey frame of a file, its height and width, and why it could not be read if it could not."""
+    try:
+        header = read_header(path, FRAME_SIDE)
+        if len(header.sizes) != 1:
+            return None, (0, 0), f"holds {len(header.sizes):,} images and is {_MANY_FRAMES}"
+        for _, frame in read_frames(path, FRAME_SIDE):
+            if isinstance(frame, UnreadableError):
+                return None, (0, 0), str(frame)
+            return grey_frame(frame), header.sizes[0], ""
+    except Exception as error:  # decoders raise any exception; Ctrl-C is not an Exception and passes
+        return None, (0, 0), str(as_unreadable_error(error))
+    return None, (0, 0), "holds no image"
+
+
+def _by_key(photographs: list[Photograph], entries: Entries) -> dict[str, tuple[Photograph, Entries]]:
+    """The entries of each photograph by its key."""
+    found = {}
+    ends = np.searchsorted(entries.owners, np.arange(len(photographs) + 1))
+    for k, photograph in enumerate(photographs):
+        part = slice(ends[k], ends[k + 1])
+        vectors = {name: vectors[part] for name, vectors in entries.vectors.items()}
+        found[photograph.key] = (
+            photograph, Entries(entries.owners[part], entries.regions[part], entries.patches[part], vectors)
+        )  # fmt: skip
+    return found
+
+
+def _joined(parts: list[Entries]) -> Entries:
+    if not parts:
+        return describe([])
+    return Entries(
+        np.concatenate([part.owners for part in parts]), [region for part in parts for region in part.regions],
+        np.concatenate([part.patches for part in parts]),
+        {name: np.concatenate([part.vectors[name] for part in parts]) for name in parts[0].vectors},
+    )  # fmt: skip
+
+
+def _same_bytes(photographs: list[Photograph]) -> list[list[int]]:
+    """Indices of the files that have the same bytes, in sets. Only files of the same size are read."""
+    by_size: dict[int, list[int]] = {}
+    for k, each in enumerate(photographs):
+        by_size.setdefault(each.size, []).append(k)
+    by_content: dict[tuple[int, bytes], list[int]] = {}
+    for size, members in by_size.items():
+        for k in members if len(members) > 1 and size > 0 else ():
+            try:
+                with photographs[k].path.open("rb") as stream:
+                    content = hashlib.file_digest(stream, "sha256").digest()
+            except OSError:
+                continue
+            by_content.setdefault((size, content), []).append(k)
+    return [members for members in by_content.values() if len(members) > 1]
+
+
+def _as_json(match: Match, photographs: list[Photograph]) -> dict[str, Any]:
+    return {
+        "one": photographs[match.one].key, "two": photographs[match.two].key, "pose": match.pose.tolist(),
+        "comparison": asdict(match.comparison), "probability": match.probability,
+        "region_one": asdict(match.region_one), "region_two": asdict(match.region_two),
+    }  # fmt: skip
+
+
+def _match_from(stored: dict[str, Any], by_key: dict[str, int]) -> Match | None:
+    """A stored match, unless one of its files is gone or was changed."""
+    if stored["one"] not in by_key or stored["two"] not in by_key:
+        return None
+    return Match(
+        by_key[stored["one"]], by_key[stored["two"]], np.array(stored["pose"]), Comparison(**stored["comparison"]),
+        stored["probability"], Region(**stored["region_one"]), Region(**stored["region_two"]),
+    )  # fmt: skip
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sets(photographs: list[Photograph], exact: list[list[int]], matches: list[Match]) -> list[DuplicateSet]:
+    """Join what was found to sets, and choose which photograph of each to keep."""
+    relations: dict[tuple[int, int], Relation] = {}
+    areas = {k: float(each.height * each.width) for k, each in enumerate(photographs)}
+    framed: dict[int, float] = {}
+    for match in matches:
+        for k, region in ((match.one, match.region_one), (match.two, match.region_two)):
+            pixels = 4 * region.half_width * region.half_height * _frame_scale(photographs[k]) ** 2
+            framed[k] = max(framed.get(k, 0.0), min(pixels, areas[k]))
+        scales = [_frame_scale(photographs[k]) for k in (match.one, match.two)]
+        pose = np.diag([scales[0], scales[0], 1]) @ match.pose @ np.diag([1 / scales[1], 1 / scales[1], 1])
+        relations[match.one, match.two] = Relation(
+            photographs[match.one], photographs[match.two], False, match.probability, pose, match.comparison
+        )
+    for copies in exact:
+        for k in copies[1:]:
+            relations[copies[0], k] = Relation(photographs[copies[0]], photographs[k], True, 1.0, np.eye(3), None)
+            framed[k] = framed.get(copies[0], areas[copies[0]])
+    found = []
+    for members in duplicate_sets(list(relations)):
+        qualities = [
+            Quality(
+                framed.get(k, areas[k]), photographs[k].sharpness, photographs[k].modified / 1e9, photographs[k].name
+            )
+            for k in members
+        ]
+        best, reason = choose_keeper(qualities)
+        inside = [relation for (one, _), relation in relations.items() if one in members]
+        others = [photographs[k] for k in members if k != members[best]]
+        inside.sort(key=lambda relation: (-relation.probability, relation.one.name, relation.two.name))
+        found.append(DuplicateSet(photographs[members[best]], reason, others, inside))
+    return found
+
+
+def _frame_scale(photograph: Photograph) -> float:
+    """Pixels of the photograph per pixel of its grey frame."""
+    return max(1.0, max(photograph.height, photograph.width) / FRAME_SIDE)
+
+
+def _no_progress(stage: str, done: int, total: int) -> None:
+    pass
