@@ -225,7 +225,7 @@ function startBench() {
     if (event.key === "Enter") accept(event.target.value);
     if (event.key === "Escape") focusQuestion();
   });
-  find("question").addEventListener("keydown", benchKey);
+  find("bench").addEventListener("keydown", benchKey);
   moveFocusByArrows(find("bench-tiles"), ".choose");
   find("bench-tiles").addEventListener("focusin", (event) => {
     find("bench-tiles").querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");

@@ -75,7 +75,7 @@ const firstBelow = (scores, limit) => { const at = scores.findIndex((score) => s
 function groupQuestion(group) {
   const asked = membersOf(group).filter(isAsked), list = byScore(asked, asked.map((i) => spread.own[i]));
   const likely = likelyNames(list.images)[0];
-  return { kind: "group", group, ...list, cut: firstBelow(list.scores, SURE) || list.images.length, name: likely && likely[1] > SURE ? nameOf(likely[0]) : "" };
+  return { kind: "group", group, ...list, cut: firstBelow(list.scores, SURE * (list.scores[0] ?? 0)), name: likely && likely[1] > SURE ? nameOf(likely[0]) : "" };
 }
 
 function classQuestion(group) {
@@ -132,6 +132,9 @@ function rankedQuestions() {
 
 // Answers. Each is one change, and each can be undone.
 function settle(question, images, name, refused = []) {
+  if (question.kind === "grow" && !isNamed(question.group) && name === nameOf(question.group)) { // it grows and is named later
+    return change(placed(images, question.group, 0), `${counted(images.length, "image")} added to ${visible(name)}.`);
+  }
   let next = edits, target = groupNamed(name);
   const isPart = images.length < question.images.length;
   if (target < 0 && question.kind === "group") {
