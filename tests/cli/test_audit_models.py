@@ -369,9 +369,3 @@ def test_an_onnx_file_of_another_shape_and_batch(place):
     numbers = json.loads(done.stdout)
     assert numbers["images"] == 24
     assert numbers["answers"][2]["changed"] > 0.5  # half a turn reverses the rows
-
-
-def test_the_help_teaches(quick_help):
-    text = quick_help("audit")
-    assert "Exit status" in text
-    assert text.rstrip().splitlines()[-1].strip().startswith("unpose audit")

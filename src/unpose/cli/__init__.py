@@ -33,7 +33,7 @@ _COMMANDS = {
     "predict": "Assign new images to the clusters of a run or to the classes of a network.",
     "models": "List the trained networks of the package, or show the card of one.",
     "adapt": "Make a model that one already has ignore rotations and mirrors.",
-    "audit": "Measure how invariant a trained network is, and find the module that breaks it.",
+    "audit": "Measure how invariant any model is, find what breaks it, and try what would help.",
     "discover": "Find out which transformations images obey, and how far.",
     "register": "Find the rigid motion between two point clouds.",
     "reproduce": "Reproduce the figures, tables and theorems of the two papers behind this package.",
