@@ -12,6 +12,7 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``actions.py``       how an element acts on images, on group axes and on feature maps
 ``trace.py``         records the inputs and outputs of all modules during one call of a network
 ``models.py``        :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
+``commands.py``      :class:`Command`: a program that reads and writes files as a model
 ``calls.py``         :func:`evaluation`, :func:`checked_output`: call a model and check what it returns
 ``inputs.py``        :func:`smooth_noise`: images to audit with
 ``probes.py``        :func:`probe_images`, and inputs for a model of which nothing is known
@@ -55,6 +56,7 @@ from unpose.audit.collapse import (
     spanning_tree_length,
     variability_collapse,
 )
+from unpose.audit.commands import Command
 from unpose.audit.comparison import SharedInvariances, SharedRow, VersionDiff, shared_invariances, version_diff
 from unpose.audit.completeness import CompletenessReport, PairFamily, completeness, descriptor_distance
 from unpose.audit.embeddings import NeighbourReport, neighbour_agreement, relative_embedding
@@ -78,6 +80,7 @@ __all__ = [
     "CallChecks",
     "ClassAnswers",
     "CollapseReport",
+    "Command",
     "CompletenessReport",
     "EquivarianceReport",
     "ExplanationReport",

@@ -396,6 +396,9 @@ class Probe:
             check_shape(tensor, self._gives[name], self._order, f"output {name!r}" if name else "f's output")
         return outputs
 
+    def _is_label_map(self, name: str) -> bool:
+        return self._gives[name].has_pixels and not self.whole[name].dtype.is_floating_point
+
     def is_exact(self, element: Element) -> bool:
         return element.is_exact or not self._takes.image
 
@@ -468,6 +471,9 @@ class Probe:
         returns = {name: _Squares() for name in self._gives}
         pixels = _Squares()
         self.n_calls += 1 if exact else 2
+        # Labels cannot be interpolated.
+        unseen = {name for name in self._gives if not exact and self._is_label_map(name)}
+        sums = {(name, candidate): squares for (name, candidate), squares in sums.items() if name not in unseen}
         for piece in self._pieces:
             part = self._inputs[piece] if window is None else self._inputs[piece] * window
             given = self._call_moved(part, element)
@@ -479,6 +485,8 @@ class Probe:
             pixels.add((back - part).double(), part.double())
             again = self._call_safely(back, element)
             for name, kind in self._gives.items():
+                if name in unseen:
+                    continue
                 base = outputs[name][piece]
                 mask = valid_mask(base, element, kind, self._frame) if not kind.part else torch.ones(())
                 changes[name].add(mask * _difference(again[name], base), mask * _size_of(base))
@@ -487,6 +495,9 @@ class Probe:
                     returns[name].add(mask * (returned - base).double(), mask * base.double())
         found = {}
         for name, kind in self._gives.items():
+            if name in unseen:
+                found[name] = (np.nan, np.nan, np.nan, np.full(len(self._inputs), np.nan))
+                continue
             labels = not outputs[name].dtype.is_floating_point
             candidates = [squares for (entry, _), squares in sums.items() if entry == name]
             error, by_input = min((squares.errors(labels) for squares in candidates), key=lambda result: result[0])

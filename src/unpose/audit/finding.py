@@ -158,7 +158,11 @@ def misfit_of(base: Tensor, moved: Sequence[tuple[Element, Tensor]], kind: Kind,
         if not base.dtype.is_floating_point:
             squares.append(float((expected != tensor).double().mean()))
             continue
-        misfit = deviations(tensor, expected, kind.batch_axis)[0]
+        misfit, whole = deviations(tensor, expected, kind.batch_axis)
+        if kind.part:  # another origin of coordinates changes only what all inputs have in common
+            varying = expected.double() - expected.double().mean(0, keepdim=True)
+            size = max(float(varying.norm()), 1e-6 * float(expected.double().norm()))
+            misfit = whole * float(expected.double().norm()) / size if size else whole
         squares.append(misfit**2)
     return float(np.sqrt(np.mean(squares))) if squares else 0.0
 

@@ -281,7 +281,7 @@ def audit_model(
     group = plane_group(group)
     takes = kind_of(input, group, group_axis)
     notes: list[str] = []
-    f, network = _callable(model, keep_mode)
+    f, network = _callable(model, images)
     if images is None:
         inputs = infer_inputs(network if network is not None else f, group, takes, random_state)
         notes.append(f"no images were given: synthetic ones of shape {tuple(inputs.shape)}")
@@ -316,6 +316,7 @@ class _Auditor:
     ) -> ModelAudit:  # fmt: skip
         progress("calls", 0, 1)
         few, base = self._first_call()
+        self._few = few
         wide = in_double(self._f, few) if self._network is not None else None
         checks = check_calls(self._f, few) if wide is None else check_calls(wide, few.double())
         self.notes += checks.notes
@@ -330,10 +331,10 @@ class _Auditor:
         cause, network_report = checks.module if verdict in ("random", "stateful", "batch") else "", None
         tried: dict[int, bool] = {}
         broken_inputs = few
-        if verdict in ("equivariant", "broken", "constant") and not checks.cause:
+        if verdict == "equivariant":
             progress("sizes", 0, 1)
             tried, broken = self._try_sizes(few, sizes, kinds)
-            if broken is not None and verdict == "equivariant":
+            if broken is not None:
                 wrong = ", ".join(str(size) for size, holds in tried.items() if not holds)
                 self.notes.append(f"breaks at other sizes: {wrong} pixels")
                 if inferred or sizes is not None:
@@ -457,8 +458,8 @@ class _Auditor:
                 raise ValueError(f"values that are NaN or infinite in {bad[0] or 'the output'}")
             return answer
 
-        native = {name: measure_precision(self._f, self._inputs[:2]) for name in list(simple)[:1]}
-        tolerances = {name: next(iter(native.values())).tolerance(name) for name in simple}
+        native = measure_precision(self._f, self._few)
+        tolerances = {name: native.tolerance(name) for name in simple}
         try:
             probe = Probe(
                 call, self._inputs, self._takes, simple, self._group, self._frame,
@@ -555,14 +556,16 @@ def _worst(base: Tensor, moved: list[tuple[Element, Tensor]], kind: Kind, frame:
     return worst, name
 
 
-def _callable(model: Any, keep_mode: bool) -> tuple[Callable[[Tensor], Any], nn.Module | None]:
-    """What to call on a tensor, and the torch module in it."""
+def _callable(model: Any, images: Any) -> tuple[Callable[[Tensor], Any], nn.Module | None]:
+    """What to call on a tensor, and the torch module in it. A function gets arrays if the images are given as such."""
     if isinstance(model, ImageModel):
         inner = model.model if isinstance(model.model, nn.Module) and model.layout in (None, "nchw") else None
         return (inner, inner) if inner is not None and model.batch_size is None else (model.raw, None)
     if isinstance(model, nn.Module):
         return model, model
     wrapped = as_model(model)
+    if wrapped.layout is None and images is not None and not isinstance(images, Tensor):
+        wrapped.layout = "nhwc" if np.ndim(images) == 4 else "nhw"
     return _Function(wrapped), None
 
 
@@ -581,6 +584,8 @@ class _Function:
                 answer = self._model.raw(images)
             except ValueError as error:
                 errors.append(error)
+                if not isinstance(error.__cause__, TypeError | AttributeError | IndexError):
+                    break  # it takes such images, and fails for another reason
                 continue
             self._layouts = [layout]
             return answer

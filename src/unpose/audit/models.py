@@ -177,7 +177,7 @@ def as_model(
 
     Parameters
     ----------
-    model : torch.nn.Module, path of an ONNX file, scikit-learn estimator or callable
+    model : torch.nn.Module, path of an ONNX file, scikit-learn estimator, Command or callable
         An estimator is called with flattened images; ``predict_proba`` is preferred to ``decision_function`` and
         ``predict``. An ONNX file needs the extra ``unpose[onnx]``.
     layout : {"nchw", "nhwc", "nhw", "flat"}, optional
@@ -225,6 +225,7 @@ def as_model(
         )  # fmt: skip
         gives = gives or ("probabilities" if method == "predict_proba" else "logits")
         model, layout = _Estimator(model, method), layout or "flat"
+    layout = layout or getattr(model, "layout", None)  # a Command says what it takes
     if not callable(model):
         raise ValueError(
             "a model must be a torch module, the path of an ONNX file, a scikit-learn estimator or a function, got "

@@ -397,11 +397,38 @@ class _ModuleAuditor:
         any_failed = False
         for call in parent.calls:
             row = len(self.rows)
-            if self._test(call, depth) > self._tolerance:
+            if self._is_view(call, parent):
+                self._pass_over(call, depth)
+            elif self._test(call, depth) > self._tolerance:
                 any_failed = True
                 if not self._test_submodules(call, depth + 1):
                     self._blame_forward(call, row)
         return any_failed
+
+    def _is_view(self, call: Call, parent: Call) -> bool:
+        """Whether the parent calls the same module on transformed copies of one input, to combine the answers.
+
+        Such a module need not be equivariant; the parent is responsible.
+        """
+        if not call.inputs or call.inputs[0].ndim < 4:
+            return False
+        given = call.inputs[0]
+        for other in parent.calls:
+            if other is call or other.module is not call.module or not other.inputs:
+                continue
+            for element in self._elements:
+                moved = act(given, element, Kind(image=True), self._frame)
+                if moved.shape == other.inputs[0].shape and torch.equal(moved, other.inputs[0]):
+                    return True
+        return False
+
+    def _pass_over(self, call: Call, depth: int) -> None:
+        fits = self._input_fits[id(call)]
+        kinds = [fit.best(self._tolerance) for fit in fits]
+        error = max((fit.error[kind] for fit, kind in zip(fits, kinds, strict=True)), default=0.0)
+        name, module = self._names[id(call)], type(call.module).__name__
+        remark = "called on transformed copies of one input: its parent is responsible"
+        self.rows.append(ModuleReport(name, module, depth, _join(kinds), "?", error, math.nan, remark))
 
     def _test(self, call: Call, depth: int) -> float:
         """Add the row of one call, and return the error that the module causes itself."""

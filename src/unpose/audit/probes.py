@@ -72,7 +72,7 @@ def _shapes(model: object) -> Iterator[tuple[int, int]]:
     """Channels and sizes to try, likely ones first."""
     channels, sizes = _hints(model)
     wanted = [*dict.fromkeys([*channels, *_CHANNELS])]
-    likely = [*dict.fromkeys([*sizes, *_SIZES])]
+    likely = [*dict.fromkeys([*_SIZES[:2], *sizes, *_SIZES])]
     for first in (wanted[:3], wanted[3:]):
         for size in likely:
             for count in first:

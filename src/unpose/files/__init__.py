@@ -13,6 +13,7 @@ Where to look:
 ``clouds``          point clouds: PLY, text and ``.npy``
 ``listing``         which files of a folder could be images
 ``atomic``          writing files complete or not at all
+``exchange``        arrays exchanged with other programs through a temporary folder
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
 ``arrays``          whole arrays of public data sets (a door of its own, for ``unpose.data``)
 =================== ============================================================================================
@@ -23,6 +24,7 @@ Most users call :func:`unpose.data.read_images`, which reads a whole folder into
 from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
+from unpose.files.exchange import exchanged_images, read_numbers
 from unpose.files.formats import decoder_limits, read_frames, read_header
 from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
 from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
@@ -37,6 +39,7 @@ __all__ = [
     "atomic_file",
     "available_memory",
     "decoder_limits",
+    "exchanged_images",
     "in_bytes",
     "list_images",
     "list_paths",
@@ -44,6 +47,7 @@ __all__ = [
     "read_file",
     "read_frames",
     "read_header",
+    "read_numbers",
     "read_points",
     "readable_bytes",
     "split_array_name",
