@@ -70,7 +70,7 @@ class Person:
         """What the page shows: the question, its pictures in order, the names on the keys, and how many there are."""
         return self.driver.execute_script(
             "return {title: document.getElementById('question-title').textContent,"
-            " done: document.getElementById('answering').hidden,"
+            " done: document.getElementById('answering').hidden && 'reached' in document.documentElement.dataset,"
             " answer: document.getElementById('naming').value,"
             " tiles: [...document.querySelectorAll('.choose')].map(b => [+b.dataset.image, +b.dataset.rank]),"
             " total: +document.getElementById('cut').max, cut: +document.getElementById('cut').value,"
@@ -173,6 +173,9 @@ def follow(page, classes, names, care, effort, most):
             seen = person.see()
             if seen["done"]:
                 break
+            if not seen["tiles"]:
+                time.sleep(0.1)  # the page looks for the images to ask for
+                continue
             person.answer(seen)
             name, settled, proposed = table(driver)
             right = settled & (name == truth)
@@ -270,8 +273,6 @@ def speed(options):
                 print(f"opened in {seconds:.2f} s by the driver's clock, {script / 1000:.2f} s by the page's")
             shown = len(driver.execute_script("return JSON.parse(document.getElementById('data').textContent).shown"))
             print(f"{shown:,} of {n:,} images have a picture")
-            while driver.execute_script("return document.documentElement.dataset.reached") is None:
-                time.sleep(0.2)
             kinds = np.array([f"kind {kind}" for kind in classes])
             took = [driver.execute_async_script(ANSWER, str(kinds[k])) for k in range(options.answers)]
             took = np.array(took)  # (answers, 2): the script alone, and until the next picture is drawn

@@ -49,19 +49,24 @@ function drawQuestion() {
   find("answering").hidden = done;
   drawProgress();
   if (done) return find("bench-tiles").replaceChildren();
-  const names = likelyNames(question.images), total = question.images.length;
+  const total = question.images.length;
   find("naming").value = question.name;
   find("known-names").replaceChildren(...edits.names.filter((name, g) => name && sizeOf(g)).map((value) => make("option", { value })));
-  find("choices").replaceChildren(...names.slice(0, 9).map(([group, share], k) => make("li", {}, make("button", {
-    type: "button", className: "choice-name", "aria-keyshortcuts": String(k + 1),
-    on: { click: () => accept(nameOf(group)) },
-  }, make("kbd", {}, String(k + 1)), mark(group), make("bdi", {}, visible(nameOf(group))), make("small", {}, percent(share))))));
+  drawChoices();
   find("cut").max = total;
   find("cut-row").hidden = total < 2;
   find("split").disabled = question.kind !== "group" || total < 2 * FEWEST;
   find("grow").textContent = bench.pinned === null ? "Grow" : "Stop growing";
   find("grow").disabled = bench.pinned === null && (question.kind === "image" || !sizeOf(question.group));
   drawTiles();
+}
+
+function drawChoices() {
+  if (!bench.question) return;
+  find("choices").replaceChildren(...likelyNames(bench.question.images).slice(0, 9).map(([group, share], k) => make("li", {}, make("button", {
+    type: "button", className: "choice-name", "aria-keyshortcuts": String(k + 1),
+    on: { click: () => accept(nameOf(group)) },
+  }, make("kbd", {}, String(k + 1)), mark(group), make("bdi", {}, visible(nameOf(group))), make("small", {}, percent(share))))));
 }
 
 function drawTiles() {
@@ -188,8 +193,12 @@ function countTime() {
   pace.since = now;
 }
 
-// The reach of every image takes about a second for tens of thousands: it is computed in slices between other work.
+// The reach of every image takes seconds for tens of thousands: it is computed when needed, in slices between other work.
+let reaching = false;
+
 function startReach() {
+  if (reaching) return;
+  reaching = true;
   const steps = reachOf(graph);
   const slice = () => {
     const until = performance.now() + 12;
@@ -198,9 +207,9 @@ function startReach() {
     if (!result.done) return setTimeout(slice, 4);
     spread.reach = result.value;
     document.documentElement.dataset.reached = "";
-    if (!bench.question && find("answering").hidden) ask(...nextQuestion());
+    if (!bench.question) ask(...nextQuestion());
   };
-  slice();
+  setTimeout(slice);
 }
 
 function startBench() {
@@ -215,7 +224,7 @@ function startBench() {
   click("core", setCore);
   click("skip", skip);
   click("back", back);
-  click("check", () => { const group = leastChecked(); if (group !== undefined) { ask({ kind: "check", id: group }); focusQuestion(); } });
+  click("check", () => { finishSpread(); const group = leastChecked(); if (group !== undefined) { ask({ kind: "check", id: group }); focusQuestion(); } });
   click("bench-undo", undo);
   click("bench-redo", redo);
   click("every", () => { bench.every = !bench.every; drawTiles(); });
@@ -234,11 +243,10 @@ function startBench() {
   onEdit(() => {
     const inside = find("bench").contains(document.activeElement);
     countTime();
-    refreshSpread();
+    refreshSpread(() => { drawChoices(); drawNext(rankedQuestions()); drawProgress(); if (!bench.question) ask(...nextQuestion()); });
     ask(...nextQuestion());
     if (inside) focusQuestion();
   });
-  refreshSpread();
+  refreshSpread(() => ask(...nextQuestion()));
   ask(...nextQuestion());
-  startReach();
 }

@@ -15,8 +15,9 @@ function symmetricWalk(counts, columns, weights) {
   return { n, start, to, walk, weight, degree };
 }
 
-// F <- a S F + (1 - a) Y for two classes at once, which takes hardly longer than one: scores (n,) from starts (n,).
-function spreadTwo(graph, first, second) {
+// F <- a S F + (1 - a) Y for two classes at once, which takes less than one after the other: scores (n,) from starts (n,).
+// A generator, so that a page can compute it in slices; it yields after every step.
+function* spreading(graph, first, second) {
   const { n, start, to, walk } = graph, initial = new Float64Array(2 * n);
   for (let i = 0; i < n; i++) { initial[2 * i] = first[i]; initial[2 * i + 1] = second[i]; }
   let scores = initial.slice(), next = new Float64Array(2 * n);
@@ -32,12 +33,17 @@ function spreadTwo(graph, first, second) {
       next[2 * i + 1] = MEMORY * two + (1 - MEMORY) * initial[2 * i + 1];
     }
     [scores, next] = [next, scores];
+    yield;
   }
   const column = (k) => Float64Array.from({ length: n }, (_, i) => scores[2 * i + k]);
   return [column(0), column(1)];
 }
 
-const spreadScores = (graph, initial) => spreadTwo(graph, initial, new Float64Array(graph.n))[0];
+function finished(steps) {
+  for (;;) { const { done, value } = steps.next(); if (done) return value; }
+}
+
+const spreadScores = (graph, initial) => finished(spreading(graph, initial, new Float64Array(graph.n)))[0];
 
 // The start of a class: the same total for every class, whatever the number of its labelled images.
 function startOf(n, images) {
@@ -72,6 +78,24 @@ function stayingShares(graph, group, images, shares) {
   }
 }
 
+// The entries of a list with the largest values; of equal ones the first in order.
+function largest(list, value, count) {
+  const values = Float64Array.from(list, (j) => value[j]);
+  for (let low = 0, high = values.length - 1; low < high;) { // brings the largest to the front
+    const middle = values[(low + high) >> 1];
+    let a = low, b = high;
+    while (a <= b) {
+      while (values[a] > middle) a++;
+      while (values[b] < middle) b--;
+      if (a <= b) { const swap = values[a]; values[a++] = values[b]; values[b--] = swap; }
+    }
+    if (count - 1 <= b) high = b; else if (count - 1 >= a) low = a; else break;
+  }
+  const least = values[count - 1], above = list.filter((j) => value[j] > least);
+  const equal = list.filter((j) => value[j] === least).sort((a, b) => a - b);
+  return [...above, ...equal.slice(0, count - above.length)];
+}
+
 // How far a walk of a few steps from each image (column) reaches the others (row): the largest entries of each row.
 // A generator, so that a page can compute it in slices: it yields after every few hundred rows.
 function* reachOf(graph) {
@@ -79,7 +103,6 @@ function* reachOf(graph) {
   const own = Array.from({ length: n }, (_, i) => ({ to: Int32Array.of(i), value: Float64Array.of(1) }));
   const steps = [own];
   let touched = [];
-  const add = (j, v) => { if (value[j] === 0) touched.push(j); value[j] += v; };
   const taken = (list) => ({ to: Int32Array.from(list), value: Float64Array.from(list, (j) => value[j]) });
   const clear = () => { for (const j of touched) value[j] = 0; touched = []; };
   for (let step = 0; step < REACH_STEPS; step++) {
@@ -87,10 +110,13 @@ function* reachOf(graph) {
     for (let i = 0; i < n; i++) {
       for (let e = start[i]; e < start[i + 1]; e++) {
         const row = rows[to[e]], share = MEMORY * walk[e];
-        for (let k = 0; k < row.to.length; k++) add(row.to[k], share * row.value[k]);
+        for (let k = 0; k < row.to.length; k++) {
+          const j = row.to[k];
+          if (value[j] === 0) touched.push(j);
+          value[j] += share * row.value[k];
+        }
       }
-      if (touched.length > REACH) touched.sort((a, b) => value[b] - value[a] || a - b);
-      next[i] = taken(touched.slice(0, REACH));
+      next[i] = taken(touched.length > REACH ? largest(touched, value, REACH) : touched);
       clear();
       if (i % 512 === 511) yield;
     }
@@ -98,7 +124,9 @@ function* reachOf(graph) {
   }
   const sums = new Array(n), first = new Int32Array(n + 1);
   for (let i = 0; i < n; i++) {
-    for (const rows of steps) rows[i].to.forEach((j, k) => add(j, rows[i].value[k]));
+    for (const rows of steps) {
+      rows[i].to.forEach((j, k) => { if (value[j] === 0) touched.push(j); value[j] += rows[i].value[k]; });
+    }
     sums[i] = taken(touched);
     first[i + 1] = first[i] + touched.length;
     clear();

@@ -19,40 +19,68 @@ function readGraph({ counts, columns, weights }) {
 const graph = data.graph ? readGraph(data.graph) : null;
 
 // Scores of every named group (class), of all groups without a name together (rivals), and what follows from them.
-const spread = { state: null, columns: new Map(), rival: null, best: new Int32Array(N), share: new Float64Array(N), own: new Float64Array(N), reach: null };
+const spread = {
+  state: null, columns: new Map(), stale: new Set(), rival: new Float64Array(N), running: null, reach: null,
+  best: new Int32Array(N).fill(NO_GROUP), share: new Float64Array(N), total: new Float64Array(N), own: new Float64Array(N),
+};
+const AT_ONCE_SPREAD = 1e5; // weights; more are spread in slices of a few milliseconds, after the answer is shown
 
 const isOpen = (group) => group !== NO_GROUP && !isNamed(group);
 const isAsked = (image) => !edits.settled[image] && graph.degree[image] > 0; // copies and empty images follow others
 
-function refreshSpread() {
-  const before = spread.state, changed = new Set(), moved = new Set();
+// Brings the scores up to date with the edits, and calls an act if that ends later.
+function refreshSpread(then) {
+  const before = spread.state, moved = new Set();
   for (let i = 0; i < N; i++) {
     const is = edits.group[i], was = before ? before.group[i] : NO_GROUP;
     if (before && is === was && edits.settled[i] === before.settled[i]) continue;
     if (is !== was || !before) moved.add(is).add(was);
-    if (edits.settled[i]) changed.add(is);
-    if (before?.settled[i]) changed.add(was);
+    if (edits.settled[i]) spread.stale.add(is);
+    if (before?.settled[i]) spread.stale.add(was);
   }
+  spread.state = edits;
   for (const group of moved) stayingShares(graph, edits.group, membersOf(group), spread.own);
-  for (const group of spread.columns.keys()) if (!sizeOf(group)) spread.columns.delete(group);
-  const rivals = new Float64Array(N), stale = []; // groups that are not named yet compete with those that are
+  const steps = spreadingAll();
+  spread.running = steps;
+  if (graph.to.length <= AT_ONCE_SPREAD) return finished(steps);
+  const slice = () => {
+    const until = performance.now() + 12;
+    while (spread.running === steps && performance.now() < until) if (steps.next().done) return then();
+    if (spread.running === steps) setTimeout(slice);
+  };
+  setTimeout(slice);
+}
+
+// What is still being spread is finished now.
+const finishSpread = () => { if (spread.running) finished(spread.running); };
+
+function* spreadingAll() {
+  const rivals = new Float64Array(N), todo = []; // groups that are not named yet compete with those that are
   for (const group of groups()) {
-    const settled = membersOf(group).filter((i) => edits.settled[i] && graph.degree[i] > 0);
-    if (!settled.length) spread.columns.delete(group);
-    else if (changed.has(group) || !spread.columns.has(group)) stale.push([group, startOf(N, settled)]);
+    if (spread.stale.has(group)) todo.push([group, membersOf(group).filter((i) => edits.settled[i] && graph.degree[i] > 0)]);
     if (!isOpen(group)) continue;
     const asked = membersOf(group).filter(isAsked);
     for (const i of asked) rivals[i] = 1 / asked.length;
   }
-  const last = stale.pop();
-  for (const [group, initial] of stale) spread.columns.set(group, spreadScores(graph, initial));
-  if (last) { // most answers change one name, whose scores are spread together with those of the rivals
-    const [column, rival] = spreadTwo(graph, last[1], rivals);
-    spread.columns.set(last[0], column);
+  for (const group of spread.stale) spread.columns.delete(group);
+  // Most answers change one name, whose scores are spread together with those of the rivals.
+  const pairs = todo.filter(([, settled]) => settled.length);
+  const last = pairs.pop();
+  for (const [group, settled] of pairs) {
+    spread.columns.set(group, (yield* spreading(graph, startOf(N, settled), new Float64Array(N)))[0]);
+    spread.stale.delete(group);
+  }
+  if (last || spread.columns.size) { // without a name there is nothing to compete with
+    const [column, rival] = yield* spreading(graph, last ? startOf(N, last[1]) : new Float64Array(N), rivals);
+    if (last) spread.columns.set(last[0], column);
     spread.rival = rival;
-  } else if (spread.columns.size && (moved.size || changed.size || !spread.rival)) spread.rival = spreadScores(graph, rivals);
-  spread.rival ??= new Float64Array(N); // without a name, there is nothing to compete with
-  spread.state = edits;
+  }
+  spread.stale.clear();
+  compareScores();
+  spread.running = null;
+}
+
+function compareScores() {
   const no = new Set(edits.banned), total = spread.rival.slice(), top = new Float64Array(N);
   spread.best.fill(NO_GROUP);
   for (const [group, column] of spread.columns) {
@@ -122,7 +150,9 @@ function rankedQuestions() {
   }
   for (const [group, gain] of gains) list.push({ kind: "class", id: group, gain });
   list.sort((a, b) => b.gain - a.gain);
-  if (spread.reach && (!list.length || list[0].gain < FEWEST)) {
+  const isLate = !list.length || list[0].gain < FEWEST; // single images are asked for when no group is left to ask for
+  if (isLate) startReach();
+  if (isLate && spread.reach) {
     const known = Uint8Array.from(edits.settled, (s, i) => (s || graph.degree[i] === 0 ? 1 : 0));
     const uncertainty = Float64Array.from(spread.share, (share, i) => (known[i] ? 0 : 1 - share));
     list.push(...mostInstructive(spread.reach, known, uncertainty, 3).map(([id, gain]) => ({ kind: "image", id, gain: 1 + TAUGHT * gain })));

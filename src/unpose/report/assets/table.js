@@ -9,6 +9,7 @@ function partsOfPose(image) {
 }
 
 function rows() {
+  finishSpread();
   return data.names.map((path, i) => {
     const label = data.labels[i], group = edits.group[i], inGroup = group !== NO_GROUP, best = graph ? spread.best[i] : NO_GROUP;
     const { angle, x, y, scale, mirrored } = partsOfPose(i);
