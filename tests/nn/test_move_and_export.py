@@ -15,6 +15,7 @@ OPTIONS = {
     "swivel_net": {"group": "d1", "widths": (3, 4), "depths": (1,), "heads": 2, "window": 3},
     "scale_net": {"group": "dilations(2, 1.5)", "widths": (3, 4)},
     "patch_net": {"group": "c8", "hidden": 5, "patch_size": 5, "window": 3},
+    "equivariant_unet": {"group": "c4", "width": 2, "levels": 2},
     "equivariant_vit": {"group": "d4", "patch": 5, "depth": 2, "width": 32, "heads": 8},
 }
 SHAPE = (2, 1, 10, 15)
@@ -66,10 +67,10 @@ def test_networks_are_built_and_run_on_the_default_device(name):
         try:
             network = tiny(name).train()
             assert {tensor.device.type for tensor in (*network.parameters(), *network.buffers())} == {device}
-            assert network(torch.rand(SHAPE)).shape == (2, 3)
+            assert network(torch.rand(SHAPE)).shape[:2] == (2, 3)
         finally:
             torch.set_default_device(None)
-    assert tiny(name).to("meta")(torch.rand(SHAPE, device="meta")).shape == (2, 3)
+    assert tiny(name).to("meta")(torch.rand(SHAPE, device="meta")).shape[:2] == (2, 3)
 
 
 @every_network

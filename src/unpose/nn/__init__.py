@@ -12,6 +12,7 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``networks/swivel.py``                       convolution stem, then attention
 ``networks/scale.py``                        dilations: objects at unseen sizes
 ``networks/patch.py``                        a vision transformer with Invariant Attention among patches
+``networks/unet.py``                         U-Nets of group convolutions, for masks and fields of vectors
 ``networks/vit.py``                          vision transformers in the irrep basis of a group
 ``networks/base.py``, ``registry.py``        the base class; networks by name
 ``networks/enlarge.py``                      carry weights over to a group with more rotations
@@ -41,6 +42,7 @@ from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.convolution_as_attention import attention_from_convolution
 from unpose.nn.layers.encodings import HarmonicEncoding, SeparableEncoding
 from unpose.nn.layers.frame_attention import FrameAttention, FrameBlock, LiftingPatchEmbed
+from unpose.nn.layers.group_fourier import GroupFourier2d, GroupFourierNet, group_fourier
 from unpose.nn.layers.heads import ClassHead, MaskHead, VectorHead
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
 from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm
@@ -53,6 +55,7 @@ from unpose.nn.networks.patch import patch_net
 from unpose.nn.networks.registry import NETWORKS, create_network, rebuild
 from unpose.nn.networks.scale import scale_net, scale_pyramid
 from unpose.nn.networks.swivel import swivel_net
+from unpose.nn.networks.unet import equivariant_unet
 from unpose.nn.networks.vit import equivariant_vit
 from unpose.nn.ops.dispatch import implementation
 
@@ -66,6 +69,8 @@ __all__ = [
     "FrameMLP",
     "GSANetConfig",
     "GroupConv2d",
+    "GroupFourier2d",
+    "GroupFourierNet",
     "GroupPool",
     "GroupSelfAttention",
     "HarmonicEncoding",
@@ -85,10 +90,12 @@ __all__ = [
     "attention_from_convolution",
     "count_parameters",
     "create_network",
+    "equivariant_unet",
     "equivariant_vit",
     "estimate_memory",
     "group_attention",
     "group_cnn",
+    "group_fourier",
     "gsa_net",
     "implementation",
     "orbit_attention",

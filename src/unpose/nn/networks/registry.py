@@ -9,6 +9,7 @@ from unpose.nn.networks.gsa import gsa_net
 from unpose.nn.networks.patch import patch_net
 from unpose.nn.networks.scale import scale_net
 from unpose.nn.networks.swivel import swivel_net
+from unpose.nn.networks.unet import equivariant_unet
 from unpose.nn.networks.vit import equivariant_vit
 
 NETWORKS: dict[str, Callable[..., Network]] = {
@@ -18,6 +19,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     "scale_net": scale_net,
     "patch_net": patch_net,
     "equivariant_vit": equivariant_vit,
+    "equivariant_unet": equivariant_unet,
 }
 """The functions that build networks, by name; recipes and saved files refer to networks by these names."""
 
@@ -29,8 +31,8 @@ def create_network(name: str, **options: Any) -> Network:
     ----------
     name : str
         ``"gsa_net"`` (group self-attention), ``"group_cnn"`` (group convolution), ``"swivel_net"`` (convolution, then
-        attention), ``"scale_net"`` (dilations), ``"patch_net"`` (attention among patches) or ``"equivariant_vit"`` (a
-        vision transformer in the irrep basis).
+        attention), ``"scale_net"`` (dilations), ``"patch_net"`` (attention among patches), ``"equivariant_vit"`` (a
+        vision transformer in the irrep basis) or ``"equivariant_unet"`` (masks and vectors at every pixel).
     **options : Any
         Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`. The first three networks take
         ``head``, for masks or vectors instead of classes, the first two also ``stem``, for large images.
