@@ -229,7 +229,7 @@ class Comparison:
         Element, and the excess of the older and of this model (see :attr:`AuditedElement.excess`).
     answers_differ : float, optional
         Share of the images as found to which the two give different answers.
-    images : sequence of (str, str, str)
+    images : sequence of (str, str, str), default ()
         Name, answer of the older and answer of this model, where they differ.
     accuracies : (float, float), optional
         Share of right answers to the images as found.
@@ -280,7 +280,7 @@ class RealPairs:
         and turned back; relative to the distance of the outputs of two things.
     changed, digital_changed, resampled_changed : float, optional
         Share of the pairs whose answer changes, for each of these.
-    pairs : sequence of (str, str, str, str)
+    pairs : sequence of (str, str, str, str), default ()
         Names and answers of the pairs whose answers differ.
 
     Examples
