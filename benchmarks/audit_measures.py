@@ -2,18 +2,21 @@
 
     UNPOSE_DATA=data python benchmarks/audit_measures.py train --models DIR       # ten networks for each data set
     UNPOSE_DATA=data python benchmarks/audit_measures.py monitor --models DIR
-    UNPOSE_DATA=data python benchmarks/audit_measures.py pages --models DIR [--photos PHOTOS]
+    UNPOSE_DATA=data python benchmarks/audit_measures.py pages --models DIR
+    python benchmarks/audit_measures.py photos --photos PHOTOS
     UNPOSE_DATA=data python benchmarks/audit_measures.py gauges --models DIR
 
 Data are ``mnist.npz`` and ``fashion_mnist.npz``; PHOTOS is a folder of files ``imagenet_NN_CLASS.jpg``, such as
 ``foolbox/data`` of the package foolbox, for EfficientNet-Lite0 (the extra ``unpose[features]``). ``train`` trains ten
 small convolutional networks on 4,000 images of each data set, turned at random by up to 0, 10, 20, 30, 45, 60, 90, 120,
-150 and 180 degrees, a second one of the first kind with another seed, and a small vision transformer.
+150 and 180 degrees, a second one of the first kind with another seed, a small vision transformer, and ten networks that
+differ in kind, augmentation, number of images and length of training.
 
 ``monitor`` ranks the ten networks by several scores that need no labels, on 300 test images, and compares the order
 with that of their labelled drop of accuracy, on 1,000 other test images turned by multiples of 45 degrees. The score
-was chosen on MNIST; Fashion-MNIST was kept apart. ``pages`` prints the reports of a plain network, a transformer and
-EfficientNet-Lite0, ``gauges`` the other measures. Every command prints its figures and writes them as JSON.
+was chosen on MNIST; Fashion-MNIST was kept apart. ``pages`` prints the reports of a plain network and a transformer,
+``photos`` those of EfficientNet-Lite0, ``gauges`` the other measures. Every command prints its figures and, with
+``--out``, writes them as JSON.
 """
 
 import argparse
@@ -52,6 +55,10 @@ from unpose.images import warp
 
 AUGMENTATION = (0, 10, 20, 30, 45, 60, 90, 120, 150, 180)
 N_TRAIN, EPOCHS, BATCH = 4000, 6, 100
+MIXED = (  # kind, augmentation, training images, epochs: ten networks that differ in everything
+    ("cnn", 0, 500, 12), ("cnn", 90, 4000, 6), ("cnn", 180, 1000, 12), ("cnn", 45, 500, 30), ("cnn", 180, 4000, 20),
+    ("mlp", 0, 4000, 6), ("mlp", 60, 1000, 12), ("mlp", 180, 4000, 20), ("vit", 30, 4000, 10), ("vit", 180, 4000, 20),
+)  # fmt: skip
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -74,6 +81,13 @@ class Cnn(nn.Module):
 
     def forward(self, x):
         return self.head(self.embed(x))
+
+
+class Mlp(nn.Sequential):
+    """Two layers on the pixels."""
+
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 class Positions(nn.Module):
@@ -132,24 +146,29 @@ def train_all(options):
     options.models.mkdir(parents=True, exist_ok=True)
     for data in ("mnist", "fashion_mnist"):
         images, labels = (part[:N_TRAIN].to(DEVICE) for part in read(data, "train"))
-        jobs = [(f"{data}-cnn-{degrees}", Cnn, degrees, 0) for degrees in AUGMENTATION]
-        jobs += [(f"{data}-cnn-0-again", Cnn, 0, 1)]
-        if data == "mnist":
-            jobs += [(f"{data}-vit-0", Vit, 0, 0)]
-        for name, kind, degrees, seed in jobs:
+        jobs = [(f"{data}-cnn-{degrees}", degrees, N_TRAIN, EPOCHS, 0) for degrees in AUGMENTATION]
+        jobs += [(f"{data}-cnn-0-again", 0, N_TRAIN, EPOCHS, 1), (f"{data}-vit-0", 0, N_TRAIN, 3 * EPOCHS, 0)]
+        jobs += [(f"{data}-{mixed_name(*one)}", *one[1:], 0) for one in MIXED]
+        for name, degrees, count, epochs, seed in jobs:
             path = options.models / f"{name}.pt"
             if path.exists():
                 continue
             torch.manual_seed(seed)
-            network = train(
-                kind().to(DEVICE), images, labels, degrees, seed, epochs=EPOCHS if kind is Cnn else 3 * EPOCHS
-            )
+            network = train(kind_of(name)().to(DEVICE), images[:count], labels[:count], degrees, seed, epochs)
             torch.save(network.cpu().state_dict(), path)
             print(name, flush=True)
 
 
+def mixed_name(kind, degrees, count, epochs):
+    return f"{kind}-{degrees}-of-{count}-{epochs}"
+
+
+def kind_of(name):
+    return {"cnn": Cnn, "vit": Vit, "mlp": Mlp}[name.split("-")[1]]
+
+
 def load(options, name):
-    network = Vit() if "vit" in name else Cnn()
+    network = kind_of(name)()
     network.load_state_dict(torch.load(options.models / f"{name}.pt"))
     return network.eval().requires_grad_(False)
 
@@ -178,26 +197,32 @@ def _softmax(scores):
 
 
 def monitor(options):
+    augmented = [(f"cnn-{degrees}", f"network turned by {degrees}") for degrees in AUGMENTATION]
+    mixed = [(mixed_name(*one), f"{one[0]}, turned by {one[1]}, {one[2]} images") for one in MIXED]
     found = {}
     for data, role in (("mnist", "chosen on"), ("fashion_mnist", "kept apart")):
         images, labels = read(data, "test")
-        rows = []
-        for degrees in AUGMENTATION:
-            network = load(options, f"{data}-cnn-{degrees}")
-            upright, turned = accuracies(network, images[1000:2000], labels[1000:2000])
-            orbit = orbit_outputs(network, images[:300], "c8")
-            rows.append({"degrees": degrees, "upright": upright, "turned": turned, "drop": upright - turned}
-                        | {name: score(orbit) for name, score in SCORES.items()})  # fmt: skip
-        ranks = {name: float(spearmanr([r[name] for r in rows], [r["drop"] for r in rows])[0]) for name in SCORES}
-        found[data] = {"role": role, "networks": rows, "spearman": ranks}
-        print(f"\n{data} ({role})\n| augmentation | upright | turned | drop | total variation | changed answers |")
-        print("|---|---|---|---|---|---|")
-        for row in rows:
-            print(f"| {row['degrees']} | {row['upright']:.3f} | {row['turned']:.3f} | {row['drop']:.3f} "
-                  f"| {row['total variation']:.3f} | {row['changed answers']:.3f} |")  # fmt: skip
-        print("\n| score without labels | Spearman |\n|---|---|")
-        for name, value in ranks.items():
-            print(f"| {name} | {value:.3f} |")
+        for panel, networks in (("augmentation", augmented), ("mixed", mixed)):
+            rows = []
+            for file, name in networks:
+                network = load(options, f"{data}-{file}")
+                upright, turned = accuracies(network, images[1000:2000], labels[1000:2000])
+                orbit = orbit_outputs(network, images[:300], "c8")
+                row = {"network": name, "upright": upright, "turned": turned, "drop": upright - turned}
+                rows.append(row | {score: function(orbit) for score, function in SCORES.items()})
+            drops = [row["drop"] for row in rows]
+            ranks = {score: float(spearmanr([row[score] for row in rows], drops)[0]) for score in SCORES}
+            found[f"{data}, {panel}"] = {"role": role, "networks": rows, "spearman": ranks}
+            print(
+                f"\n{data}, {panel} ({role})\n| network | upright | turned | drop | total variation | changed answers |"
+            )
+            print("|---|---|---|---|---|---|")
+            for row in rows:
+                figures = (row[key] for key in ("upright", "turned", "drop", "total variation", "changed answers"))
+                print(f"| {row['network']} | {' | '.join(f'{value:.3f}' for value in figures)} |")
+            print("\n| score without labels | Spearman |\n|---|---|")
+            for score, value in ranks.items():
+                print(f"| {score} | {value:.3f} |", flush=True)
     return found
 
 
@@ -205,19 +230,20 @@ def reports(name, network, embed, images, labels, few=20):
     """Print and collect the reports of one network."""
     print(f"\n## {name}\n")
     orbit, embeddings = (orbit_outputs(f, images, "c8") for f in (network, embed))
-    found = {
-        "answers": answer_changes(orbit, labels),
-        "neighbours": neighbour_agreement(embeddings),
-        "pose collapse": pose_collapse(embeddings),
-        "Lie derivative": lie_derivative(network, images[:6], depth=1),
-    }
-    few = images[:few]
-    for method in ("gradients", "integrated gradients", "occlusion"):
-        explainer = explain(network, few, method, patch=few.shape[-1] // 4)
-        found[method] = explanation_agreement(explainer, few, "c4", method=method)
-    for key, report in found.items():
+    found = {}
+
+    def show(key, report):
         print(f"### {key}\n\n```\n{report}\n```\n", flush=True)
-    return {key: report.to_dict() for key, report in found.items()}
+        found[key] = report.to_dict()
+
+    show("answers", answer_changes(orbit, labels))
+    show("neighbours", neighbour_agreement(embeddings))
+    show("pose collapse", pose_collapse(embeddings))
+    for method in ("gradients", "integrated gradients", "occlusion"):
+        explainer = explain(network, images[:few], method, patch=images.shape[-1] // 4)
+        show(method, explanation_agreement(explainer, images[:few], "c4", method=method))
+    show("Lie derivative", lie_derivative(network, images[: 2 * few], depth=1))
+    return found
 
 
 def pages(options):
@@ -227,12 +253,15 @@ def pages(options):
                        ("Vision transformer", "mnist-vit-0")):  # fmt: skip
         network = load(options, kind)
         found[name] = reports(name, network, network.embed, images, labels.numpy())
-    if options.photos:
-        photographs, classes = read_photographs(options.photos, 224)
-        network = efficientnet()
-        features = lambda x: network.extract_features(x).mean((2, 3))  # noqa: E731
-        found["EfficientNet-Lite0"] = reports("EfficientNet-Lite0", network, features, photographs, classes.numpy(), 3)
-        found["turned in the world"] = real_pairs(network, photographs)
+    return found
+
+
+def photos(options):
+    photographs, classes = read_photographs(options.photos, 224)
+    network = efficientnet()
+    features = lambda x: network.extract_features(x).mean((2, 3))  # noqa: E731
+    found = {"turned in the world": real_pairs(network, photographs)}
+    found["EfficientNet-Lite0"] = reports("EfficientNet-Lite0", network, features, photographs, classes.numpy(), 2)
     return found
 
 
@@ -314,12 +343,14 @@ def gauges(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("train", "monitor", "pages", "gauges"))
-    parser.add_argument("--models", type=Path, required=True, help="folder of the trained networks")
-    parser.add_argument("--photos", type=Path)
+    parser.add_argument("part", choices=("train", "monitor", "pages", "photos", "gauges"))
+    parser.add_argument("--models", type=Path, help="folder of the trained networks")
+    parser.add_argument("--photos", type=Path, help="folder of photographs, for the part of that name")
     parser.add_argument("--out", type=Path, help="JSON file of the figures")
     options = parser.parse_args()
-    results = {"train": train_all, "monitor": monitor, "pages": pages, "gauges": gauges}[options.part](options)
+    results = {"train": train_all, "monitor": monitor, "pages": pages, "photos": photos, "gauges": gauges}[
+        options.part
+    ](options)
     if options.out and results:
         options.out.write_text(json.dumps({"torch": torch.__version__, "results": results}, indent=1))
 

@@ -174,9 +174,12 @@ def test_too_few_embeddings_for_their_dimension_are_named():
 def test_pose_collapses_in_an_invariant_network_only():
     images = smooth_noise(40, 2, (9, 9))
     network = Network("c4")
-    assert pose_collapse(orbit_outputs(network, images, "c4")).index < 1e-4
+    invariant = pose_collapse(orbit_outputs(network, images, "c4"))
+    assert invariant.index < 1e-4
+    assert invariant.within < 1e-9
     moved = pose_collapse(orbit_outputs(lambda x: network.lift(x)[:, :, 0].relu().mean(-1).flatten(1), images, "c4"))
     assert moved.index > 0.1
+    assert 0.05 < moved.within < 1
 
 
 def test_gauges_of_collapse():

@@ -24,6 +24,9 @@ class CollapseReport(Plain):
     chance : float
         The expected index of random labels, ``1 - rank / (n - 1)``. An index far below it says that classes matter; if
         it is near 0 there are too few embeddings for their dimension, and the index says nothing.
+    within : float
+        Share of the variance that lies within classes, each direction as long as it is: large directions decide it,
+        where the index counts all directions alike.
     rank : int
         Number of directions that the embeddings span.
     effective_rank : float
@@ -42,6 +45,7 @@ class CollapseReport(Plain):
 
     index: float
     chance: float
+    within: float
     rank: int
     effective_rank: float
     tree_length: float
@@ -50,6 +54,7 @@ class CollapseReport(Plain):
     def __str__(self) -> str:
         lines = [
             f"variability collapse index {self.index:.3f} (0: a class is one point; random labels: {self.chance:.3f})",
+            f"variance within classes {self.within:.1%}",
             f"effective rank {self.effective_rank:.1f} of {self.rank}",
             f"spanning tree edge {self.tree_length:.3f} (isotropic: {self.tree_reference:.3f})",
         ]
@@ -84,6 +89,7 @@ def collapse(features: ArrayLike, labels: ArrayLike) -> CollapseReport:
     return CollapseReport(
         index=index,
         chance=1 - rank / (len(checked) - 1),
+        within=_within(checked, labels),
         rank=rank,
         effective_rank=effective_rank(checked),
         tree_length=spanning_tree_length(checked),
@@ -227,6 +233,16 @@ def spanning_tree_length(features: ArrayLike) -> float:
         current = int(np.where(outside, distance, np.inf).argmin())
         total += distance[current]
     return float(total / (len(points) - 1))
+
+
+def _within(features: NDArray, labels: ArrayLike) -> float:
+    """Share of the variance (n, d) within classes; NaN if nothing varies."""
+    members = np.unique(np.asarray(labels), return_inverse=True)[1]
+    sums = np.zeros((members.max() + 1, features.shape[1]))
+    np.add.at(sums, members, features)
+    residuals = features - (sums / np.bincount(members)[:, None])[members]
+    total = np.square(features - features.mean(0)).sum()
+    return float(np.square(residuals).sum() / total) if total else np.nan
 
 
 def _directions(features: ArrayLike) -> NDArray:
