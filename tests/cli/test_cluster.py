@@ -442,9 +442,9 @@ def test_the_demonstration_ends_with_a_page(tmp_path, monkeypatch):
     assert "--force" in again.output
 
 
-def test_any_unicode_in_a_path_survives_config_toml(shapes, tmp_path):
+def test_any_unicode_in_a_path_survives_config_toml(new_shapes, tmp_path):
     source, out = tmp_path / "em\U0001f600 \u00e9\x7f", tmp_path / "run"
-    shutil.copytree(shapes, source)
+    shutil.copytree(new_shapes, source)
     assert unpose("cluster", source, "-o", out, "--clusters", 3).exit_code == 0
     done = unpose("report", out)
     assert done.exit_code == 0, done.output

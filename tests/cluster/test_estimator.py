@@ -345,18 +345,19 @@ def test_images_given_to_an_estimator_of_vectors_are_refused(turned):
 
 @pytest.mark.parametrize("shape", [[25, 25], np.array([25, 25])])
 def test_an_image_shape_of_any_kind_is_saved(shape, turned, tmp_path):
-    rows = turned.images[:9].reshape(9, -1)
+    rows = turned.images[:3].reshape(3, -1)
     model = InvariantClustering(1, image_shape=shape).fit(rows)
     model.save(tmp_path)
     assert InvariantClustering.load(tmp_path).image_shape == (25, 25)
-    assert np.array_equal(InvariantClustering.load(tmp_path).predict(rows[:3]), model.labels_[:3])
+    assert np.array_equal(InvariantClustering.load(tmp_path).predict(rows), model.labels_)
 
 
-def test_tensors_that_track_gradients_and_all_processors(turned, fitted):
-    tracked = torch.tensor(turned.images, requires_grad=True)
-    assert np.array_equal(InvariantClustering(4, n_jobs=-1).fit(tracked).labels_, fitted.labels_)
+def test_tensors_that_track_gradients_and_all_processors(turned):
+    tracked = torch.tensor(turned.images[6:12], requires_grad=True)
+    one = InvariantClustering(2, n_jobs=1).fit(turned.images[6:12])
+    assert np.array_equal(InvariantClustering(2, n_jobs=-1).fit(tracked).labels_, one.labels_)
     with pytest.raises(ValueError, match="n_jobs"):
-        InvariantClustering(4, n_jobs=0).fit(tracked)
+        InvariantClustering(2, n_jobs=0).fit(tracked)
 
 
 def test_blank_images_have_no_score(fitted):
@@ -365,7 +366,7 @@ def test_blank_images_have_no_score(fitted):
 
 
 def test_rows_of_bytes_have_the_scale_of_images_of_bytes(turned):
-    given = np.clip(np.rint(255 * turned.images[::2]), 0, 255).astype(np.uint8)
+    given = np.clip(np.rint(255 * turned.images[::4]), 0, 255).astype(np.uint8)
     rows = given.reshape(len(given), -1)
     model = InvariantClustering(3, light="keep").fit(given)
     assert np.array_equal(model.predict(rows), model.predict(given))
@@ -374,7 +375,7 @@ def test_rows_of_bytes_have_the_scale_of_images_of_bytes(turned):
 
 
 def test_a_group_given_as_an_object_is_saved_by_its_name(turned, tmp_path):
-    model = InvariantClustering(1, group=parse("se2")).fit(turned.images[:9])
+    model = InvariantClustering(1, group=parse("se2")).fit(turned.images[:4])
     model.save(tmp_path)
     again = InvariantClustering.load(tmp_path)
     assert again.group == "se2"

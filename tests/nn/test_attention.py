@@ -312,7 +312,8 @@ def peak_bytes(method, group, size, batch):
 
 @pytest.mark.parametrize(
     ("group", "size", "batch"),
-    [("c4", 8, 1), ("c4", 8, 3), ("c4", 16, 2), ("c8", 11, 1), ("d4", 7, 2)],
+    [("c4", 8, 3), ("d4", 7, 2)]
+    + [pytest.param(*each, marks=pytest.mark.slow) for each in (("c4", 8, 1), ("c4", 16, 2), ("c8", 11, 1))],
 )
 @pytest.mark.parametrize("method", ["relative", "paper", "lifting"])
 def test_chunks_use_at_most_half_the_memory_of_the_direct_computation(method, group, size, batch):
@@ -321,7 +322,7 @@ def test_chunks_use_at_most_half_the_memory_of_the_direct_computation(method, gr
     assert peak_bytes(method, group, size, batch) <= 0.5 * peak_bytes(direct, group, size, batch)
 
 
-@pytest.mark.parametrize("method", ["relative", "paper"])
+@pytest.mark.parametrize("method", ["relative", pytest.param("paper", marks=pytest.mark.slow)])
 def test_memory_grows_slowly_with_the_batch(method):
     # Four times the images have four times the scores, but no more of them are alive at once.
     few, many = (peak_bytes(method, "c4", 16, batch) for batch in (1, 4))

@@ -77,7 +77,10 @@ def test_the_file_is_what_its_card_says(name):
     assert card.limits
 
 
-@pytest.mark.parametrize("name", pretrained_names())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "rotmnist-modern" else ()) for name in pretrained_names()],
+)
 def test_every_network_holds_the_audit(name, digits):
     network = pretrained(name)
     height, width = network.description["image_size"]

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.equivariance
 
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
 GROUPS += [("d4", torch.float64), pytest.param("c8", torch.float64, marks=pytest.mark.slow)]
-SIZES = [((8, 8), torch.float32), ((7, 11), torch.float32), ((4, 5), torch.float64)]
+SIZES = [((7, 11), torch.float32), ((4, 5), torch.float64)]
+SIZES += [pytest.param((8, 8), torch.float32, marks=pytest.mark.slow)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 LARGER_SYMMETRY = {"pointwise", "norm", "max pooling", "mean pooling", "group max", "group mean"}
 """Layers that also commute with transformations outside every group here."""
@@ -125,7 +126,7 @@ def test_one_layer_serves_changing_sizes(contrast, generator):
     # Nothing that was computed for one size may be kept for the next.
     group = parse("d4")
     layer = contrast(attention(GroupSelfAttention, group, window=5).double())
-    for size in [(7, 11), (5, 4), (11, 7), (6, 6), (7, 11)]:
+    for size in [(7, 11), (6, 4), (7, 11)]:
         report = audit(layer, "regular image", "regular image", group, size, torch.float64, generator)
         assert report.worst_exact < 1e-10, str(report)
 
