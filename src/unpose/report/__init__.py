@@ -1,15 +1,16 @@
 """Results as pictures and as an HTML page. This room takes plain arrays and imports no other room.
 
-================= ===================================================================================================
-``page.py``       :func:`render`: the page of a clustering, one self-contained HTML file
-``audit_page.py`` :func:`render_audit`: the page of an audit; ``audit_results.py`` what it shows, ``audit_words.py`` its
-                  verdict in words, ``polar.py`` its polar plot
-``results.py``    what the page shows: :class:`Results` and its parts
-``assets/``       template, styles and scripts of the page, one script per section
-``attention.py``  the picture of the attention matrix
-``thumbnails.py`` small pictures and sprite sheets
-``figures.py``    montages, heat maps, scatter plots and curves as Pillow images; imported by its own name
-================= ===================================================================================================
+==================== =================================================================================================
+``page.py``          :func:`render`: the page of a clustering, one self-contained HTML file
+``audit_page.py``    :func:`render_audit`: the page of an audit; ``audit_results.py`` what it shows, ``audit_words.py``
+                     its verdict in words, ``polar.py`` its polar plot
+``results.py``       what the page shows: :class:`Results` and its parts
+``symmetry_page.py`` :func:`render_symmetry`: the page of a discovery
+``assets/``          template, styles and scripts of the page, one script per section
+``attention.py``     the picture of the attention matrix
+``thumbnails.py``    small pictures and sprite sheets
+``figures.py``       montages, heat maps, scatter plots and curves as Pillow images; imported by its own name
+==================== =================================================================================================
 """
 
 from unpose.report.audit_page import render_audit
@@ -27,6 +28,7 @@ from unpose.report.audit_results import (
 from unpose.report.audit_words import headline, movement, percent, sentences
 from unpose.report.page import render
 from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
+from unpose.report.symmetry_page import SymmetryFamily, SymmetryResults, render_symmetry
 from unpose.report.thumbnails import display_range, evenly_spaced, thumbnail
 
 __all__ = [
@@ -43,6 +45,8 @@ __all__ = [
     "Reproduction",
     "Results",
     "Round",
+    "SymmetryFamily",
+    "SymmetryResults",
     "WorstImage",
     "display_range",
     "evenly_spaced",
@@ -51,6 +55,7 @@ __all__ = [
     "percent",
     "render",
     "render_audit",
+    "render_symmetry",
     "sentences",
     "thumbnail",
 ]

@@ -1,0 +1,33 @@
+"""Find out which transformations images obey, and how far: is my data free under turns, mirrors, changes of size?
+
+:func:`discover` measures, for each family of transformations, whether moved images could be real ones and whether
+moving changes the class, and names the largest group that is safe. Files, by what you want to change:
+
+================== ==================================================================================================
+``symmetry.py``    :func:`discover` and its results: the rule that turns curves into verdicts
+``families.py``    the candidates: turns, mirrors, scale, ...
+``two_sample.py``  can a classifier tell moved images from real ones?
+``label_test.py``  do moved copies mislead the nearest neighbour?
+``descriptors.py`` what images are compared by
+================== ==================================================================================================
+"""
+
+from unpose.discover.families import FAMILIES, Family
+from unpose.discover.label_test import LabelGain, label_gains
+from unpose.discover.symmetry import Discovery, Finding, Objection, Reading, discover, moved_example
+from unpose.discover.two_sample import Overlap, two_sample_overlap
+
+__all__ = [
+    "FAMILIES",
+    "Discovery",
+    "Family",
+    "Finding",
+    "LabelGain",
+    "Objection",
+    "Overlap",
+    "Reading",
+    "discover",
+    "label_gains",
+    "moved_example",
+    "two_sample_overlap",
+]

@@ -1,0 +1,159 @@
+"""Write what ``unpose discover`` found as one self-contained HTML page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from unpose.report.documents import asset, content_policy, encodable, templates
+from unpose.report.results import Reproduction
+from unpose.report.thumbnails import display_range, thumbnail, webp
+
+_SIDE = 96
+_MARKS = {"holds": "good", "does not hold": "bad"}
+
+
+@dataclass(frozen=True)
+class SymmetryFamily:
+    """One family of transformations on the page.
+
+    Parameters
+    ----------
+    name, answer, verdict, why : str
+        Name, verdict with its limit, verdict alone, and reason.
+    strengths : sequence of str
+        Strengths with their units; one empty text for a single transformation.
+    plausible, told_apart : sequence of float
+        The two curves, from 0 to 1.
+    gains : sequence of str
+        Changes of accuracy as text; empty without labels.
+    says_no : str
+        What the pictures show.
+    pictures : sequence of (NDArray, str)
+        Pictures that speak against the symmetry, (h, w) or (h, w, 3), with their captions.
+
+    Examples
+    --------
+    >>> SymmetryFamily("mirror", "holds", "holds", "Alike.", [""], [1.0], [0.0]).name
+    'mirror'
+    """
+
+    name: str
+    answer: str
+    verdict: str
+    why: str
+    strengths: Sequence[str]
+    plausible: Sequence[float]
+    told_apart: Sequence[float]
+    gains: Sequence[str] = ()
+    says_no: str = ""
+    pictures: Sequence[tuple[NDArray, str]] = ()
+
+
+@dataclass(frozen=True)
+class SymmetryResults:
+    """Everything that the page of a discovery shows.
+
+    Parameters
+    ----------
+    source : str
+        Where the images are from.
+    count : int
+        Number of images.
+    labelled : bool
+        Whether labels were used.
+    headline : str
+        The answer in one line.
+    sentences : sequence of str
+        What follows from it.
+    families : sequence of SymmetryFamily
+        Figures of every transformation.
+    reproduction : Reproduction
+        The command.
+
+    Examples
+    --------
+    >>> run = Reproduction("unpose discover photos", seed=0, version="0.1.0")
+    >>> SymmetryResults("photos", 100, False, "All turns are safe.", [], [], run).count
+    100
+    """
+
+    source: str
+    count: int
+    labelled: bool
+    headline: str
+    sentences: Sequence[str]
+    families: Sequence[SymmetryFamily]
+    reproduction: Reproduction
+
+
+def render_symmetry(results: SymmetryResults) -> str:
+    """Write the results of a discovery as an HTML page.
+
+    Parameters
+    ----------
+    results : SymmetryResults
+        What the page shows.
+
+    Returns
+    -------
+    str
+        The page; the same results give the same text.
+
+    Examples
+    --------
+    >>> run = Reproduction("unpose discover photos", seed=0, version="0.1.0")
+    >>> mirror = SymmetryFamily("mirror", "holds", "holds", "Alike.", [""], [1.0], [0.0])
+    >>> "mirror" in render_symmetry(SymmetryResults("photos", 100, False, "Mirrors are safe.", [], [mirror], run))
+    True
+    """
+    style, script = asset("page.css") + asset("audit.css") + asset("symmetry.css"), asset("audit.js")
+    return templates.get_template("symmetry.html.j2").render(
+        r=results,
+        policy=content_policy(script, style),
+        style=Markup(style),
+        script=Markup(script),
+        families=[_shown(family) for family in results.families],
+        encodable=encodable,
+    )
+
+
+def _shown(family: SymmetryFamily) -> dict[str, Any]:
+    rows = [
+        [strength, f"{plausible:.0%}", f"{max(apart, 0.0):.0%}", *family.gains[k : k + 1]]
+        for k, (strength, plausible, apart) in enumerate(
+            zip(family.strengths, family.plausible, family.told_apart, strict=True)
+        )
+    ]
+    return {
+        "name": family.name,
+        "answer": family.answer,
+        "why": family.why,
+        "mark": _MARKS.get(family.verdict, ""),
+        "curve": _curve(family) if len(family.strengths) > 1 else None,
+        "rows": rows,
+        "says_no": family.says_no,
+        "pictures": [(_picture(image), caption) for image, caption in family.pictures],
+    }
+
+
+def _curve(family: SymmetryFamily) -> dict[str, Any]:
+    """Both curves with equally spaced strengths, in a box of 200 by 60; at strength zero every image is real."""
+    across = np.linspace(0, 200, len(family.strengths) + 1)
+
+    def points(values: Sequence[float], start: float) -> str:
+        heights = 60 * (1 - np.clip([start, *values], 0, 1))
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, heights, strict=True))
+
+    return {
+        "plausible": points(family.plausible, 1.0),
+        "apart": points(family.told_apart, 0.0),
+        "ticks": [(f"{x:.1f}", text.split()[0]) for x, text in zip(across[1:], family.strengths, strict=True)],
+    }
+
+
+def _picture(image: NDArray) -> str:
+    return webp(thumbnail(image, display_range([image]), 2 * _SIDE))

@@ -1,0 +1,54 @@
+"""``unpose discover``: the command, its page and its JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from unpose.cli import main
+
+
+@pytest.fixture
+def arrows(tmp_path):
+    """Two classes that a half turn exchanges, in one folder each."""
+    rng = np.random.default_rng(0)
+    for name in ("up", "down"):
+        (tmp_path / "arrows" / name).mkdir(parents=True)
+        for k in range(50):
+            picture = 40 * rng.random((18, 18))
+            picture[4:14, 8:10] = picture[4:6, 5:13] = 255
+            picture = picture if name == "up" else picture[::-1]
+            Image.fromarray(picture.astype(np.uint8)).save(tmp_path / "arrows" / name / f"{k}.png")
+    return tmp_path / "arrows"
+
+
+def test_the_command_names_the_symmetry_and_writes_a_page(arrows, tmp_path):
+    page = tmp_path / "page.html"
+    words = ["discover", str(arrows), "--try", "mirror", "--try", "half turn", "-o", str(page)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "half turn  does not hold" in result.output
+    assert "--group d1" in result.output
+    text = page.read_text()
+    assert "down, like a moved up" in text or "up, like a moved down" in text
+    assert "http" not in text.replace("http-equiv", "")
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code != 0
+    assert "already exists" in again.output
+
+
+def test_json_without_labels(arrows):
+    result = CliRunner().invoke(main, ["discover", str(arrows), "--try", "half turn", "--no-labels", "--json"])
+    found = json.loads(result.stdout)
+    assert found["labelled"] is False
+    assert found["findings"][0]["verdict"] == "holds"
+
+
+def test_wrong_calls_say_what_is_possible(arrows, tmp_path):
+    result = CliRunner().invoke(main, ["discover", str(arrows), "--try", "twist"])
+    assert result.exit_code != 0
+    assert "must be of turns" in result.output
+    result = CliRunner().invoke(main, ["discover", str(arrows), "-o", str(tmp_path / "page.pdf")])
+    assert "ends with .html" in result.output

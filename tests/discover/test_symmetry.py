@@ -1,0 +1,129 @@
+"""Planted symmetries are found, absent ones are not, labels overrule images, and bad input is refused."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from unpose.data import posed
+from unpose.discover import FAMILIES, discover, label_gains, moved_example, two_sample_overlap
+
+pytestmark = pytest.mark.laws
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Digits without the symmetric 0, 1 and 8, on a canvas that holds them at any angle, and their classes."""
+    images, labels = load_digits(return_X_y=True)
+    asymmetric = ~np.isin(labels, (0, 1, 8))
+    images = images[asymmetric][:240].reshape(-1, 8, 8).astype(np.float32) / 16
+    return np.pad(images.repeat(2, axis=1).repeat(2, axis=2), ((0, 0), (3, 4), (3, 4))), labels[asymmetric][:240]
+
+
+def turned(images, degrees):
+    return posed(images, "so2", random_state=1, max_angle=math.radians(degrees)).images
+
+
+def test_turns_by_any_angle_hold(digits):
+    found = discover(turned(digits[0], 180), families=["turns"])
+    assert found["turns"].verdict == "holds"
+    assert (found.group, found.max_angle, found.finite_group) == ("se2", 180, "c8")
+
+
+def test_turns_within_thirty_degrees_hold_up_to_about_thirty(digits):
+    found = discover(turned(digits[0], 30), families=["turns"])
+    assert found["turns"].verdict == "holds up to"
+    assert 15 < found["turns"].limit < 60
+    assert found.options == f"--group se2 --max-angle {found['turns'].limit:.3g}"
+
+
+def test_upright_images_are_not_free_to_turn_and_the_images_that_say_no_are_named(digits):
+    found = discover(digits[0], families=["turns", "half turn"])
+    assert found.max_angle < 30
+    assert found["half turn"].verdict == "does not hold"
+    assert found.finite_group == "c1"
+    objection = found["half turn"].objections[0]
+    example = moved_example(digits[0], "half turn", objection)
+    np.testing.assert_allclose(example[:, 23:], digits[0][objection.image][::-1, ::-1], atol=1e-6)
+
+
+def test_a_mirror_that_was_planted_is_found_and_one_that_was_not_is_refused(digits):
+    flip = np.random.default_rng(0).random(len(digits[0])) < 0.5
+    mirrored = np.where(flip[:, None, None], digits[0][:, :, ::-1], digits[0])
+    assert discover(mirrored, families=["mirror"])["mirror"].verdict == "holds"
+    assert discover(digits[0], families=["mirror"])["mirror"].verdict == "does not hold"
+
+
+def test_labels_decide_whether_a_symmetry_of_the_images_is_one_of_the_classes():
+    """Arrows that point up or down, equally often: a half turn changes no image set, but the class."""
+    rng = np.random.default_rng(0)
+    arrow = np.zeros((300, 20, 20), np.float32)
+    arrow[:, 4:16, 9:11] = arrow[:, 4:6, 6:14] = 1
+    arrow += 0.2 * rng.random(arrow.shape, dtype=np.float32)
+    down = rng.random(300) < 0.5
+    arrow[down] = arrow[down, ::-1]
+    without = discover(arrow, families=["half turn"])["half turn"]
+    assert without.verdict == "holds"
+    found = discover(arrow, np.where(down, "down", "up"), families=["half turn"])["half turn"]
+    assert found.verdict == "does not hold"
+    assert all(down[each.image] != down[each.resembles] for each in found.objections)
+
+
+def test_the_same_seed_gives_the_same_result_and_json_is_plain(digits):
+    one, two = (discover(digits[0], digits[1], families=["mirror"], random_state=3) for _ in range(2))
+    assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())
+    assert one.to_dict()["labelled"] is True
+
+
+def test_equal_sets_are_not_told_apart_and_distant_sets_are():
+    points = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    assert abs(two_sample_overlap(points, points).told_apart) < 1e-6
+    assert two_sample_overlap(points, points + 3).plausible < 0.1
+
+
+def test_label_gains_against_a_slow_loop():
+    generator = torch.Generator().manual_seed(0)
+    real, moved = torch.randn(2, 31, 3, generator=generator)
+    labels = torch.randint(3, (31,), generator=generator)
+    (found,) = label_gains(real, [[moved]], labels)
+    order = torch.randperm(31, generator=torch.Generator().manual_seed(0))
+    halves = order[:15].tolist(), order[15:].tolist()
+    right = {True: 0, False: 0}
+    for train, test in (halves, halves[::-1]):
+        for i in test:
+            for with_copies in (False, True):
+                pool = [(real[j], j) for j in train] + [(moved[j], j) for j in train] * with_copies
+                nearest = min(pool, key=lambda each: float((each[0] - real[i]).norm()))[1]
+                right[with_copies] += int(labels[nearest] == labels[i])
+    assert found.plain == pytest.approx(right[False] / 31)
+    assert found.gain == pytest.approx((right[True] - right[False]) / 31)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_family_moves_back_what_it_moved(family):
+    """Half forwards after half backwards is nothing, up to interpolation; a single transformation of order two too."""
+    images = torch.zeros(1, 1, 24, 24)
+    images[..., 8:15, 9:14] = torch.linspace(0.5, 1, 5)
+    identity = torch.eye(3).expand(1, 3, 3)
+    strength = family.strengths[1] if family.strengths else 1.0
+    there = family.move(images, identity, strength, 1.0)
+    assert not torch.allclose(there, images, atol=0.02)
+    back = there
+    for _ in range({"mirror": 1, "half turn": 1, "quarter turn": 3}.get(family.name, 1)):
+        back = family.move(back, identity, strength, 1.0 if family.is_single else -1.0)
+    assert float((back - images).abs().mean()) < 0.02
+
+
+def test_bad_input(digits):
+    assert discover(digits[0][:20], families=["mirror"])["mirror"].verdict == "cannot tell"
+    with pytest.raises(ValueError, match="one entry for each image"):
+        discover(digits[0], [0, 1])
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        discover(np.full((80, 8, 8), np.nan))
+    with pytest.raises(ValueError, match="families must be of turns"):
+        discover(digits[0], families=["twist"])
+    constant = discover(np.zeros((80, 9, 9)), families=["mirror", "turns"])
+    assert [each.verdict for each in constant.findings] == ["holds", "holds"]
