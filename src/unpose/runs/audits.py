@@ -618,7 +618,7 @@ def _worst_images(
         if orbit is not None:
             row = orbit.rows[worst[i]]
             first, then = _probabilities(row.before[i]), _probabilities(row.after[i])
-            before, after = class_names[first.argmax()], class_names[then.argmax()]
+            before, after = class_names[int(first.argmax())], class_names[int(then.argmax())]
             sure, unsure = float(first.max()), float(then.max())
         else:
             before, after = "", f"output changes by {report.by_input[worst[i], i]:.2g} of its size"
