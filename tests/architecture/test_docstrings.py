@@ -12,6 +12,7 @@ ROOMS = (
     "unpose.runs",
     "unpose.dedupe", "unpose.runs.duplicates", "unpose.runs.moves", "unpose.report.duplicates",
     "unpose.report", "unpose.report.figures", "unpose.adapt", "unpose.reproduce", "unpose.points", "unpose.contours",
+    "unpose.sphere", "unpose.motion",
 )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ _FINALISTS = 24
 """Seeds that closest-point iterations start from."""
 _KEPT = 0.7
 """Share of the points that are compared while the overlap is unknown."""
-_REFINED = 8000
-"""Points of each cloud that take part in the refinement."""
+_REFINED = 10_000
+"""Points of b that take part in the refinement; ten times as many of a, so that most of them have a counterpart."""
 _MIXTURE = 32
 """Nearest components of the mixture that can explain a point."""
 _MERGED = 0.8
@@ -128,7 +128,7 @@ def register(
     pair = _Pair(_some(ours, 4 * _SAMPLE, rng), _some(theirs, 4 * _SAMPLE, rng))
     candidates = _distinct([pair.iterate(pose) for pose in _best_seeds(ours, theirs, pair, mirrors)])
     near_ties = [pose for pose, residual in candidates if residual <= _TIED * candidates[0][1]][:_TRIED]
-    samples = _some(ours, _REFINED, rng), _some(theirs, _REFINED, rng)
+    samples = _some(ours, 10 * _REFINED, rng), _some(theirs, _REFINED, rng)
     fits = sorted((_fit_sample(pose, pair) for pose in near_ties), key=lambda fit: fit.cost)
     best = _refine(fits[0], pair, samples)
     others = _distinct([(fit.pose, pair.residual(fit.pose)) for fit in fits] + candidates[len(near_ties) :])

@@ -1,0 +1,51 @@
+"""Moving hidden copies: a sequence that moves at a listed velocity gives the states of the still one, moved."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unpose.motion import flow_rnn
+
+pytestmark = pytest.mark.equivariance
+
+VELOCITIES = [(x, y) for x in (-1, 0, 1) for y in (-2, 0, 2)]
+
+
+def moving(frames, velocity):
+    """Frame t shifted by t times the velocity."""
+    x, y = velocity
+    return torch.stack([frame.roll((t * y, t * x), dims=(-2, -1)) for t, frame in enumerate(frames.unbind(1))], dim=1)
+
+
+@settings(max_examples=5, deadline=None)
+@given(u=st.sampled_from(VELOCITIES), steps=st.integers(1, 5), h=st.integers(5, 9), double=st.booleans())
+def test_states_move_with_the_sequence(u, steps, h, double):
+    dtype = torch.float64 if double else torch.float32
+    torch.manual_seed(1)
+    net, frames = flow_rnn(VELOCITIES, 3, width=4, kernel_size=3).to(dtype), torch.rand(2, steps, 1, h, 7, dtype=dtype)
+    still, found = net.states(frames), net.states(moving(frames, u))
+    gone = ((steps - 1) * u[1], (steps - 1) * u[0])
+    compared = 0
+    for k, (x, y) in enumerate(VELOCITIES):
+        if (x - u[0], y - u[1]) in VELOCITIES:
+            source = VELOCITIES.index((x - u[0], y - u[1]))
+            expected = still[:, source].roll(gone, dims=(-2, -1))
+            torch.testing.assert_close(
+                found[:, k], expected, rtol=1e-12 if double else 1e-4, atol=1e-12 if double else 1e-5
+            )
+            compared += 1
+    assert compared >= 4
+    if steps > 2 and u != (0, 0):  # the control: a copy that does not move along sees something else
+        rest = VELOCITIES.index((0, 0))
+        assert (found[:, rest] - still[:, rest].roll(gone, dims=(-2, -1))).abs().max() > 1e-3
+
+
+def test_bad_calls():
+    for velocities in ([], [(0, 0), (0, 0)]):
+        with pytest.raises(ValueError, match="velocities"):
+            flow_rnn(velocities, 2)
+    with pytest.raises(ValueError, match="odd"):
+        flow_rnn([(0, 0)], 2, kernel_size=4)
+    with pytest.raises(ValueError, match=r"\(b, t, c, h, w\)"):
+        flow_rnn([(0, 0)], 2)(torch.rand(2, 1, 8, 8))
