@@ -1,27 +1,29 @@
 """The workbench in a real browser: a simulated person who sorts a run, and the speed of a page of 30,000 images.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/workbench.py fit plankton -o runs [--seed 0] [--device cuda]
-    UNPOSE_DATA=/path/to/arrays python benchmarks/workbench.py person runs/plankton-0 [--care 0.9] [--out FILE]
+    python benchmarks/workbench.py person runs/plankton-0 [--care 0.85] [--most 60] [--checks 6] [--out FILE]
+    python benchmarks/workbench.py curve FILE... -o docs/workbench.png
     UNPOSE_DATA=/path/to/arrays python benchmarks/workbench.py speed
 
-Needs chromium, chromedriver and selenium; `fit` needs the extra `unpose[features]`. `fit` writes the run of 2,000 plankton
-images (20 kinds, 100 of each) or of 3,000 red cells (13 kinds), with the number of groups that `unpose cluster` finds.
+Needs chromium, chromedriver and selenium; `fit` needs the extra `unpose[features]`. `fit` writes the run of 2,000
+plankton images (20 kinds, 100 of each) or of 3,000 red cells (13 kinds), with the number of groups that `unpose cluster`
+finds, and the true classes beside it.
 
 `person` opens the page of that run. The person knows the true class of every picture that the page shows, and nothing
 else. She reads the question, decides by a fixed rule (class `Person`) and answers with the controls of the page: a name
-typed in, a number key, the slider, a tile pressed, accept, reject, split. Every one of these is one action. `right` counts
-images with an accepted name that is true; `right with proposals` also counts images that are not settled and whose
-proposed name is true. The peer in the same run names images one by one in random order, one action for each.
+typed in, a number key, the slider, a tile pressed, accept, reject, split, skip. Each of these is one action. `right`
+counts images with an accepted name that is true; `right with proposals` also counts images that are not settled and
+whose proposed name is true. The peer names images one by one in random order, one action for each, without an error.
 
-`speed` opens a page of all 30,336 plankton images with a graph of their 8 nearest neighbours by 64 principal components of
-their pixels, and measures the time to open and the time from a press to the next picture, for 30 answers.
+`speed` opens a page of all 30,336 plankton images with a graph of their 8 nearest neighbours by 64 principal components
+of their pixels. It measures the time to open and the time from an answer to the next question, by the clock and in
+processor time of the page's thread, which other programs on the machine hardly change.
 """
 
 import argparse
 import csv
 import io
 import json
-import os
 import platform
 import shutil
 import tempfile
@@ -54,12 +56,12 @@ def browser():
 class Person:
     """Looks at the page and answers by a fixed rule.
 
-    For every class she sees among the pictures, and every point up to which she might accept, she counts how many of the
-    accepted pictures are of the class. She takes the answer that settles most, less a few images for each action it takes
-    (a fifth of what the page expects of its best question, at most ``effort`` and at least 1), among those with a share
-    of right pictures of at least ``care``. If all pictures of the question are shown, she
-    may also press single wrong ones out. If no answer is worth its actions, she splits a large group, dissolves a small
-    one, and refuses or skips a proposal.
+    For every class she sees among the pictures, and every point up to which she might accept, she counts how many of
+    the accepted pictures are of the class. She takes the answer that settles most, less a few images for each action it
+    takes (a fifth of what the page expects of its best question, at most ``effort`` and at least 1), among those with a
+    share of right pictures of at least ``care``. If all pictures of the question are shown, she may also press single
+    wrong ones out. If no answer is worth its actions, she splits a large group, dissolves a small one, and refuses or
+    skips a proposal.
     """
 
     def __init__(self, driver, classes, names, care=0.9, effort=10.0):
@@ -105,6 +107,15 @@ class Person:
             self.press(str(seen["names"].index(name) + 1))
         else:
             self.press(f"n{name}{ENTER}")
+
+    def check(self):
+        """Look at a few settled pictures again, and press out those with a wrong name."""
+        self.click("#check")
+        seen = self.see()
+        for image, _ in seen["tiles"]:
+            if self.names[self.classes[image]] != seen["answer"]:
+                self.click(f'.choose[data-image="{image}"]')
+        self.press(" ")
 
     def answer(self, seen):
         tiles, effort = seen["tiles"], min(self.effort, max(1.0, seen["promised"] / 5))
@@ -153,7 +164,7 @@ HTMLAnchorElement.prototype.click = () => {};
 
 
 def table(driver):
-    """Name, settled and proposed name of every image, from the labels.csv that the page saves now: three arrays (n,)."""
+    """Name, settled and proposed name of every image, from the table that the page would save: three arrays (n,)."""
     text = driver.execute_async_script(
         "const done = arguments[0]; document.getElementById('save').click(); window.saved.text().then(done)"
     )
@@ -162,7 +173,7 @@ def table(driver):
     return np.array([row["name"] for row in rows]), settled, np.array([row["proposed"] for row in rows])
 
 
-def follow(page, classes, names, care, effort, most):
+def follow(page, classes, names, care, effort, most, checks):
     """Let the person work on a page; returns one row for every action that changed something."""
     driver = browser()
     try:
@@ -187,7 +198,11 @@ def follow(page, classes, names, care, effort, most):
             })  # fmt: skip
             if rows[-1]["right"] >= GOAL:
                 break
-        return rows
+        before = person.actions
+        for _ in range(checks):
+            person.check()
+        said = driver.find_element("id", "progress-line").text if checks else ""
+        return rows, {"checks": checks, "actions of checks": person.actions - before, "page after checks": said}
     finally:
         driver.quit()
 
@@ -201,12 +216,13 @@ def person(options):
     from unpose.runs import read_run
 
     run = read_run(options.run)
-    classes = np.load(options.classes)
+    classes = np.load(options.run / "classes.npy")
     names = [f"kind {kind:02d}" for kind in range(int(classes.max()) + 1)]
     run.write_page()
-    rows = follow(run.path.resolve() / "report.html", classes, names, options.care, options.effort, options.most)
-    result = summary(rows, len(classes)) | {
-        "run": run.path.name, "care": options.care, "effort": options.effort, "groups": run.model.n_clusters_,
+    page = run.path.resolve() / "report.html"
+    rows, checked = follow(page, classes, names, options.care, options.effort, options.most, options.checks)
+    result = summary(rows, len(classes)) | checked | {
+        "run": run.path.name, "images": len(classes), "title": run.path.name.partition("-")[0], "care": options.care, "effort": options.effort, "groups": run.model.n_clusters_,
         "machine": platform.platform(), "rows": rows,
     }  # fmt: skip
     print({key: value for key, value in result.items() if key != "rows"})
@@ -235,10 +251,11 @@ def summary(rows, n):
 
 def speed(options):
     """Open a page of all plankton images and answer it; prints milliseconds."""
-    from arrays import load
     from sklearn.cluster import MiniBatchKMeans
     from sklearn.decomposition import PCA
     from sklearn.neighbors import NearestNeighbors
+
+    from arrays import load
     from unpose.cluster.graph import attention_matrix
     from unpose.report import Cluster, Reproduction, Results, render
 
@@ -252,36 +269,47 @@ def speed(options):
     means = [images[labels == label].mean(0) / 255 for label in range(labels.max() + 1)]
     clusters = [Cluster(mean, 0.5, int(np.flatnonzero(labels == label)[0])) for label, mean in enumerate(means)]
     results = Results(
-        "Speed", images, [f"plankton/{i:05d}.png" for i in range(n)], labels, np.full(n, 0.5), np.tile(np.eye(3), (n, 1, 1)),
-        points[:, :2], clusters, Reproduction("unpose cluster", 0, "0"), attention=weights, stability=0.5,
+        question="Speed", images=images, names=[f"plankton/{i:05d}.png" for i in range(n)], labels=labels,
+        confidences=np.full(n, 0.5), poses=np.tile(np.eye(3), (n, 1, 1)), layout=points[:, :2], clusters=clusters,
+        reproduction=Reproduction("unpose cluster", 0, "0"), attention=weights, stability=0.5,
     )  # fmt: skip
     began = time.perf_counter()
     text = render(results)
-    print(
-        f"{n:,} images, {weights.nnz:,} weights: page of {len(text) / 1e6:.1f} MB in {time.perf_counter() - began:.0f} s"
-    )
+    seconds = time.perf_counter() - began
+    print(f"{n:,} images, {weights.nnz:,} weights: page of {len(text) / 1e6:.1f} MB in {seconds:.0f} s")
     with tempfile.TemporaryDirectory() as place:
         page = Path(place) / "report.html"
         page.write_text(text, encoding="utf-8")
         driver = browser()
         try:
+            driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
             for _ in range(3):
-                began = time.perf_counter()
+                driver.get("about:blank")
+                before, began = cpu_seconds(driver), time.perf_counter()
                 driver.get(page.as_uri())
-                seconds = time.perf_counter() - began
-                script = driver.execute_script("return performance.getEntriesByType('navigation')[0].domComplete")
-                print(f"opened in {seconds:.2f} s by the driver's clock, {script / 1000:.2f} s by the page's")
-            shown = len(driver.execute_script("return JSON.parse(document.getElementById('data').textContent).shown"))
+                seconds, used = time.perf_counter() - began, cpu_seconds(driver) - before
+                print(f"opened in {seconds:.2f} s, {used:.2f} s of processor time")
+            shown = driver.execute_script("return JSON.parse(document.getElementById('data').textContent).shown.length")
             print(f"{shown:,} of {n:,} images have a picture")
-            kinds = np.array([f"kind {kind}" for kind in classes])
-            took = [driver.execute_async_script(ANSWER, str(kinds[k])) for k in range(options.answers)]
-            took = np.array(took)  # (answers, 2): the script alone, and until the next picture is drawn
-            for what, values in zip(("script", "drawn"), took.T, strict=True):
-                print(
-                    f"{what}: median {np.median(values):.0f} ms, worst {values.max():.0f} ms of {len(values)} answers"
-                )
+            took = []
+            for k in range(options.answers):
+                time.sleep(1)  # the name before is spread in the meantime, as while a person looks
+                before = cpu_seconds(driver)
+                answered = driver.execute_async_script(ANSWER, f"kind {classes[k]}")
+                took.append([*answered, 1000 * (cpu_seconds(driver) - before)])
+            for what, values in zip(
+                ("next question set", "and drawn", "processor time"), np.array(took).T, strict=True
+            ):
+                worst = f"worst {values.max():.0f} ms"
+                print(f"{what}: median {np.median(values):.0f} ms, {worst} of {len(values)} answers")
         finally:
             driver.quit()
+
+
+def cpu_seconds(driver):
+    """Processor time of the page's thread so far."""
+    metrics = driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
 
 
 ANSWER = """
@@ -295,6 +323,50 @@ requestAnimationFrame(() => setTimeout(() => done([script, performance.now() - b
 """Names what the page shows, and measures until the next question is drawn."""
 
 
+def fit(options):
+    """Write the run of a set, as `unpose cluster` would, with its classes."""
+    from unpose.cluster import InvariantClustering
+    from unpose.data import read_images
+    from unpose.runs import RunSettings, write_run
+    from wild import drawn, plankton
+
+    x, y = plankton(options.seed) if options.set == "plankton" else drawn("chula_rbc.npz", 3000, options.seed)
+    folder = options.out / f"{options.set}-{options.seed}"
+    folder.mkdir(parents=True)
+    stack = options.out / f"{options.set}-{options.seed}.npy"
+    np.save(stack, (x * 255 + 0.5).astype(np.uint8))
+    images = read_images(stack)
+    model = InvariantClustering(group="se2+mirror", features="efficientnet-lite0", device=options.device)
+    settings = RunSettings(group="se2+mirror", features="efficientnet-lite0", device=options.device)
+    write_run(folder, stack, images, model.fit(images.images), settings, "benchmarks/workbench.py fit").write_page()
+    np.save(folder / "classes.npy", y)
+
+
+def curve(options):
+    """Draw the share of rightly named images against actions, for the files that `person` wrote."""
+    from unpose.files import write_image
+    from unpose.report import figures
+
+    panels = []
+    for file in options.files:
+        found = json.loads(Path(file).read_text())
+        n, rows = found["images"], found["rows"]
+        steps = np.linspace(0, rows[-1]["actions"], 200)
+        actions = np.array([0, *(row["actions"] for row in rows)])
+        lines = {
+            what: np.array([0.0, *(row[what] for row in rows)])[np.searchsorted(actions, steps, side="right") - 1] * 100
+            for what in ("right", "right with proposals")
+        }  # fmt: skip
+        lines["one by one"] = 100 * np.minimum(1, steps / n)
+        lines = {what: line.tolist() for what, line in lines.items()}
+        panels.append(
+            figures.curve(
+                lines, x=steps.tolist(), x_label="actions", y_label=f"{found['title']}: per cent named rightly"
+            )
+        )
+    write_image(options.out, figures.beside(panels, title="Actions of a simulated person on the workbench"))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -302,12 +374,22 @@ def main():
     fast.add_argument("--images", type=int, default=30_336)
     fast.add_argument("--answers", type=int, default=30)
     fast.set_defaults(act=speed)
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("set", choices=["plankton", "cells"])
+    fitting.add_argument("-o", "--out", type=Path, default=Path("runs"))
+    fitting.add_argument("--seed", type=int, default=0)
+    fitting.add_argument("--device", default="cpu")
+    fitting.set_defaults(act=fit)
+    drawing = commands.add_parser("curve")
+    drawing.add_argument("files", nargs="+")
+    drawing.add_argument("-o", "--out", type=Path, default=Path("workbench.png"))
+    drawing.set_defaults(act=curve)
     one = commands.add_parser("person")
     one.add_argument("run", type=Path)
-    one.add_argument("classes", type=Path, help=".npy file with the class of each image")
     one.add_argument("--care", type=float, default=0.9)
     one.add_argument("--effort", type=float, default=10.0)
     one.add_argument("--most", type=int, default=1500)
+    one.add_argument("--checks", type=int, default=0, help="checks of settled images at the end")
     one.add_argument("--out", default="workbench.json")
     one.set_defaults(act=person)
     options = parser.parse_args()

@@ -117,7 +117,7 @@ def test_a_collection_is_named_from_the_keyboard(browser, page, found):
     browser.press("nletter L", ENTER)
     browser.press("nflag", ENTER)
     assert settled(browser) == 33
-    assert "33 of 35 images settled (94%), estimated precision" in browser.one("#progress-line").text
+    assert "33 of 35 images settled (94%), precision not checked yet" in browser.one("#progress-line").text
     # The two that are in no group are neighbours of the others; what is proposed is one press away.
     browser.press(" ")
     assert settled(browser) > 33
@@ -196,6 +196,8 @@ def test_reject_split_merge_grow_and_check(browser, page, found):
     browser.click("#accept")
     assert table(browser.download("#save"))[wrong]["settled"] == "false"
     assert settled(browser) == 27
+    assert "(24 checked)" in browser.one("#progress-line").text
+    assert "precision 96% ±" in browser.one("#progress-line").text
     while not title(browser).startswith("Group 2"):
         browser.press("j")
     browser.click("#grow")

@@ -120,13 +120,14 @@ function drawNext(list) {
 }
 
 function drawProgress() {
-  const { settled, precision } = progressOf(), left = N - settled;
+  const { settled, precision, margin, seen } = progressOf(), left = N - settled;
   const rate = settled / (pace.seconds / 60), minutes = Math.ceil(left / rate);
   find("bench-progress").max = N;
   find("bench-progress").value = settled;
   find("bench-progress").setAttribute("aria-label", `${settled} of ${N} images settled`);
   const said = [`${settled.toLocaleString("en")} of ${counted(N, "image")} settled (${percent(settled / N)})`];
-  if (precision !== null) said.push(`estimated precision ${percent(precision)}`);
+  if (precision !== null) said.push(`estimated precision ${percent(precision)} ± ${Math.ceil(100 * margin)} (${seen} checked)`);
+  else if (settled) said.push("precision not checked yet");
   if (pace.seconds > 5 && settled && left) said.push(`about ${counted(minutes, "minute")} more at this pace`);
   find("progress-line").textContent = `${said.join(", ")}.`;
 }

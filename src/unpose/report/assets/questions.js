@@ -2,7 +2,7 @@
 const FEWEST = 4; // smaller rests of a group join the images without a group
 const SURE = 0.5; // share of the scores beyond which an image is proposed
 const TAUGHT = 0.1; // images settled later for each image that a label teaches
-const CHECKED = 24, GUESS_WEIGHT = 8;
+const CHECKED = 24, POOLED = 2; // images of one check; checks that all names together count for one of them
 const PAUSE = 60; // seconds; longer breaks do not count as work
 
 function decoded(text, Type) {
@@ -219,15 +219,19 @@ function confirm(question, images) {
     `${images.length} of ${question.images.length} are right.`);
 }
 
-// Progress: images that are settled, and the share of right ones. Of each name, what was checked counts, and before that
-// a guess by how far its images keep to themselves in the graph, with the weight of a few checks.
+// Progress: images that are settled, and the share of right ones among them, estimated from those that were checked. A
+// name that was not checked counts like all others together.
 function progressOf() {
-  let settled = 0, right = 0;
-  for (const group of spread.columns.keys()) {
-    const images = membersOf(group).filter((i) => edits.settled[i] && graph.degree[i] > 0), [good, seen] = edits.checks[group] ?? [0, 0];
-    const guess = images.reduce((sum, i) => sum + spread.own[i], 0) / images.length;
-    right += (images.length * (GUESS_WEIGHT * guess + good)) / (GUESS_WEIGHT + seen);
-    settled += images.length;
+  const checks = Object.values(edits.checks), seen = checks.reduce((sum, [, all]) => sum + all, 0);
+  const settled = edits.settled.reduce((sum, s) => sum + s, 0);
+  if (!seen) return { settled, precision: null };
+  const pooled = checks.reduce((sum, [good]) => sum + good, 0) / seen;
+  let right = 0, all = 0;
+  for (const group of groups()) {
+    const count = membersOf(group).filter((i) => edits.settled[i]).length, [good, looked] = edits.checks[group] ?? [0, 0];
+    right += (count * (good + POOLED * pooled)) / (looked + POOLED);
+    all += count;
   }
-  return { settled: edits.settled.reduce((sum, s) => sum + s, 0), precision: settled ? right / settled : null };
+  const [low, high] = [pooled, 1 - pooled].map((share) => Math.max(share, 1 / (seen + 2)));
+  return { settled, precision: all ? right / all : null, margin: 1.96 * Math.sqrt((low * high) / seen), seen };
 }
