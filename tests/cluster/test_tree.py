@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.cluster.hierarchy import fcluster, is_valid_linkage
 
-from unpose.cluster.tree import cut_tree, linkage_of_clusters
+from unpose.cluster.tree import cut_tree
 
 
 def planted(sizes=(23, 17, 11, 7), pairs=((0, 1), (2, 3)), seed=0):
@@ -43,15 +42,6 @@ def test_clusters_that_attend_to_each_other_merge_first_and_separate_ones_split_
     assert np.array_equal(merged, np.where(group < 2, 0, 1))
     split = cut_tree(weights, np.where(group < 2, 0, 1), 4, np.random.RandomState(0))
     assert np.array_equal(split, group)
-
-
-def test_the_linkage_is_one_that_scipy_can_cut():
-    weights, group = planted()
-    tree = linkage_of_clusters(weights, group)
-    assert is_valid_linkage(tree)
-    assert tree[-1, 3] == 4
-    halves = fcluster(tree, 2, "maxclust")
-    assert halves[0] == halves[1] != halves[2] == halves[3]
 
 
 @pytest.mark.parametrize("n_clusters", [0, -1, 59])

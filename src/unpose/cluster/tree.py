@@ -35,32 +35,6 @@ def cut_tree(weights: sparse.csr_array, labels: NDArray, n_clusters: int, rng: n
     return by_size(labels)
 
 
-def linkage_of_clusters(weights: sparse.csr_array, labels: NDArray) -> NDArray:
-    """The merges of the clusters (n,) up to one, in the format of :mod:`scipy.cluster.hierarchy`: (K - 1, 4).
-
-    The height of a merge is ``volume x volume / (total cut)``, made monotone: 0.5 if two clusters attend to each other
-    twice as much as by chance. It is at most 1e6.
-    """
-    between = weights_between(weights, labels)
-    volume, total = np.maximum(between.sum(1), 1e-300), max(between.sum(), 1e-300)
-    leaves = np.ones(len(between))
-    alive, number = list(range(len(between))), list(range(len(between)))
-    rows, height = [], 0.0
-    while len(alive) > 1:
-        ratio = between[np.ix_(alive, alive)] / np.outer(volume[alive], volume[alive])
-        np.fill_diagonal(ratio, -1.0)
-        first, second = sorted(divmod(int(ratio.argmax()), len(alive)))
-        height = max(height, 1 / max(total * float(ratio.max()), 1e-6))
-        kept, removed = alive[first], alive.pop(second)
-        between[kept] += between[removed]
-        between[:, kept] += between[:, removed]
-        volume[kept] += volume[removed]
-        leaves[kept] += leaves[removed]
-        rows.append([*sorted((number[kept], number[removed])), height, leaves[kept]])
-        number[kept] = len(between) + len(rows) - 1
-    return np.array(rows).reshape(-1, 4)
-
-
 def _bisect(weights: sparse.csr_array, members: NDArray, rng: np.random.RandomState) -> tuple[float, NDArray]:
     """The best split of a cluster: ``cut / (volume x volume)``, and the members (m,) of its smaller half."""
     if len(members) < 2:
