@@ -52,3 +52,23 @@ def test_wrong_calls_say_what_is_possible(arrows, tmp_path):
     assert "must be of turns" in result.output
     result = CliRunner().invoke(main, ["discover", str(arrows), "-o", str(tmp_path / "page.pdf")])
     assert "ends with .html" in result.output
+
+
+@pytest.mark.slow  # compiles the search
+def test_cluster_finds_its_group(arrows, tmp_path):
+    words = ["cluster", str(arrows), "-o", str(tmp_path / "run"), "-k", "2", "--group", "auto", "--features", "pixels"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "--group auto: half turn: holds" in result.stderr
+    config = (tmp_path / "run" / "config.toml").read_text()
+    assert "+mirror" in config
+    assert 'group = "auto"' not in config
+
+
+def test_train_finds_its_group_with_labels_and_needs_images(arrows, tmp_path):
+    words = ["train", str(arrows), "--group", "auto", "-o", str(tmp_path / "run"), "--print"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert 'group = "d1"' in result.stdout
+    result = CliRunner().invoke(main, ["train", "--recipe", "digits", "--group", "auto"])
+    assert result.exit_code != 0

@@ -14,11 +14,12 @@ moving changes the class, and names the largest group that is safe. Files, by wh
 
 from unpose.discover.families import FAMILIES, Family
 from unpose.discover.label_test import LabelGain, label_gains
-from unpose.discover.symmetry import Discovery, Finding, Objection, Reading, discover, moved_example
+from unpose.discover.symmetry import FEWEST, Discovery, Finding, Objection, Reading, discover, moved_example
 from unpose.discover.two_sample import Overlap, two_sample_overlap
 
 __all__ = [
     "FAMILIES",
+    "FEWEST",
     "Discovery",
     "Family",
     "Finding",

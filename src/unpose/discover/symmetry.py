@@ -170,31 +170,40 @@ class Discovery:
     def _holds(self, family: str) -> bool:
         return any(each.family == family and each.verdict == "holds" for each in self.findings)
 
+    def _occurs(self, family: str) -> bool:
+        """Whether moved images occur, perhaps less often than others."""
+        return any(
+            each.family == family and (each.verdict == "holds" or (each.verdict == "cannot tell" and each.readings))
+            for each in self.findings
+        )
+
     def _limit(self, family: str, whole: float, none: float) -> float:
-        for each in self.findings:
-            if each.family == family:
-                return whole if each.verdict == "holds" else none if each.limit is None else each.limit
-        return none
+        limits = [each.limit for each in self.findings if each.family == family and each.limit is not None]
+        return whole if self._occurs(family) else limits[0] if limits else none
 
     @property
     def max_angle(self) -> float:
-        """Largest safe rotation, in degrees; 180 if all turns are safe."""
+        """Largest rotation for a search over poses, in degrees."""
         return self._limit("turns", 180.0, 0.0)
 
     @property
     def max_scale(self) -> float:
-        """Largest safe change of size, as a factor."""
+        """Largest change of size for a search over poses, as a factor."""
         return self._limit("scale", max(_FAMILY["scale"].strengths), 1.0)
 
     @property
     def group(self) -> str:
-        """The largest safe group for a search over poses: use it with :attr:`max_angle` and :attr:`max_scale`."""
+        """The largest group for a search over poses: use it with :attr:`max_angle` and :attr:`max_scale`.
+
+        It contains what holds and what cannot be told although moved images occur: a search only compares images, and
+        its price for too large a group is time.
+        """
         kind = "similarity" if self.max_scale > 1 else "se2" if self.max_angle > 0 else "translation"
-        return kind + ("+mirror" if self._holds("mirror") else "")
+        return kind + ("+mirror" if self._occurs("mirror") else "")
 
     @property
     def finite_group(self) -> str:
-        """The largest safe finite group, for networks, ``adapt`` and ``audit``."""
+        """The largest finite group that holds, for networks, ``adapt`` and ``audit``: their answers rely on it."""
         order = (
             8 if self._holds("turns") else 4 if self._holds("quarter turn") else 2 if self._holds("half turn") else 1
         )
@@ -235,7 +244,11 @@ class Discovery:
         answers = max(len(each.answer) for each in self.findings)
         lines = [f"{each.family:<{width}}  {each.answer:<{answers}}  {each.why}" for each in self.findings]
         return "\n".join(
-            [*lines, f"Safe for a search over poses: {self.options}", f"Safe for networks: --group {self.finite_group}"]
+            [
+                *lines,
+                f"For cluster and align: {self.options}",
+                f"For networks, adapt and audit: --group {self.finite_group}",
+            ]
         )
 
 
@@ -290,8 +303,8 @@ def discover(
     >>> letters[:, 3:13, 5] = letters[:, 12, 5:11] = 1  # the letter L, never mirrored
     >>> print(discover(letters, families=["mirror"]))
     mirror  does not hold  Only 0% of the moved images could be real ones.
-    Safe for a search over poses: --group translation
-    Safe for networks: --group c1
+    For cluster and align: --group translation
+    For networks, adapt and audit: --group c1
     """
     batch = as_batch(images)
     n = len(batch)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ModelFile
 from unpose.cli.shared.options import json_option
@@ -62,7 +63,8 @@ def prepare(images: torch.Tensor) -> torch.Tensor:
     "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="CSV file with the name of each image and the number of its class, counted from 0.",
 )  # fmt: skip
-@click.option("--group", default="c8", show_default=True, help="Transformations to ignore: c4, c8, d4, ...")
+@click.option("--group", default="c8", show_default=True, help="Transformations to ignore: c4, c8, d4, ...; auto finds "
+              "them from the images and their classes, as unpose discover does.")  # fmt: skip
 @click.option("-o", "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write.")
 @click.option("--size", type=click.IntRange(8, 4096), help="Longer side of the images, where the model does not say.")
 @click.option(
@@ -103,7 +105,7 @@ def command(
     from unpose.groups import FiniteGroup, parse
 
     try:
-        parsed = parse(group)
+        parsed = parse("c1" if group == AUTO else group)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--group") from error
     if not isinstance(parsed, FiniteGroup) or not parsed.is_group:
@@ -115,6 +117,8 @@ def command(
     scaling = {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
     found, batch = _read(images, wrapped, size, **scaling)
     classes = _classes(labels, found, names)
+    if group == AUTO:
+        parsed = parse(discovered(found.images, found.labels, quiet=as_json).finite_group)
     with progress(quiet=as_json) as report:
         trials = try_adaptations(
             wrapped, batch, classes, parsed, border=border, steps=steps, random_state=seed, progress=report

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.class_report import class_lines, write_confusion
 from unpose.cli.shared.inputs import load_data, pick_device
 from unpose.cli.shared.options import device_option, root_option
@@ -50,7 +51,8 @@ _MOST_TESTED = 5_000
 @click.option(
     "--resume", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Continue the run in this folder."
 )
-@click.option("--group", help="Symmetry of the network: c4, c8, d4, ...; c1 for translations only.")
+@click.option("--group", help="Symmetry of the network: c4, c8, d4, ...; c1 for translations only; auto finds it from "
+                              "your images and classes, as unpose discover does.")  # fmt: skip
 @click.option(
     "--begin", metavar="MODEL",
     help="Start from the weights of this network, a file or a name; it may have another number of rotations.",
@@ -110,6 +112,13 @@ def command(
         for known in names:
             click.echo(f"{known:{max(map(len, names))}}  {named_recipe(known).title}")
         return
+    if group == AUTO:
+        if images is None:
+            raise click.UsageError("--group auto looks at your images; give a folder, or name the group")
+        from unpose.data import load
+
+        training = load(images, root, size=size, split_by=split_by).train  # test images choose nothing
+        group = discovered(training.images, training.labels).finite_group
     try:
         recipe, stem = _recipe(images, name, config, resume)
         if begin is not None and Path(begin).is_file():

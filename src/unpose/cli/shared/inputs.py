@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.progress import progress
 
@@ -147,11 +148,11 @@ def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, R
         torch.set_num_threads(int(settings.jobs))
     settings = replace(settings, device=str(pick_device(settings.device)))
     try:
-        group = repr(parse_continuous(settings.group))
+        group = settings.group if settings.group == AUTO else repr(parse_continuous(settings.group))
     except ValueError as error:
         raise UserError(
-            f"--group must be one of the continuous groups {', '.join(CONTINUOUS)}, or one of them with +mirror, got "
-            f"{settings.group!r}"
+            f"--group must be one of the continuous groups {', '.join(CONTINUOUS)}, one of them with +mirror, or auto, "
+            f"got {settings.group!r}"
         ) from error
     with progress() as report:
         images = read_images(
@@ -160,6 +161,10 @@ def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, R
         )  # fmt: skip
     size, margin = max(images.images.shape[1:3]), _margin(settings.crop, images)
     images = cropped(images, margin)
+    if group == AUTO:
+        found = discovered(images.images)
+        group = found.group
+        settings = replace(settings, max_angle=found.max_angle, max_scale=found.max_scale)
     shift = max(images.images.shape[1:3]) / 4 if settings.max_shift == "auto" else settings.max_shift
     return images, replace(settings, group=group, size=size, max_shift=shift, crop=margin)
 

@@ -89,7 +89,8 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
         click.option("--group", default=default.group, show_default=True,
                      help="Transformations that do not count as a difference, such as translation, so2 (rotations "
                           "about the centre), se2 (rotations and shifts), similarity (and scale), affine or "
-                          "perspective; with +mirror also reflections, as in se2+mirror."),
+                          "perspective; with +mirror also reflections, as in se2+mirror. auto finds group, angle and "
+                          "scale from the images, as unpose discover does."),
         click.option("--max-angle", type=click.FloatRange(0, 180), default=default.max_angle, show_default=True,
                      metavar="DEG", help="Largest rotation in either direction, in degrees."),
         click.option("--max-shift", type=NumberOrAuto(click.FloatRange(0), "PX"), default="auto",
