@@ -93,7 +93,7 @@ def check_calls(f: Callable[[Tensor], Any], inputs: Tensor) -> CallChecks:
         notes = _changed_buffers(first_model, inputs)
         model = fresh()
         first = _outputs(model, inputs, 0)
-        _outputs(model, inputs.flip(-1), 1)
+        _outputs(model, inputs.flip(0), 1)
         second = _outputs(model, inputs, 2)
         limit = _SAME if inputs.device.type == "cpu" else _batch_limit(first)  # a GPU adds in any order
         if (difference := _difference(first, second)) > limit:
@@ -125,7 +125,7 @@ def _copies(f: Callable[[Tensor], Any]) -> Callable[[], Callable[[Tensor], Any]]
 def _keeps_state(model: Callable[[Tensor], Any], inputs: Tensor, limit: float) -> bool:
     """Whether outputs for the same inputs and the same random numbers change from call to call."""
     first = _outputs(model, inputs, 0)
-    _outputs(model, inputs.flip(-1), 0)
+    _outputs(model, inputs.flip(0), 0)
     return _difference(first, _outputs(model, inputs, 0)) > limit
 
 
@@ -151,7 +151,7 @@ def _where(fresh: Callable[[], Callable[[Tensor], Any]], inputs: Tensor, limit: 
     for seed in seeds:
         _seed(seed)
         runs.append(trace(model, inputs))
-        _outputs(model, inputs.flip(-1), seed)
+        _outputs(model, inputs.flip(0), seed)
 
     def differs(a: Call, b: Call) -> bool:
         same_inputs = _tensors_differ(a.inputs, b.inputs) <= limit

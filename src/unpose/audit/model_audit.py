@@ -32,6 +32,12 @@ VERDICTS = (
 """What an audit can conclude, the most serious first."""
 
 _FAR_ABOVE_FLOOR = 3.0
+_CONSTANT = 8.0
+"""Outputs that differ between images by less than this many times the noise are constant."""
+
+_OF_SPREAD = 0.01
+"""An error within the tolerance that is more than this share of the differences between images proves nothing."""
+
 _LABEL_TOLERANCES = {torch.float64: 0.0, torch.float32: 5e-3}
 _COARSE_LABEL_TOLERANCE = 0.1
 """Share of labels that may change by rounding, near ties, by the type in which the model computes."""
@@ -403,10 +409,13 @@ class _Auditor:
             error, element = _worst(tensor, seen, kinds[name], frame)
             spread = discrimination(tensor)
             verdict = "equivariant" if seen else "undecided"
+            rounding = _CONSTANT * exact.noise[name]
             if error > tolerance:
                 verdict = "broken"
-            elif spread <= tolerance:
-                verdict = "constant" if spread <= 1e-6 or tolerance < 1e-2 else "undecided"
+            elif spread <= rounding:
+                verdict = "constant"
+            elif error > max(_OF_SPREAD * spread, rounding) and tensor.dtype.is_floating_point:
+                verdict = "undecided"
             entries[name] = OutputAudit(
                 name, str(kinds[name]), declared is None, float(margin), error, element, tolerance, spread, verdict
             )
