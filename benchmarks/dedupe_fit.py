@@ -25,7 +25,7 @@ from sklearn.linear_model import LogisticRegression
 
 from altered_copies import ALTERATIONS, DEVELOPMENT, as_jpeg, cifar, tiles
 from unpose.dedupe import chunks, describe, extract_patch, find_candidates, find_regions, grey_frame, search, signature
-from unpose.dedupe.check import features as comparison_features
+from unpose.dedupe.pixels import features as comparison_features
 
 COPIES = 200
 PICTURES = 3000

@@ -6,16 +6,16 @@
 ``pictures.py``   small grey frames and the patches that signatures are computed from
 ``signature.py``  vectors that turns and mirrors do not change, from the steerable basis of :mod:`unpose.align`
 ``neighbours.py`` the nearest signatures: candidates
-``check.py``      candidates aligned by :mod:`unpose.align` and compared pixel against pixel
+``pixels.py``     candidates aligned by :mod:`unpose.align` and compared pixel against pixel
 ``sets.py``       sets of duplicates, and which picture to keep
 ================= ===================================================================================================
 
 ``fitted.npz`` holds the numbers that ``benchmarks/dedupe_fit.py`` fits. ``docs/dedupe.md`` has the measurements.
 """
 
-from unpose.dedupe.check import Comparison, compare, probability
 from unpose.dedupe.neighbours import Candidates, find_candidates
 from unpose.dedupe.pictures import FRAME_SIDE, extract_patch, grey_frame
+from unpose.dedupe.pixels import Comparison, compare, probability
 from unpose.dedupe.regions import Region, find_regions
 from unpose.dedupe.search import Entries, Match, check, chunks, describe, find_duplicates
 from unpose.dedupe.sets import Quality, choose_keeper, duplicate_sets, sharpness

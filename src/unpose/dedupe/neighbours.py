@@ -24,6 +24,10 @@ _PER_PICTURE = 4
 """Pictures that a picture is compared with in each layer, nearest first."""
 _LARGEST_DISTANCE = {"whole": 18.0, "parts": 14.0}
 """Distances of signatures beyond which pictures are not compared; about 99 % of hard copies are nearer."""
+_RATIO = 2.0
+_ALWAYS = 9.0
+"""A candidate is dropped if its distance is more than twice that of the nearest, and larger than this: a picture whose
+copy is found beyond doubt is not compared with those that are merely similar."""
 _BLOCK = 4096
 
 
@@ -132,7 +136,9 @@ def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray
     owner = owners[left[best]]
     starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1])) if len(best) else np.zeros(0, int)
     rank = np.arange(len(best)) - np.repeat(starts, np.diff(np.append(starts, len(best))))
-    best = best[rank < _PER_PICTURE]
+    nearest = np.repeat(squared[best[starts]], np.diff(np.append(starts, len(best))))
+    is_close = squared[best] <= np.maximum(nearest * _RATIO**2, _ALWAYS**2)
+    best = best[(rank < _PER_PICTURE) & is_close]
     return (
         left[best], right[best], np.full(len(best), layer), query_views[query[best] % len(query_views)],
         point[best] % n_views, np.sqrt(squared[best]),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.dedupe.check import Comparison, align_candidates, compare, frame_pose, probability
 from unpose.dedupe.neighbours import Candidates, find_candidates
 from unpose.dedupe.pictures import extract_patch, grey_frame
+from unpose.dedupe.pixels import Comparison, align_candidates, compare, frame_pose, probability
 from unpose.dedupe.regions import Region, find_regions
 from unpose.dedupe.signature import signatures
 
@@ -182,7 +182,7 @@ def check(
     return matches
 
 
-def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.9) -> list[Match]:
+def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> list[Match]:
     """Find pictures that are the same up to a turn, a mirror, a scale, a small crop, a border, a stamp or brightness.
 
     For pictures in memory; ``unpose dedupe`` does the same for folders.
@@ -191,7 +191,7 @@ def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.9) -> l
     ----------
     pictures : sequence of arrays of shape (h, w) or (h, w, 3)
         Pictures of any sizes, in [0, 1].
-    threshold : float, default 0.9
+    threshold : float, default 0.95
         Least probability of a match.
 
     Returns

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage, sparse
+from scipy import sparse
 
 _SAME_AREA = 0.93
 """Pictures whose areas differ by less than this ratio count as equally large: the edges of a turned picture blur."""
@@ -104,7 +104,7 @@ def choose_keeper(qualities: Sequence[Quality]) -> tuple[int, str]:
 
 
 def sharpness(grey: NDArray) -> float:
-    """Fine detail of a grey frame, as a fraction of its contrast.
+    """Fine detail of a grey frame: the differences of neighbouring pixels, as a fraction of its contrast.
 
     Parameters
     ----------
@@ -118,8 +118,8 @@ def sharpness(grey: NDArray) -> float:
     Examples
     --------
     >>> frame = np.random.default_rng(0).random((40, 50))
-    >>> sharpness(frame) > sharpness(ndimage.gaussian_filter(frame, 1))
+    >>> sharpness(frame) > sharpness((frame[1:] + frame[:-1]) / 2)
     True
     """
-    fine = grey - ndimage.gaussian_filter(grey, 1.0)
-    return float(fine.std() / max(float(grey.std()), 1e-6))
+    steps = float(np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean())
+    return steps / max(float(grey.std()), 1e-6)

@@ -11,7 +11,7 @@ import os
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,8 @@ _VERSION = 1
 """Of the stored files; others are computed anew."""
 _BLOCK = 256
 """Photographs that are read and stored at once."""
+_REMEMBERED = 20_000
+"""Grey frames that are kept in memory from reading to comparing: at most 25 KB each."""
 _STORED_PROBABILITY = 0.5
 """Matches that are less probable are not kept."""
 _MANY_FRAMES = "compared by its bytes only"
@@ -224,7 +226,7 @@ class DuplicateSearch:
         self,
         paths: Sequence[Path],
         *,
-        threshold: float = 0.9,
+        threshold: float = 0.95,
         exclude: Sequence[Path] = (),
         progress: Progress | None = None,
     ) -> Duplicates:
@@ -234,7 +236,7 @@ class DuplicateSearch:
         ----------
         paths : sequence of Path
             Files and folders.
-        threshold : float, default 0.9
+        threshold : float, default 0.95
             Least probability of duplicates.
         exclude : sequence of Path
             Folders that are not searched; the folder of the search never is.
@@ -250,11 +252,12 @@ class DuplicateSearch:
         files = self._list(paths, [self.folder, *exclude], result)
         known = self._load_index()
         with decoder_limits():
-            photographs, entries = self._describe(files, known, result, report)
+            frames: dict[str, NDArray] = {}
+            photographs, entries = self._describe(files, known, frames, result, report)
             exact = _same_bytes(photographs)
             good = [k for k, photograph in enumerate(photographs) if not photograph.reason]
             first = sorted(set(good) - {k for copies in exact for k in copies[1:]})
-            matches = self._match(photographs, entries, np.array(first, int), report)
+            matches = self._match(photographs, entries, frames, np.array(first, int), report)
         result.photographs = len(good)
         result.rejected += [
             (each.name, each.reason) for each in photographs if each.reason and _MANY_FRAMES not in each.reason
@@ -273,14 +276,16 @@ class DuplicateSearch:
         result.rejected += listing.rejected
         outside = [Path(os.path.realpath(path)) for path in excluded]
         seen: dict[tuple[int, int], str] = {}
+        real_parents: dict[Path, Path] = {}
         files: list[Photograph] = []
         for listed in listing.files:
-            path = Path(os.path.abspath(listed.path))
-            real = Path(os.path.realpath(path))
+            path = listed.path.absolute()
             if path.is_symlink():
                 result.links.append(listed.name)
                 continue
-            if any(real.is_relative_to(folder) for folder in outside):
+            if path.parent not in real_parents:
+                real_parents[path.parent] = Path(os.path.realpath(path.parent))
+            if any(real_parents[path.parent].is_relative_to(folder) for folder in outside):
                 continue
             try:
                 status = path.stat()
@@ -302,6 +307,7 @@ class DuplicateSearch:
         self,
         files: list[Photograph],
         known: dict[str, tuple[Photograph, Entries]],
+        frames: dict[str, NDArray],
         result: Duplicates,
         report: Progress,
     ) -> tuple[list[Photograph], Entries]:
@@ -309,7 +315,7 @@ class DuplicateSearch:
         unknown = [each for each in files if each.key not in known]
         with ThreadPoolExecutor(self._workers) as pool:
             for start in range(0, len(unknown), _BLOCK):
-                known |= self._read_block(unknown[start : start + _BLOCK], pool)
+                known |= self._read_block(unknown[start : start + _BLOCK], frames, pool)
                 report("reading", min(start + _BLOCK, len(unknown)), len(unknown))
         result.read = len(unknown)
         photographs, parts = [], []
@@ -319,17 +325,21 @@ class DuplicateSearch:
             parts.append(replace(entries, owners=np.full(len(entries.regions), k)))
         return photographs, _joined(parts)
 
-    def _read_block(self, files: list[Photograph], pool: ThreadPoolExecutor) -> dict[str, tuple[Photograph, Entries]]:
-        """Read some files and store what was found."""
+    def _read_block(
+        self, files: list[Photograph], remembered: dict[str, NDArray], pool: ThreadPoolExecutor
+    ) -> dict[str, tuple[Photograph, Entries]]:
+        """Read some files and store what was found; the first frames are remembered, so as not to read them twice."""
         photographs, frames = [], []
         for each, (grey, shape, reason) in zip(files, pool.map(_read, [each.path for each in files]), strict=True):
-            detail = sharpness(grey) if grey is not None else 0.0
+            detail = sharpness(np.divide(grey, 255, dtype=np.float32)) if grey is not None else 0.0
             photographs.append(replace(each, height=shape[0], width=shape[1], sharpness=detail, reason=reason))
             frames.append(grey)
+            if grey is not None and len(remembered) < _REMEMBERED:
+                remembered[each.key] = grey
         good = [k for k, frame in enumerate(frames) if frame is not None]
-        entries = describe([frame for frame in frames if frame is not None])
+        entries = describe([floats for frame in frames if (floats := _floats(frame)) is not None])
         entries = replace(entries, owners=np.array(good, int)[entries.owners])
-        about = [{**asdict(each), "path": str(each.path)} for each in photographs]
+        about = [{**vars(each), "path": str(each.path)} for each in photographs]
         stream = io.BytesIO()
         np.savez(
             stream, version=_VERSION, about=np.frombuffer(json.dumps(about).encode(), np.uint8), owners=entries.owners,
@@ -364,7 +374,14 @@ class DuplicateSearch:
 
     # Matching --------------------------------------------------------------------------------------------------------
 
-    def _match(self, photographs: list[Photograph], entries: Entries, used: NDArray, report: Progress) -> list[Match]:
+    def _match(
+        self,
+        photographs: list[Photograph],
+        entries: Entries,
+        frames: dict[str, NDArray],
+        used: NDArray,
+        report: Progress,
+    ) -> list[Match]:
         """Matches among the photographs of some indices: those that are known, and those of new photographs."""
         by_key = {photographs[k].key: int(k) for k in used}
         state = _read_json(self.folder / "state.json")
@@ -387,7 +404,9 @@ class DuplicateSearch:
             with ThreadPoolExecutor(self._workers) as pool:
 
                 def read(which: Sequence[int]) -> list[NDArray | None]:
-                    return [grey for grey, *_ in pool.map(_read, [photographs[k].path for k in which])]
+                    missing = [k for k in which if photographs[k].key not in frames]
+                    again = dict(zip(missing, pool.map(_try_grey, [photographs[k].path for k in missing]), strict=True))
+                    return [_floats(again[k] if k in again else frames[photographs[k].key]) for k in which]
 
                 for number, part in enumerate(parts):
                     file = self.folder / "checked" / f"{digest.hexdigest()[:16]}-{number}.json"
@@ -413,16 +432,31 @@ class DuplicateSearch:
 def _read(path: Path) -> tuple[NDArray | None, tuple[int, int], str]:
     """The grey frame of a file, its height and width, and why it could not be read if it could not."""
     try:
-        header = read_header(path, FRAME_SIDE)
-        if len(header.sizes) != 1:
-            return None, (0, 0), f"holds {len(header.sizes):,} images and is {_MANY_FRAMES}"
-        for _, frame in read_frames(path, FRAME_SIDE):
-            if isinstance(frame, UnreadableError):
-                return None, (0, 0), str(frame)
-            return grey_frame(frame), header.sizes[0], ""
+        sizes = read_header(path, FRAME_SIDE).sizes
+        if len(sizes) != 1:
+            return None, (0, 0), f"holds {len(sizes):,} images and is {_MANY_FRAMES}"
+        return _read_grey(path), sizes[0], ""
     except Exception as error:  # decoders raise any exception; Ctrl-C is not an Exception and passes
         return None, (0, 0), str(as_unreadable_error(error))
-    return None, (0, 0), "holds no image"
+
+
+def _read_grey(path: Path) -> NDArray:
+    """The grey frame of a file: (h, w) uint8, a quarter of the memory of floats."""
+    frame = next(frame for _, frame in read_frames(path, FRAME_SIDE))
+    if isinstance(frame, UnreadableError):
+        raise frame
+    return (grey_frame(frame) * 255 + 0.5).astype(np.uint8)
+
+
+def _try_grey(path: Path) -> NDArray | None:
+    try:
+        return _read_grey(path)
+    except Exception:
+        return None  # the file was removed or changed in the meantime
+
+
+def _floats(grey: NDArray | None) -> NDArray | None:
+    return None if grey is None else np.divide(grey, 255, dtype=np.float32)
 
 
 def _by_key(photographs: list[Photograph], entries: Entries) -> dict[str, tuple[Photograph, Entries]]:
@@ -468,8 +502,8 @@ def _same_bytes(photographs: list[Photograph]) -> list[list[int]]:
 def _as_json(match: Match, photographs: list[Photograph]) -> dict[str, Any]:
     return {
         "one": photographs[match.one].key, "two": photographs[match.two].key, "pose": match.pose.tolist(),
-        "comparison": asdict(match.comparison), "probability": match.probability,
-        "region_one": asdict(match.region_one), "region_two": asdict(match.region_two),
+        "comparison": vars(match.comparison), "probability": match.probability,
+        "region_one": vars(match.region_one), "region_two": vars(match.region_two),
     }  # fmt: skip
 
 

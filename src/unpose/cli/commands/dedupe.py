@@ -43,7 +43,7 @@ _PAGE_SIDE = 128
 @click.option(
     "--threshold",
     type=click.FloatRange(0.5, 1),
-    default=0.9,
+    default=0.95,
     show_default=True,
     metavar="P",
     help="Least probability that two photographs are the same.",

@@ -36,7 +36,7 @@ _BLUR = 0.7
 """Smoothing of both frames in pixels, which forgives what compression and scaling did to single pixels."""
 _AGREES = 0.7
 """Correlation from which a tile agrees."""
-_ROUGH_SCORE = 0.8
+_ROUGH_SCORE = 0.84
 """Correlation of the coefficients below which a candidate is dropped; of the copies, 99.5 % were above 0.85."""
 _GLANCE = 0.6
 """Median correlation of the tiles of patches below which a candidate is dropped; 99.5 % of the copies were above."""
@@ -187,7 +187,8 @@ def compare(one: NDArray, two: NDArray, one_from_two: NDArray, region_one: Regio
     n_theirs = 4 * region_two.half_width * region_two.half_height * scale**2
     side = max(_SMALLEST_TILE, round(min(shape) / _TILES))
     tiles = _tile_moments(moved[None], fixed[None], weight[None], side)[0]  # (tiles, 6)
-    values = _textured(tiles, side)
+    correlations, is_textured = _textured(tiles, side)
+    values = correlations[is_textured]
     return Comparison(
         correlation=float(_correlations(tiles.sum(0))[0]),
         agreement=float((values >= _AGREES).mean()) if len(values) else 0.0,
@@ -239,8 +240,10 @@ def glance(moving: NDArray, fixed: NDArray, poses: NDArray) -> NDArray:
     moved = sample(torch.from_numpy(moving)[:, None].float() / 255, points)[:, 0].numpy()
     weight = ((points.norm(dim=-1) <= side / 2).numpy() & disc).astype(np.float32)
     tiles = _tile_moments(moved, fixed.astype(np.float32) / 255, weight, side // 8)
-    medians = [np.median(values) if len(values := _textured(tile, side // 8)) else 0.0 for tile in tiles]
-    return np.array(medians)
+    correlations, is_textured = _textured(tiles, side // 8)
+    ordered = np.sort(np.where(is_textured, correlations, np.inf), axis=1)
+    counts = is_textured.sum(1)
+    return np.where(counts > 0, ordered[np.arange(len(ordered)), np.maximum(counts - 1, 0) // 2], 0.0)
 
 
 def _is_inside(points: torch.Tensor, region: Region, shape: tuple[int, ...]) -> NDArray:
@@ -264,11 +267,10 @@ def _tile_moments(moved: NDArray, fixed: NDArray, weight: NDArray, side: int) ->
     return np.moveaxis(sums, 0, -1).reshape(len(fixed), -1, 6)
 
 
-def _textured(tiles: NDArray, side: int) -> NDArray:
-    """The correlations of those tiles (tiles, 6) that lie at least half inside both pictures and have texture."""
+def _textured(tiles: NDArray, side: int) -> tuple[NDArray, NDArray]:
+    """Correlations of tiles (..., 6), and which of them lie at least half inside both pictures and have texture."""
     correlations, deviations = _correlations(tiles)
-    found: NDArray = correlations[(tiles[:, 0] >= side * side / 2) & (deviations >= _NOISE)]
-    return found
+    return correlations, (tiles[..., 0] >= side * side / 2) & (deviations >= _NOISE)
 
 
 def _correlations(moments: NDArray) -> tuple[NDArray, NDArray]:
@@ -293,16 +295,16 @@ def align_candidates(patches: NDArray, owners: NDArray, candidates: Candidates) 
     if len(rows) == 0:
         return candidates.take(rows), poses
     half = np.array([[1, 1, 0.5], [1, 1, 0.5], [1, 1, 1]])  # of the shift, for patches of half the size
-    poses, _ = align_patches(_halved(patches[entries]), _halved(patches[queries]), poses * half)
-    poses = poses / half
+    theirs, ours = _halved(patches[entries]), _halved(patches[queries])
+    poses, _ = align_patches(theirs, ours, poses * half)
     seen = np.concatenate([
-        glance(patches[entries[some]], patches[queries[some]], poses[some])
+        glance(theirs[some], ours[some], poses[some])
         for some in np.array_split(np.arange(len(rows)), math.ceil(len(rows) / 256))
     ])  # fmt: skip
     alike = np.flatnonzero(seen >= _GLANCE)
     kept = candidates.take(rows)
     best = _best_of_pairs(owners, kept, seen, alike, by_layer=False)
-    kept, poses = kept.take(best), poses[best]
+    kept, poses = kept.take(best), poses[best] / half
     if len(best):
         poses, _ = align_patches(patches[kept.entries], patches[kept.queries], poses)
     return kept, poses

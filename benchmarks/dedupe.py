@@ -1,0 +1,277 @@
+"""Duplicates: recall by alteration, precision, speed and memory of ``unpose dedupe`` beside perceptual hashes.
+
+    UNPOSE_DATA=/path/to/arrays python benchmarks/dedupe.py [--pictures 10000] [--copies 1000] [--out FILE.json]
+                                                            [--montage FILE.png] [--set cifar|plankton|cells]
+    UNPOSE_DATA=/path/to/arrays python benchmarks/dedupe.py --scaling 6250,12500,25000,50000
+
+Pictures are CIFAR-10 (the test set) at four aspect ratios, enlarged to about 128 x 128, and tiles of 240 x 180 of five
+photographs that scikit-image and scikit-learn bring. Nothing was chosen on them: `dedupe_fit.py` uses training batch 1
+and five other photographs. Some pictures get an altered copy of each kind. All are JPEG files in one folder, which
+every method reads. A copy is found if it is in one set with its original. Precision is that of pairs; CIFAR-10 contains
+duplicates of its own, which count as false here: --montage shows all of them, so that one can look.
+
+unpose            DuplicateSearch, as `unpose dedupe` runs it, with one thread
+phash             `imagehash.phash`, 64 bits, a distance of at most 10, which is the default of imagededup
+phash, 8 ways     the same for the eight orientations by quarter turns and mirrors of every picture
+... precise       the same with the largest distance whose precision on these pictures is 0.999: chosen on the answer
+
+imagededup itself needs torchvision and builds from source only, so its perceptual hash stands here as imagehash's.
+Every method runs in a process of its own; memory is its peak. --scaling measures signatures and candidates alone, on
+averages of two random pictures of CIFAR-10, of which there are as many as one likes.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from altered_copies import ALTERATIONS, KEPT_APART, array_pictures, cifar, tiles
+
+HASH_LIMIT = 10
+PRECISE = 0.999
+
+
+def make_folder(folder: Path, name: str, n_pictures: int, n_copies: int) -> dict[str, Any]:
+    """Write originals and copies as JPEG files; returns the source and the kind of every file."""
+    data, random = Path(os.environ["UNPOSE_DATA"]), np.random.default_rng(7)
+    if name == "cifar":
+        photographs = tiles(KEPT_APART)
+        pictures = cifar(data, "test", n_pictures - len(photographs), seed=11) + photographs
+    else:
+        file = {"plankton": "plankton_ndsb.npz", "cells": "chula_rbc.npz"}[name]
+        pictures = array_pictures(data, file, n_pictures)
+    sources, kinds = {}, {}
+    for i, picture in enumerate(pictures):
+        file = f"{i:06}.jpg"
+        picture.save(folder / file, quality=90)
+        sources[file], kinds[file] = i, "original"
+    order = random.permutation(len(pictures))
+    for number, (kind, alter) in enumerate(ALTERATIONS.items()):
+        for step in range(n_copies):
+            i = int(order[(number * n_copies + step) % len(order)])
+            file = f"{i:06}-{number}-{step}.jpg"
+            alter(pictures[i], random).save(folder / file, quality=int(random.uniform(75, 95)))
+            sources[file], kinds[file] = i, kind
+    for step in range(n_copies):
+        i = int(order[-1 - step])
+        file = f"{i:06}-same.jpg"
+        shutil.copyfile(folder / f"{i:06}.jpg", folder / file)
+        sources[file], kinds[file] = i, "same bytes"
+    return {"sources": sources, "kinds": kinds}
+
+
+def unpose_pairs(folder: Path) -> list[tuple[str, str]]:
+    from unpose.runs.duplicates import DuplicateSearch
+
+    with tempfile.TemporaryDirectory() as out:
+        found = DuplicateSearch(Path(out), jobs=1).run([folder])
+    return [(pair.one.path.name, pair.two.path.name) for each in found.sets for pair in each.relations]
+
+
+def hash_distances(folder: Path, ways: int, largest: int = 24) -> list[tuple[int, str, str]]:
+    """Pairs of files with the distance of their hashes, up to a largest one."""
+    import imagehash
+
+    names = sorted(file.name for file in folder.iterdir())
+    hashes = np.zeros((len(names), ways), np.uint64)
+    for k, name in enumerate(names):
+        with Image.open(folder / name) as opened:
+            picture = ImageOps.exif_transpose(opened)
+            for way in range(ways):
+                turned = picture.rotate(90 * (way % 4), expand=True)
+                turned = ImageOps.mirror(turned) if way >= 4 else turned
+                bits = imagehash.phash(turned).hash.ravel()
+                hashes[k, way] = np.packbits(bits).view(">u8")[0]
+    pairs = []
+    for start in range(0, len(names), 256):
+        block = hashes[start : start + 256, 0]
+        distances = np.full((len(block), len(names)), 99, np.uint8)
+        for way in range(ways):
+            distances = np.minimum(distances, np.bitwise_count(block[:, None] ^ hashes[None, :, way]))
+        for i, j in np.argwhere(distances <= largest):
+            if start + i < j:
+                pairs.append((int(distances[i, j]), names[start + i], names[j]))
+    return pairs
+
+
+def sets_of(names: list[str], pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """The representative of each file's set."""
+    parent = {name: name for name in names}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for one, two in pairs:
+        parent[find(one)] = find(two)
+    return {name: find(name) for name in names}
+
+
+def figures(truth: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, Any]:
+    """Recall of each kind and precision of pairs."""
+    sources, kinds = truth["sources"], truth["kinds"]
+    right = [pair for pair in pairs if sources[pair[0]] == sources[pair[1]]]
+    home = sets_of(list(sources), right)
+    recall = {}
+    for kind in ("same bytes", *ALTERATIONS):
+        copies = [name for name in sources if kinds[name] == kind]
+        recall[kind] = float(np.mean([home[name] == home[f"{sources[name]:06}.jpg"] for name in copies]))
+    return {"recall": recall, "precision": len(right) / max(len(pairs), 1), "pairs": len(pairs)}
+
+
+def precise_limit(truth: dict[str, Any], pairs: list[tuple[int, str, str]]) -> int:
+    """The largest distance whose pairs are right often enough."""
+    sources = truth["sources"]
+    right = np.array([sources[one] == sources[two] for _, one, two in pairs], bool)
+    distances = np.array([distance for distance, *_ in pairs])
+    limits = [limit for limit in range(25) if (right[distances <= limit].mean() if right.size else 0) >= PRECISE]
+    return max(limits, default=-1)
+
+
+def child(method: str, folder: Path, out: Path) -> None:
+    """Run one method and write pairs, seconds and peak memory."""
+    began, used = time.perf_counter(), time.process_time()
+    if method == "unpose":
+        pairs: list[Any] = unpose_pairs(folder)
+    else:
+        pairs = hash_distances(folder, 8 if method == "phash8" else 1)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    seconds = {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
+    out.write_text(json.dumps({"pairs": pairs, "seconds": seconds, "memory": peak}))
+
+
+def montage(folder: Path, truth: dict[str, Any], pairs: list[tuple[str, str]], file: Path) -> int:
+    """Draw the pairs of different sources that were called duplicates; returns how many sources."""
+    seen, shown = set(), []
+    for one, two in pairs:
+        key = tuple(sorted((truth["sources"][one], truth["sources"][two])))
+        if key[0] != key[1] and key not in seen:
+            seen.add(key)
+            shown.append((one, two))
+    side, columns = 96, 6
+    rows = max(1, -(-len(shown) // columns))
+    sheet = Image.new("RGB", (columns * 2 * side + columns * 8, rows * (side + 8)), "white")
+    for k, pair in enumerate(shown):
+        for half, name in enumerate(pair):
+            place = ((k % columns) * (2 * side + 8) + half * side, (k // columns) * (side + 8))
+            sheet.paste(ImageOps.fit(Image.open(folder / name), (side, side)), place)
+    sheet.save(file)
+    return len(shown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pictures", type=int, default=10_000)
+    parser.add_argument("--copies", type=int, default=1_000)
+    parser.add_argument("--set", default="cifar", choices=("cifar", "plankton", "cells"))
+    parser.add_argument("--methods", default="unpose,phash,phash8")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--montage", type=Path)
+    parser.add_argument("--scaling")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(args.child[0], Path(args.child[1]), Path(args.child[2]))
+        return
+    if args.scaling:
+        scaling([int(count) for count in args.scaling.split(",")], args.out)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "pictures"
+        folder.mkdir()
+        truth = make_folder(folder, args.set, args.pictures, args.copies)
+        n_files = len(truth["sources"])
+        results: dict[str, Any] = {}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        for method in args.methods.split(","):
+            file = Path(name) / f"{method}.json"
+            command = [sys.executable, __file__, "--child", method, str(folder), str(file)]
+            subprocess.run(command, check=True, env=environment)
+            measured = json.loads(file.read_text())
+            about = {
+                "per_second": n_files / measured["seconds"]["cpu"], "memory": measured["memory"],
+                "seconds": measured["seconds"],
+            }  # fmt: skip
+            if method == "unpose":
+                pairs = [tuple(pair) for pair in measured["pairs"]]
+                results[method] = figures(truth, pairs) | about
+                if args.montage:
+                    results[method]["pairs of different sources"] = montage(folder, truth, pairs, args.montage)
+            else:
+                scored = [tuple(pair) for pair in measured["pairs"]]
+                for label, limit in ((method, HASH_LIMIT), (f"{method} precise", precise_limit(truth, scored))):
+                    near = [(one, two) for distance, one, two in scored if distance <= limit]
+                    results[label] = figures(truth, near) | about | {"limit": limit}
+    table = {"machine": platform.machine(), "files": n_files, "pictures": args.pictures, "copies": args.copies,
+             "set": args.set, "results": results}  # fmt: skip
+    show(table)
+    if args.out:
+        args.out.write_text(json.dumps(table, indent=1))
+
+
+def show(table: dict[str, Any]) -> None:
+    results = table["results"]
+    print(
+        f"{table['files']:,} files of {table['pictures']:,} pictures ({table['set']}), {table['copies']} copies a kind"
+    )
+    print(f"{'':22}" + "".join(f"{name:>16}" for name in results))
+    for kind in ("same bytes", *ALTERATIONS):
+        print(f"{kind:22}" + "".join(f"{each['recall'][kind]:16.3f}" for each in results.values()))
+    print(f"{'precision':22}" + "".join(f"{each['precision']:16.4f}" for each in results.values()))
+    print(f"{'files/s of CPU time':22}" + "".join(f"{each['per_second']:16.0f}" for each in results.values()))
+    print(f"{'memory, MB':22}" + "".join(f"{each['memory'] / 1e6:16.0f}" for each in results.values()))
+
+
+def scaling(counts: list[int], out: Path | None) -> None:
+    """CPU time of signatures and candidates for collections of several sizes."""
+    from unpose.dedupe import describe, find_candidates
+    from unpose.dedupe.search import Entries
+
+    data = Path(os.environ["UNPOSE_DATA"])
+    with np.load(data / "cifar10_test.npz") as stored:
+        pixels = stored["x_test"].astype(np.float32).mean(-1) / 255
+    random = np.random.default_rng(3)
+    rows = []
+    parts: list[Entries] = []
+    described, total = 0.0, 0
+    for count in counts:
+        began = time.process_time()
+        while total < count:
+            some = min(1000, count - total)
+            both = random.integers(len(pixels), size=(2, some))
+            mixed: NDArray = (pixels[both[0]] + pixels[both[1]][:, :, ::-1]) / 2
+            part = describe([np.kron(image, np.ones((3, 3), np.float32)) for image in mixed])
+            parts.append(Entries(part.owners + total, [], part.patches[:0], part.vectors))
+            total += some
+        described += time.process_time() - began
+        owners = np.concatenate([part.owners for part in parts])
+        vectors = {name: np.concatenate([part.vectors[name] for part in parts]) for name in parts[0].vectors}
+        began = time.process_time()
+        candidates = find_candidates(vectors, owners)
+        row = {"pictures": count, "signatures_s": described, "candidates_s": time.process_time() - began,
+               "candidates": len(candidates.queries),
+               "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}  # fmt: skip
+        rows.append(row)
+        each = {key: row[key] / count * 1e3 for key in ("signatures_s", "candidates_s")}
+        line = f"signatures {each['signatures_s']:.2f}, candidates {each['candidates_s']:.2f} ms each"
+        print(f"{count:8,} pictures: {line}, {row['memory'] / 1e6:.0f} MB", flush=True)
+    if out:
+        out.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The search as a whole: altered copies are found with their poses, other pictures are not."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageOps
+
+from unpose.dedupe import (
+    Quality,
+    choose_keeper,
+    describe,
+    duplicate_sets,
+    find_candidates,
+    find_duplicates,
+    find_regions,
+)
+from unpose.dedupe.neighbours import nearest_vectors
+
+spec = importlib.util.spec_from_file_location("synthetic", Path(__file__).with_name("synthetic.py"))
+synthetic = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(synthetic)
+
+
+def stamped(image):
+    image = image.copy()
+    ImageDraw.Draw(image).rectangle((90, 80, 127, 94), fill=255)
+    return image
+
+
+ALTERED = {
+    "turned": lambda image: image.rotate(37, Image.Resampling.BICUBIC, expand=True),
+    "turned in its frame": lambda image: image.rotate(-64, Image.Resampling.BICUBIC),
+    "mirrored": ImageOps.mirror,
+    "smaller": lambda image: image.resize((75, 57), Image.Resampling.LANCZOS),
+    "cropped": lambda image: image.crop((12, 3, 146, 104)),
+    "darker": lambda image: image.point(lambda value: 0.6 * value + 9),
+    "bordered": lambda image: ImageOps.expand(image, 13, 255),
+    "stamped": stamped,
+}
+
+
+def test_every_alteration_is_found_at_its_pose_and_nothing_else():
+    originals = [synthetic.as_pil(synthetic.picture(seed)) for seed in range(len(ALTERED) + 3)]
+    copies = [alter(original) for alter, original in zip(ALTERED.values(), originals, strict=False)]
+    found = find_duplicates([synthetic.as_floats(image) for image in originals + copies])
+    assert [(match.one, match.two - len(originals)) for match in found] == [(k, k) for k in range(len(copies))]
+    by_name = dict(zip(ALTERED, found, strict=True))
+    angle = {name: math.degrees(math.atan2(match.pose[0, 1], match.pose[0, 0])) for name, match in by_name.items()}
+    assert angle["turned"] == pytest.approx(-37, abs=0.3)  # the pose turns the copy back
+    assert angle["turned in its frame"] == pytest.approx(64, abs=0.3)
+    assert np.linalg.det(by_name["mirrored"].pose) == pytest.approx(-1, abs=0.02)
+    assert by_name["smaller"].pose[0, 0] == pytest.approx(149 / 75, rel=0.01)
+    shift = by_name["cropped"].pose[:2, 2]  # the centre of the crop in the original
+    assert shift == pytest.approx([(12 + 146) / 2 - 149 / 2, (3 + 104) / 2 - 113 / 2], abs=0.3)
+
+
+def test_pictures_without_texture_are_never_called_the_same():
+    ramp = np.linspace(0.2, 0.25, 90, dtype=np.float32)[None].repeat(70, 0)
+    assert find_duplicates([np.full((70, 90), 0.5), np.full((70, 90), 0.5), ramp, ramp + 0.001]) == []
+
+
+def test_pairs_of_two_old_pictures_are_left_out():
+    frames = [synthetic.picture(0), synthetic.picture(0) * 0.9, synthetic.picture(0) * 0.8]
+    entries = describe(frames)
+    found = find_candidates(entries.vectors, entries.owners, is_new=np.array([False, False, True])[entries.owners])
+    pairs = {
+        tuple(sorted(pair)) for pair in zip(entries.owners[found.queries], entries.owners[found.entries], strict=True)
+    }
+    assert pairs == {(0, 2), (1, 2)}
+
+
+def test_a_border_and_turned_corners_are_found():
+    image = synthetic.as_pil(synthetic.picture(5))
+    framed = find_regions(synthetic.as_floats(ImageOps.expand(image, (7, 11, 7, 11), 20)))[1]
+    assert (framed.half_width, framed.half_height) == pytest.approx((149 / 2, 113 / 2), abs=1)
+    (turned,) = find_regions(synthetic.as_floats(image.rotate(25, Image.Resampling.BICUBIC, expand=True)))
+    assert sorted((turned.half_width, turned.half_height)) == pytest.approx([113 / 2, 149 / 2], abs=1.5)
+    assert math.degrees(turned.angle) % 90 == pytest.approx(25, abs=1)
+    assert len(find_regions(synthetic.picture(5))) == 1
+    assert len(find_regions(np.zeros((30, 40)))) == 1
+
+
+def test_inverted_lists_find_what_the_whole_comparison_finds(monkeypatch):
+    random = np.random.default_rng(0)
+    points = random.standard_normal((3001, 8)).astype(np.float32)
+    queries = points[::7] + 0.05 * random.standard_normal((429, 8)).astype(np.float32)
+    exact = nearest_vectors(queries, points, 0.5)
+    apart = ((queries[:, None] - points) ** 2).sum(-1)
+    assert len(exact[0]) == (apart <= 0.25).sum()
+    np.testing.assert_allclose(exact[2], apart[exact[0], exact[1]], atol=1e-4)
+    monkeypatch.setattr("unpose.dedupe.neighbours._EXACT", 100)
+    quick = nearest_vectors(queries, points, 0.5)
+    both = set(zip(*exact[:2], strict=True)) & set(zip(*quick[:2], strict=True))
+    assert len(both) >= 0.98 * len(exact[0])
+    assert len(both) == len(quick[0])
+
+
+def test_the_copy_to_keep():
+    def keep(*qualities):
+        return choose_keeper([Quality(*each, name=f"{k}.jpg") for k, each in enumerate(qualities)])
+
+    assert keep((100, 1, 3), (400, 0.1, 9))[0] == 1
+    assert keep((100, 0.3, 3), (98, 0.5, 9)) == (1, "sharpest of those that are equally large")
+    assert keep((100, 0.5, 3), (98, 0.5, 2)) == (1, "oldest of those that are equally large and sharp")
+    assert keep((100, 0.5, 3), (100, 0.5, 3))[0] == 0
+    assert duplicate_sets([]) == []
