@@ -4,8 +4,8 @@
 
 The task is a periodic nonlinear diffusion, u_t = 0.01 laplace(u) + u - u^3 on a square of side 2 pi for one unit of
 time from smooth random fields (a pseudo-spectral solver at 128 pixels makes the data). Relative errors of
-`group_fourier("p4m")` beside the same network without ties (group c1, wider, about as many parameters), from 64 training
-fields: at 32 pixels, on fields turned by a quarter, at 64 pixels, and the equivariance error under d4.
+`group_fourier("p4m")` beside the same network without ties (group c1, wider, about as many parameters), from 64
+training fields: at 32 pixels, on fields turned by a quarter, at 64 pixels, and the equivariance error under d4.
 """
 
 import argparse

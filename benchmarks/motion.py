@@ -4,8 +4,8 @@
 
 scikit-learn's digits (8 pixels, 1,000 to train on, 797 to test on) on a canvas of 20 pixels that wraps around, at a
 random place, six frames with noise in each frame. Training sequences stand still. `flow_rnn` with 25 velocities beside
-the same network with the velocity 0 alone, which has as many parameters: trained still, and trained on moving sequences.
-Velocities 3,0 and 4,3 are not among the 25.
+the same network with the velocity 0 alone, which has as many parameters: trained still, and trained on moving
+sequences. Velocities 3,0 and 4,3 are not among the 25.
 """
 
 import argparse

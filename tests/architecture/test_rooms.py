@@ -35,7 +35,7 @@ ARROWS = {
     "dedupe": {"align"},
     "align": {"images", "files"},
     "nn": {"images"},
-    "audit": {"images", "files"},
+    "audit": {"images", "sphere", "files"},
     "images": {"groups", "compiled"},
     "points": {"groups"},
     "contours": set(),

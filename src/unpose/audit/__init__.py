@@ -10,6 +10,7 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``modules.py``       :func:`audit_modules`: the same question for every module of a network, on its own
 ``elements.py``      which group elements are tried, and which control
 ``actions.py``       how an element acts on images, on group axes and on feature maps
+``worlds.py``        how an element acts on point clouds, contours and images of the sphere
 ``trace.py``         records the inputs and outputs of all modules during one call of a network
 ``models.py``        :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
 ``commands.py``      :class:`Command`: a program that reads and writes files as a model

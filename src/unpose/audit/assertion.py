@@ -7,7 +7,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from unpose.audit.elements import exact_elements, plane_group
+from unpose.audit.error import equivariance_error
 from unpose.audit.model_audit import audit_model
+from unpose.audit.worlds import OUTPUTS
 from unpose.groups import FiniteGroup, Group
 
 
@@ -35,8 +37,9 @@ def assert_equivariant(
         Inputs. By default synthetic ones of a shape that the model takes.
     actions : str, or dict of str to str, optional
         How outputs transform. By default this is found from the data.
-    input : {"image", "regular", "regular image"}, default "image"
-        How the input transforms; layers on feature maps with a group axis take "regular image".
+    input : {"image", "regular", "regular image", "points", "contour", "sphere"}, default "image"
+        How the input transforms; layers on feature maps with a group axis take "regular image". On point clouds,
+        contours and the sphere, inputs must be given and ``actions`` is "invariant" by default.
     group_axis : int, default 2
         The group axis of the input and of declared outputs.
     sizes : tuple of int, optional
@@ -60,6 +63,14 @@ def assert_equivariant(
     Traceback (most recent call last):
     AssertionError: not equivariant to c4: the output (image) has error ... module (network) breaks it...
     """
+    if input in OUTPUTS:
+        if not isinstance(images, Tensor):
+            raise ValueError(f"assert_equivariant on {input!r} needs inputs: give a tensor as images")
+        output = actions if isinstance(actions, str) else "invariant"
+        report = equivariance_error(model, images, group, output, input=input, random_state=random_state)
+        if not report.holds(tolerance):
+            raise AssertionError(f"not equivariant to {group}:\n{report}")
+        return
     tried = () if sizes is None and images is not None else sizes
     audit = audit_model(
         model, images, group, actions=actions, input=input, group_axis=group_axis, measure=_needs_floor(group),

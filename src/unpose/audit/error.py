@@ -15,6 +15,7 @@ from unpose.audit.calls import checked_output, evaluation
 from unpose.audit.elements import Element, content_radius, control_for, elements_of, exact_elements, plane_group
 from unpose.audit.finding import FoundAction, find_action
 from unpose.audit.precision import measure_precision
+from unpose.audit.worlds import OUTPUTS, WorldElement, check_world, world_elements
 from unpose.groups import FiniteGroup, Group
 
 _FEW = 4
@@ -231,8 +232,10 @@ def equivariance_error(
         "vectors", "keypoints" (last axis 2), "boxes" (last axis 4), "poses" (..., 3, 3) and "vector image"
         (n, 2, h, w): coordinates, which may be followed by a colon and their order and origin, such as
         "keypoints: xy pixel" or "boxes: cxcywh unit". None: found from the data.
-    input : {"image", "regular", "regular image"}, default "image"
-        How the input transforms.
+    input : {"image", "regular", "regular image", "points", "contour", "sphere"}, default "image"
+        How the input transforms. The last three are point clouds (n, k, d), complex contours (n, k) and
+        latitude-longitude images (n, c, h, w); their outputs are "invariant" or, in order, "points" or "vectors",
+        "contour", "sphere" (see :mod:`unpose.audit.worlds`).
     group_axis : int, default 2
         The group axis of inputs and outputs that have one.
     n_elements : int, default 16
@@ -276,6 +279,8 @@ def equivariance_error(
     >>> equivariance_error(lambda x: x.sum((2, 3)), images, "c4").holds()
     True
     """
+    if input in OUTPUTS:
+        return _error_in_world(f, inputs, group, output or "invariant", input, n_elements, int(random_state))
     group = plane_group(group)
     takes = kind_of(input, group, group_axis)
     gives = None if output is None else kind_of(output, group, group_axis)
@@ -296,6 +301,55 @@ def equivariance_error(
             call, inputs, takes, {"": gives}, group, frame, [*elements, control_for(group)], batch_size, progress
         )
         return probe.report(elements, {"": precision.tolerance("")}, input)[""]
+
+
+def _error_in_world(
+    f: Callable[[Tensor], Any], inputs: Tensor, group: str | Group, output: str, world: str, n_elements: int, seed: int
+) -> EquivarianceReport:
+    """The report for point clouds, contours and images of the sphere."""
+    check_world(inputs, world, output)
+    name, elements, control = world_elements(inputs, world, group, n_elements, seed)
+
+    def as_real(tensor: Tensor) -> Tensor:
+        return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+    def call(tensor: Tensor) -> Tensor:
+        answer = f(tensor.clone())
+        return answer if isinstance(answer, Tensor) and answer.is_complex() else checked_values(answer, len(tensor))
+
+    def call_real(tensor: Tensor) -> dict[str, Tensor]:
+        given = torch.view_as_complex(tensor.contiguous()) if inputs.is_complex() else tensor
+        return {"": as_real(call(given))}
+
+    def error_of(element: WorldElement) -> tuple[float, float, float, NDArray]:
+        found, expected = call(element.act(inputs, world)), element.act(base, output)
+        if found.shape != expected.shape:
+            raise ValueError(
+                f"f gives {tuple(base.shape)} for the inputs and {tuple(found.shape)} after '{element.name}', where an "
+                f"output of kind {output!r} would be {tuple(expected.shape)}"
+            )
+        gaps, size = as_real(found - expected).double().flatten(1).norm(dim=1), as_real(expected).double().norm()
+        floor, input_floor = 0.0, 0.0
+        if element.undo is not None:
+            back = element.undo(element.act(inputs, world), world)
+            returned = element.undo(element.act(base, output), output)
+            floor = relative_norm(call(back) - base, base) + relative_norm(returned - base, base)
+            input_floor = relative_norm(back - inputs, inputs)
+        by_input = _ratio(gaps, size / len(gaps) ** 0.5).detach().cpu().numpy()
+        return float(_ratio(gaps.norm(), size)), floor, input_floor, by_input
+
+    with evaluation(f), torch.no_grad():
+        precision = measure_precision(lambda tensor: call_real(tensor)[""], as_real(inputs))
+        base = call(inputs)
+        rows, outside = [error_of(element) for element in elements], error_of(control)
+    errors, floors, input_floors = np.array([row[:3] for row in rows]).T
+    return EquivarianceReport(
+        group=name, input=world, output=output, elements=tuple(element.name for element in elements),
+        exact=np.array([element.is_exact for element in elements]), errors=errors, floors=floors,
+        input_floors=input_floors, by_input=np.stack([row[3] for row in rows]), control=control.name,
+        control_error=outside[0], control_floor=outside[1], discrimination=discrimination(as_real(base).double()),
+        tolerance=precision.tolerance(""), n_calls=len(elements) + 4,
+    )  # fmt: skip
 
 
 def some_inputs(call: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
