@@ -6,8 +6,8 @@
     UNPOSE_DATA=/path/to/arrays python benchmarks/workbench.py speed
 
 Needs chromium, chromedriver and selenium; `fit` needs the extra `unpose[features]`. `fit` writes the run of 2,000
-plankton images (20 kinds, 100 of each) or of 3,000 red cells (13 kinds), with the number of groups that `unpose cluster`
-finds, and the true classes beside it.
+plankton images (20 kinds, 100 of each) or of 3,000 red cells (13 kinds), with the number of groups that `unpose
+cluster` finds, and the true classes beside it.
 
 `person` opens the page of that run. The person knows the true class of every picture that the page shows, and nothing
 else. She reads the question, decides by a fixed rule (class `Person`) and answers with the controls of the page: a name
@@ -222,8 +222,8 @@ def person(options):
     page = run.path.resolve() / "report.html"
     rows, checked = follow(page, classes, names, options.care, options.effort, options.most, options.checks)
     result = summary(rows, len(classes)) | checked | {
-        "run": run.path.name, "images": len(classes), "title": run.path.name.partition("-")[0], "care": options.care, "effort": options.effort, "groups": run.model.n_clusters_,
-        "machine": platform.platform(), "rows": rows,
+        "run": run.path.name, "images": len(classes), "title": options.title, "care": options.care,
+        "effort": options.effort, "groups": run.model.n_clusters_, "machine": platform.platform(), "rows": rows,
     }  # fmt: skip
     print({key: value for key, value in result.items() if key != "rows"})
     Path(options.out).write_text(json.dumps(result, indent=1))
@@ -390,6 +390,7 @@ def main():
     one.add_argument("--effort", type=float, default=10.0)
     one.add_argument("--most", type=int, default=1500)
     one.add_argument("--checks", type=int, default=0, help="checks of settled images at the end")
+    one.add_argument("--title", default="", help="what the curve calls the set")
     one.add_argument("--out", default="workbench.json")
     one.set_defaults(act=person)
     options = parser.parse_args()

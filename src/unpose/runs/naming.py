@@ -209,6 +209,6 @@ def named_dataset(run: FinishedRun, images: "ImageSet") -> "Dataset":
         )
     rows = rows[run.model.copies_[rows] == rows]  # a copy must not be in two parts
     labels = np.array([classes.index(names[run.labels[i]]) for i in rows], dtype=np.int64)
-    parts = random_split(Split(images.images[rows], labels), (0.15, 0.15), classes)
+    train, validation, test = random_split(Split(images.images[rows], labels), (0.15, 0.15), classes)
     source = f"{len(rows):,} settled images of the run {run.path}, {RANDOM_SPLIT}"
-    return Dataset(run.path.resolve().name, source, classes, *parts, is_random_split=True)
+    return Dataset(run.path.resolve().name, source, classes, train, validation, test, is_random_split=True)
