@@ -219,7 +219,7 @@ def probability(comparison: Comparison) -> float:
 
     Examples
     --------
-    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0)) > 0.99, probability(Comparison(0.8, 0.2, 0.3, 80, 1.0)) < 0.01
+    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0)) > 0.99, probability(Comparison(0.8, 0.2, 0.3, 80, 0.7)) < 0.01
     (True, True)
     """
     if comparison.tiles < _LEAST_TILES or comparison.overlap < _LEAST_OVERLAP:

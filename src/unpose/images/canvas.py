@@ -156,10 +156,10 @@ def resize_box(frame: NDArray, box: tuple[float, float, float, float], shape: tu
 
     Examples
     --------
-    >>> resize_box(np.eye(8), (2.0, 2.0, 6.0, 6.0), (4, 4)).diagonal()
+    >>> resize_box(np.eye(8, dtype=np.float32), (2.0, 2.0, 6.0, 6.0), (4, 4)).diagonal()
     array([1., 1., 1., 1.], dtype=float32)
     """
-    return _resized(frame, shape, box)
+    return _resized(np.asarray(frame, dtype=np.float32), shape, box)
 
 
 def border_level(images: NDArray) -> NDArray:

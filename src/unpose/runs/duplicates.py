@@ -38,6 +38,7 @@ from unpose.files import (
     UnreadableError,
     as_unreadable_error,
     decoder_limits,
+    list_images,
     list_paths,
     printable_name,
     read_frames,
@@ -272,7 +273,7 @@ class DuplicateSearch:
         for path in paths:
             if not path.exists():
                 raise ValueError(f"{printable_name(str(path))} does not exist; give folders or image files")
-        listing = list_paths(paths)
+        listing = list_images(paths[0]) if len(paths) == 1 else list_paths(paths)
         result.rejected += listing.rejected
         outside = [Path(os.path.realpath(path)) for path in excluded]
         seen: dict[tuple[int, int], str] = {}
