@@ -146,7 +146,8 @@ def advice(rows: Sequence[Repair], count: int, labelled: bool) -> str:
         )
         if labelled or chosen.upright < 1:
             text += f" (for the pictures as they are: from {percent(plain.upright)} to {percent(chosen.upright)})"
-        return f"{text}, at {chosen.calls:g} calls of the model for each picture; {where}."
+        calls = "call" if chosen.calls == 1 else "calls"
+        return f"{text}, at {chosen.calls:g} {calls} of the model for each picture; {where}."
     text = "Nothing that was tried gains more on transformed pictures than it loses on the others"
     if tried:
         best = chosen or max(tried, key=lambda row: _net_gain(plain, row))
@@ -167,7 +168,9 @@ def _net_gain(plain: Repair, other: Repair) -> float:
 
 
 def _named(row: Repair) -> str:
-    return f"the {row.name}" if row.name.startswith("mean") else f"'{row.name}'"
+    if row.name.startswith("learned"):
+        return "a trained canonicalizer" + row.name.removeprefix("learned").replace(",", " with", 1)
+    return f"the {row.name}"
 
 
 def _finite(group: Group) -> FiniteGroup | None:
