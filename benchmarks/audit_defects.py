@@ -21,7 +21,7 @@ import torch
 from unpose.audit import audit_model, probe_images
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
-import defect_networks as defects  # noqa: E402
+import defect_networks as defects
 
 
 def judge(case: defects.Case, broken: bool) -> tuple[int, int, int]:

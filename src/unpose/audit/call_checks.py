@@ -37,7 +37,7 @@ class CallChecks:
         Relative difference of the outputs that should be equal.
     module : str
         The module that is random, keeps state or mixes the images; "" if it is not known.
-    notes : tuple of str
+    notes : tuple of str, default ()
         What else was seen, such as buffers that change when the model is called.
 
     Examples

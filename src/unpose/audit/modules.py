@@ -440,8 +440,8 @@ class _ModuleAuditor:
         for takes in itertools.islice(combinations, _MAX_COMBINATIONS):
             try:
                 fits = self._fit_outputs(call, list(takes), self._kinds)
-            except Exception as error:  # a module may refuse to be called on its own
-                remark = f"not tested: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
+            except Exception as refusal:  # a module may refuse to be called on its own
+                remark = f"not tested: {str(refusal).strip().partition(chr(10))[0] or type(refusal).__name__}"
                 continue
             found = [fit.best(self._tolerance) for fit in fits]
             error = max((fit.error[kind] for fit, kind in zip(fits, found, strict=True)), default=0.0)
