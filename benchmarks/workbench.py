@@ -112,8 +112,9 @@ class Person:
         """Look at a few settled pictures again, and press out those with a wrong name."""
         self.click("#check")
         seen = self.see()
-        for image, _ in seen["tiles"]:
-            if self.names[self.classes[image]] != seen["answer"]:
+        called = self.driver.execute_script("return [...document.querySelectorAll('.called')].map(b => b.textContent)")
+        for (image, _), name in zip(seen["tiles"], called, strict=True):
+            if self.names[self.classes[image]] != name:
                 self.click(f'.choose[data-image="{image}"]')
         self.press(" ")
 

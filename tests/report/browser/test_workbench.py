@@ -190,7 +190,8 @@ def test_reject_split_merge_grow_and_check(browser, page, found):
     assert sum(row["name"] == "same" for row in rows) == 28
     assert len({row["cluster"] for row in rows if row["name"] == "same"}) == 1
     browser.click("#check")
-    assert "rightly called same" in title(browser)
+    assert title(browser) == "Are these 24 called rightly? Press those that are not."
+    assert {name.text for name in browser.all(".called")} == {"same"}
     wrong = int(browser.all(".choose")[0].get_attribute("data-image"))
     browser.click(browser.all(".choose")[0])
     browser.click("#accept")

@@ -40,7 +40,7 @@ const TITLES = {
   class: ({ group, images }) => (images.length === 1 ? `Is this also ${nameOf(group)}?` : `Are these ${images.length.toLocaleString("en")} also ${nameOf(group)}?`),
   grow: ({ group }) => `What else belongs to ${nameOf(group)}? Nearest first.`,
   image: () => "What is this?",
-  check: ({ group, images }) => `Are these ${images.length} rightly called ${nameOf(group)}? Press those that are not.`,
+  check: ({ images }) => `Are these ${images.length} called rightly? Press those that are not.`,
 };
 
 function drawQuestion() {
@@ -52,6 +52,7 @@ function drawQuestion() {
   const total = question.images.length;
   find("naming").value = question.name;
   find("known-names").replaceChildren(...edits.names.filter((name, g) => name && sizeOf(g)).map((value) => make("option", { value })));
+  find("naming").hidden = find("choices").hidden = question.kind === "check";
   drawChoices();
   find("cut").max = total;
   find("cut-row").hidden = total < 2;
@@ -84,10 +85,11 @@ function benchTile(image, rank, score, side) {
   const button = make("button", {
     type: "button", className: "choose", tabIndex: -1, title: visible(data.names[image]),
     on: { click: () => { bench.turned.has(image) ? bench.turned.delete(image) : bench.turned.add(image); markTiles(); } },
-  }, face, make("span", { className: "share", style: { "--share": Math.min(1, score) } }));
+  }, face, bench.question.kind === "check" ? make("bdi", { className: "called" }, visible(nameOf(edits.group[image])))
+    : make("span", { className: "share", style: { "--share": Math.min(1, score) } }));
   button.dataset.image = image;
   button.dataset.rank = rank;
-  button.dataset.said = `${visible(data.names[image])}, ${percent(Math.min(1, score))}`;
+  button.dataset.said = `${visible(data.names[image])}, ${bench.question.kind === "check" ? visible(nameOf(edits.group[image])) : percent(Math.min(1, score))}`;
   return make("li", {}, button);
 }
 
@@ -105,8 +107,8 @@ function markTiles() {
   const name = find("naming").value.trim();
   find("accept").replaceChildren(`${name ? "Accept" : "Name"} ${count.toLocaleString("en")}`, make("kbd", {}, "space"));
   find("accept").disabled = !count || !name;
-  find("reject").disabled = !count;
-  find("check").disabled = !spread.columns.size;
+  find("reject").disabled = !count || question.group === NO_GROUP; // nothing to reject
+  find("check").disabled = !edits.settled.includes(1);
   find("bench-undo").disabled = !past.length;
   find("bench-redo").disabled = !future.length;
 }
@@ -171,7 +173,7 @@ const setCore = () => setCut(firstBelow(bench.question.scores, bench.question.sc
 const toggleGrow = () => { bench.pinned = bench.pinned === null ? bench.question.group : null; ask(...nextQuestion()); focusQuestion(); };
 
 const KEYS = {
-  " ": () => accept(find("naming").value), x: () => bench.question && reject(bench.question, chosen()), j: skip, k: back, z: undo, y: redo,
+  " ": () => accept(find("naming").value), x: () => find("reject").click(), j: skip, k: back, z: undo, y: redo,
   s: () => find("split").click(), g: () => find("grow").click(), a: () => find("all").click(), c: () => find("core").click(),
   n: () => { find("naming").focus(); find("naming").select(); }, "+": () => stepCut(1), "=": () => stepCut(1), "-": () => stepCut(-1),
 };
@@ -225,7 +227,7 @@ function startBench() {
   click("core", setCore);
   click("skip", skip);
   click("back", back);
-  click("check", () => { finishSpread(); const group = leastChecked(); if (group !== undefined) { ask({ kind: "check", id: group }); focusQuestion(); } });
+  click("check", () => { ask({ kind: "check", id: NO_GROUP }); focusQuestion(); });
   click("bench-undo", undo);
   click("bench-redo", redo);
   click("every", () => { bench.every = !bench.every; drawTiles(); });

@@ -8,7 +8,7 @@ const found = {
   origins: data.clusters.map((_, c) => `Group ${c}`), // what a group without a name is called
   hidden: data.clusters.map(() => false),
   banned: [], // images that are not of a group, as image + N * group
-  checks: {}, // by group: how many settled images a person looked at again, and how many of them were right
+  checks: [0, 0], // settled images that were right when a person looked at them again, and all that she looked at
 };
 let edits = found;
 const past = [], future = [];

@@ -2,7 +2,7 @@
 const FEWEST = 4; // smaller rests of a group join the images without a group
 const SURE = 0.5; // share of the scores beyond which an image is proposed
 const TAUGHT = 0.1; // images settled later for each image that a label teaches
-const CHECKED = 24, POOLED = 2; // images of one check; checks that all names together count for one of them
+const CHECKED = 24; // images of one check
 const PAUSE = 60; // seconds; longer breaks do not count as work
 
 function decoded(text, Type) {
@@ -123,7 +123,7 @@ function growQuestion(group) {
 }
 
 function imageQuestion(image) {
-  return { kind: "image", group: NO_GROUP, images: [image], scores: [spread.share[image]], cut: 1, name: spread.best[image] === NO_GROUP ? "" : nameOf(spread.best[image]) };
+  return { kind: "image", group: spread.best[image], images: [image], scores: [spread.share[image]], cut: 1, name: spread.best[image] === NO_GROUP ? "" : nameOf(spread.best[image]) };
 }
 
 function makeQuestion({ kind, id }) {
@@ -201,37 +201,25 @@ function split(question) {
   change(placed(second, group, 0, next), `${visible(nameOf(question.group))} was split into ${question.images.length - second.length} and ${second.length}.`);
 }
 
-// A few settled images of the name that was checked least for its size, to be looked at again.
-function checkQuestion(group) {
-  const settled = membersOf(group).filter((i) => edits.settled[i]), round = edits.checks[group]?.[1] ?? 0;
-  const images = settled.map((i) => [noise(i + 7919 * (round + 1)), i]).sort((a, b) => a[0] - b[0]).slice(0, CHECKED).map(([, i]) => i);
-  return { kind: "check", group, images, scores: images.map((i) => spread.own[i]), cut: images.length, name: nameOf(group) };
+// Random settled images of all names, to be looked at again.
+function checkQuestion() {
+  const images = [];
+  for (let i = 0; i < N; i++) if (edits.settled[i]) images.push(i);
+  const drawn = images.map((i) => [noise(i + 7919 * (edits.checks[1] + 1)), i]).sort((a, b) => a[0] - b[0]).slice(0, CHECKED).map(([, i]) => i);
+  return { kind: "check", group: NO_GROUP, images: drawn, scores: drawn.map(() => 1), cut: drawn.length, name: "right" };
 }
 
-const leastChecked = () => [...spread.columns.keys()].map((group) =>
-  [membersOf(group).filter((i) => edits.settled[i]).length / (1 + (edits.checks[group]?.[1] ?? 0)), group]).sort((a, b) => b[0] - a[0])[0]?.[1];
-
 function confirm(question, images) {
-  const inside = new Set(images), wrong = question.images.filter((i) => !inside.has(i)), { group } = question;
-  const [right, seen] = edits.checks[group] ?? [0, 0];
-  const next = placed(wrong, NO_GROUP, 0, { ...edits, banned: [...edits.banned, ...wrong.map((i) => i + N * group)] });
-  change({ ...next, checks: { ...edits.checks, [group]: [right + images.length, seen + question.images.length] } },
+  const inside = new Set(images), wrong = question.images.filter((i) => !inside.has(i)), [right, seen] = edits.checks;
+  const banned = [...edits.banned, ...wrong.map((i) => i + N * edits.group[i])];
+  change({ ...placed(wrong, NO_GROUP, 0), banned, checks: [right + images.length, seen + question.images.length] },
     `${images.length} of ${question.images.length} are right.`);
 }
 
-// Progress: images that are settled, and the share of right ones among them, estimated from those that were checked. A
-// name that was not checked counts like all others together.
+// Progress: images that are settled, and the share of right ones among those that were checked, with its standard error.
 function progressOf() {
-  const checks = Object.values(edits.checks), seen = checks.reduce((sum, [, all]) => sum + all, 0);
-  const settled = edits.settled.reduce((sum, s) => sum + s, 0);
+  const settled = edits.settled.reduce((sum, s) => sum + s, 0), [right, seen] = edits.checks;
   if (!seen) return { settled, precision: null };
-  const pooled = checks.reduce((sum, [good]) => sum + good, 0) / seen;
-  let right = 0, all = 0;
-  for (const group of groups()) {
-    const count = membersOf(group).filter((i) => edits.settled[i]).length, [good, looked] = edits.checks[group] ?? [0, 0];
-    right += (count * (good + POOLED * pooled)) / (looked + POOLED);
-    all += count;
-  }
-  const [low, high] = [pooled, 1 - pooled].map((share) => Math.max(share, 1 / (seen + 2)));
-  return { settled, precision: all ? right / all : null, margin: 1.96 * Math.sqrt((low * high) / seen), seen };
+  const share = (right + 1) / (seen + 2); // is never 0 or 1, so that the error is not either
+  return { settled, precision: right / seen, margin: Math.sqrt((share * (1 - share)) / seen), seen };
 }
