@@ -209,7 +209,7 @@ def _cause(results: AuditResults) -> list[str]:
         elif not untested:
             text += ", and no later one does"
         found.append(f"{text}.")
-    if results.shares:
+    if results.shares and results.worst.excess > 0:
         most = max(results.shares, key=lambda each: each.share)
         reason = {"aliasing": ", by aliasing", "border": ", at the border", "position": ", by absolute position"}
         found.append(

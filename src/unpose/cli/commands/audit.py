@@ -326,7 +326,8 @@ def _run(
         found = run_audit(
             calls, images, group, kind=kind, network=model.network,
             name=model.name, tolerance=asked.tolerance, angles=asked.folder is not None,
-            repair=asked.repair and asked.images is not None, steps=asked.steps, random_state=asked.seed,
+            repair=asked.repair and asked.images is not None and not asked.plots, steps=asked.steps,
+            random_state=asked.seed,
             reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
             rejected=rejected, progress=report,
         )  # fmt: skip
@@ -434,14 +435,14 @@ def _print(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
         click.echo(f"\n{run.modules.table()}")
     if run.answers is not None:
         click.echo(f"\n{run.answers}")
-    if run.answers is not None or results.comparison is not None or results.pairs is not None:
+    if asked.images is not None or results.comparison is not None:
         click.echo("\n" + "\n".join(click.wrap_text(sentence, 100) for sentence in sentences(results)))
     if results.failures:
         click.echo(f"\nLeft out: {counted(len(results.failures), 'image')}; {results.failures[0].name}: "
                    f"{results.failures[0].reason}")  # fmt: skip
-    said = set(run.report.remarks())
+    said = {text.replace("f is", "the model is") for text in run.report.remarks()}  # notes of the table
     for remark in results.remarks:
-        if run.answers is not None or remark[0].lower() + remark[1:-1] not in said:
+        if remark[0].lower() + remark[1:-1] not in said:
             click.echo(f"note: {remark}")
     if asked.fail_above is not None:
         worst = results.worst
