@@ -1,8 +1,6 @@
 """The search as a whole: altered copies are found with their poses, other pictures are not."""
 
-import importlib.util
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +16,6 @@ from unpose.dedupe import (
     find_regions,
 )
 from unpose.dedupe.neighbours import nearest_vectors
-
-spec = importlib.util.spec_from_file_location("synthetic", Path(__file__).with_name("synthetic.py"))
-synthetic = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(synthetic)
 
 
 def stamped(image):
@@ -42,7 +36,7 @@ ALTERED = {
 }
 
 
-def test_every_alteration_is_found_at_its_pose_and_nothing_else():
+def test_every_alteration_is_found_at_its_pose_and_nothing_else(synthetic):
     originals = [synthetic.as_pil(synthetic.picture(seed)) for seed in range(len(ALTERED) + 3)]
     copies = [alter(original) for alter, original in zip(ALTERED.values(), originals, strict=False)]
     found = find_duplicates([synthetic.as_floats(image) for image in originals + copies])
@@ -62,7 +56,7 @@ def test_pictures_without_texture_are_never_called_the_same():
     assert find_duplicates([np.full((70, 90), 0.5), np.full((70, 90), 0.5), ramp, ramp + 0.001]) == []
 
 
-def test_pairs_of_two_old_pictures_are_left_out():
+def test_pairs_of_two_old_pictures_are_left_out(synthetic):
     frames = [synthetic.picture(0), synthetic.picture(0) * 0.9, synthetic.picture(0) * 0.8]
     entries = describe(frames)
     found = find_candidates(entries.vectors, entries.owners, is_new=np.array([False, False, True])[entries.owners])
@@ -72,7 +66,7 @@ def test_pairs_of_two_old_pictures_are_left_out():
     assert pairs == {(0, 2), (1, 2)}
 
 
-def test_a_border_and_turned_corners_are_found():
+def test_a_border_and_turned_corners_are_found(synthetic):
     image = synthetic.as_pil(synthetic.picture(5))
     framed = find_regions(synthetic.as_floats(ImageOps.expand(image, (7, 11, 7, 11), 20)))[1]
     assert (framed.half_width, framed.half_height) == pytest.approx((149 / 2, 113 / 2), abs=1)

@@ -1,55 +1,46 @@
 """Signatures: laws of turns and mirrors, with pictures that are different as the control."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from unpose.dedupe import extract_patch, find_regions, signature, signatures
 
-spec = importlib.util.spec_from_file_location("synthetic", Path(__file__).with_name("synthetic.py"))
-synthetic = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(synthetic)
 
-
-def patches(count):
-    frames = [synthetic.picture(seed) for seed in range(count)]
+@pytest.fixture(scope="module")
+def patches(synthetic):
+    frames = [synthetic.picture(seed) for seed in range(7)]
     return np.stack([extract_patch(frame, find_regions(frame)[0]) for frame in frames])
-
-
-PATCHES = patches(7)
 
 
 @pytest.mark.laws
 @pytest.mark.parametrize("layer", ["whole", "parts"])
-def test_quarter_turns_and_mirrors_leave_the_central_view_alone(layer):
-    ours = signatures(PATCHES)[layer][:, 0].astype(np.float64)
+def test_quarter_turns_and_mirrors_leave_the_central_view_alone(patches, layer):
+    ours = signatures(patches)[layer][:, 0].astype(np.float64)
     control = np.linalg.norm(ours - np.roll(ours, 1, axis=0), axis=1).min()
-    for turned in (np.rot90(PATCHES, 1, (1, 2)), np.rot90(PATCHES, 2, (1, 2)), PATCHES[:, :, ::-1]):
+    for turned in (np.rot90(patches, 1, (1, 2)), np.rot90(patches, 2, (1, 2)), patches[:, :, ::-1]):
         theirs = signatures(np.ascontiguousarray(turned))[layer][:, 0].astype(np.float64)
         assert np.linalg.norm(ours - theirs, axis=1).max() < 0.05 * control
 
 
 @pytest.mark.laws
-def test_coefficients_turn_by_phases_and_mirror_by_conjugation():
+def test_coefficients_turn_by_phases_and_mirror_by_conjugation(patches):
     starts = signature.basis_of(signature.WHOLE).starts
     frequency = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    ours = signature.coefficients(PATCHES, signature.WHOLE, 0)[:, 0]
-    turned = signature.coefficients(np.rot90(PATCHES, 1, (1, 2)), signature.WHOLE, 0)[:, 0]
-    mirrored = signature.coefficients(PATCHES[:, :, ::-1], signature.WHOLE, 0)[:, 0]
+    ours = signature.coefficients(patches, signature.WHOLE, 0)[:, 0]
+    turned = signature.coefficients(np.rot90(patches, 1, (1, 2)), signature.WHOLE, 0)[:, 0]
+    mirrored = signature.coefficients(patches[:, :, ::-1], signature.WHOLE, 0)[:, 0]
     np.testing.assert_allclose(turned, ours * np.exp(-0.5j * np.pi * frequency), atol=1e-5)
     np.testing.assert_allclose(mirrored, (-1.0) ** frequency * ours.conj(), atol=1e-5)
 
 
-def test_any_increasing_change_of_brightness_keeps_the_signature():
-    brighter = (255 * (PATCHES / 255.0) ** 0.6).astype(np.uint8)
-    ours, theirs = (signatures(each)["whole"][:, 0].astype(np.float64) for each in (PATCHES, brighter))
+def test_any_increasing_change_of_brightness_keeps_the_signature(patches):
+    brighter = (255 * (patches / 255.0) ** 0.6).astype(np.uint8)
+    ours, theirs = (signatures(each)["whole"][:, 0].astype(np.float64) for each in (patches, brighter))
     control = np.linalg.norm(ours - np.roll(ours, 1, axis=0), axis=1).min()
     assert np.linalg.norm(ours - theirs, axis=1).max() < 0.25 * control
 
 
-def test_a_view_of_the_original_is_the_crop():
+def test_a_view_of_the_original_is_the_crop(synthetic):
     # The view (0.9, 0.08, -0.08) of the disc is the disc of a crop: their vectors agree, those of other views do not.
     frame = synthetic.picture(3, (200, 200))
     whole = extract_patch(frame, find_regions(frame)[0])[None]

@@ -341,12 +341,13 @@ class DuplicateSearch:
         entries = describe([floats for frame in frames if (floats := _floats(frame)) is not None])
         entries = replace(entries, owners=np.array(good, int)[entries.owners])
         about = [{**vars(each), "path": str(each.path)} for each in photographs]
+        arrays: dict[str, Any] = {
+            "version": _VERSION, "about": np.frombuffer(json.dumps(about).encode(), np.uint8), "owners": entries.owners,
+            "regions": np.array([astuple(region) for region in entries.regions]).reshape(-1, 6),
+            "patches": entries.patches, **entries.vectors,
+        }  # fmt: skip
         stream = io.BytesIO()
-        np.savez(
-            stream, version=_VERSION, about=np.frombuffer(json.dumps(about).encode(), np.uint8), owners=entries.owners,
-            regions=np.array([astuple(region) for region in entries.regions]).reshape(-1, 6), patches=entries.patches,
-            **entries.vectors,
-        )  # fmt: skip
+        np.savez(stream, **arrays)
         name = hashlib.sha256("".join(each.key for each in files).encode(errors="surrogateescape")).hexdigest()[:16]
         write_chunks(self.folder / "index" / f"{name}.npz", [stream.getvalue()])
         return _by_key(photographs, entries)

@@ -1,6 +1,9 @@
 """Photograph-like pictures without data: smooth noise with edges, of uneven sizes."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 from PIL import Image
 from scipy import ndimage
 
@@ -19,3 +22,8 @@ def as_pil(image):
 
 def as_floats(image):
     return np.asarray(image.convert("L"), dtype=np.float32) / 255
+
+
+@pytest.fixture(scope="session")
+def synthetic():
+    return SimpleNamespace(picture=picture, as_pil=as_pil, as_floats=as_floats)
