@@ -33,6 +33,7 @@ VERDICTS = (
 
 _FAR_ABOVE_FLOOR = 3.0
 _CONSTANT = 8.0
+_COARSE_CONSTANT = 2.0
 """Outputs that differ between images by less than this many times the noise are constant."""
 
 _OF_SPREAD = 0.01
@@ -409,7 +410,7 @@ class _Auditor:
             error, element = _worst(tensor, seen, kinds[name], frame)
             spread = discrimination(tensor)
             verdict = "equivariant" if seen else "undecided"
-            rounding = _CONSTANT * exact.noise[name]
+            rounding = (_CONSTANT if torch.finfo(exact.working).eps < 1e-6 else _COARSE_CONSTANT) * exact.noise[name]
             if error > tolerance:
                 verdict = "broken"
             elif spread <= rounding:
