@@ -1,7 +1,7 @@
 """Measure vision transformers with a symmetry against an ordinary one of the same width, in the same run.
 
     python benchmarks/transformer.py --device cuda [--sizes S B L] [--out docs/transformer.json]
-    python benchmarks/transformer.py --device cpu           # a 64-pixel network, forward and training step
+    python benchmarks/transformer.py --device cpu           # a 64-pixel network, CPU seconds of one thread
 
 `plain` is an ordinary ViT in PyTorch's best form: linear layers, ``scaled_dot_product_attention``, learnt positions,
 mean pooling, compiled as a whole. `d4` is :func:`unpose.nn.equivariant_vit` of the same width, depth and patches. On
@@ -175,20 +175,21 @@ def measure_cuda(kind, size, side, patch, batch, rounds, profile):
 
 
 def measure_cpu(rounds):
-    """Measure the 64-pixel networks on the CPU in turn: milliseconds of a forward pass and of a training step."""
+    """Measure the 64-pixel networks on the CPU in turn: CPU seconds of a forward pass and of a training step."""
+    torch.set_num_threads(1)  # CPU seconds then do not depend on what else runs
     side, patch, given = 64, 8, SIZES["tiny"]
     networks = {kind: build(kind, "tiny", side, patch) for kind in ("plain", "d4")}
     images, labels = torch.randn(given["batch"], 3, side, side), torch.randint(CLASSES, (given["batch"],))
     found = {kind: {"infer": [], "train": []} for kind in networks}
     for _ in range(rounds):
         for kind, network in networks.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             with torch.no_grad():
                 network(images)
-            found[kind]["infer"].append(time.perf_counter() - begin)
-            begin = time.perf_counter()
+            found[kind]["infer"].append(time.process_time() - begin)
+            begin = time.process_time()
             cross_entropy(network(images), labels).backward()
-            found[kind]["train"].append(time.perf_counter() - begin)
+            found[kind]["train"].append(time.process_time() - begin)
             network.zero_grad()
     return {
         kind: {"parameters": count_parameters(networks[kind])}

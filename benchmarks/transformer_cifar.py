@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, pad
 
-from transformer import captured
 from unpose.groups import rotation
 from unpose.images import warp
 from unpose.nn import count_parameters, equivariant_vit
@@ -92,42 +91,46 @@ def train(name, seed, folder, seconds, device):
     raw = load(folder)
     (images, labels), (tests, answers) = as_tensors(*raw[:2], device), as_tensors(*raw[2:], device)
     tests = (tests.float() / 255 - 0.47) / 0.25
-    is_cuda = device == "cuda"
-    rate, rows = torch.zeros((), device=device), torch.zeros(BATCH, dtype=torch.long, device=device)
-    options = {"fused": True, "capturable": True} if is_cuda else {}
-    optimizer = torch.optim.AdamW(network.parameters(), rate if is_cuda else 0.0, weight_decay=DECAY, **options)
-    if is_cuda:
+    optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=DECAY, fused=device == "cuda")
+    if device == "cuda":
         for block in network.blocks:
             block.compile()
 
-    def step():
+    def step(batch):
         optimizer.zero_grad(set_to_none=True)
-        given = augment((images[rows].float() / 255 - 0.47) / 0.25, name == "plain, turned")
-        with torch.autocast(device, torch.bfloat16, enabled=is_cuda):
+        given = augment((images[batch].float() / 255 - 0.47) / 0.25, name == "plain, turned")
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             scores = network(given)
-        cross_entropy(scores.float(), labels[rows], label_smoothing=0.1).backward()
+        loss = cross_entropy(scores.float(), labels[batch], label_smoothing=0.1)
+        loss.backward()
         optimizer.step()
+        return loss.detach()
 
-    advance = step
-    if is_cuda:  # with a rate of zero the weights stay as they are
-        advance = captured(step).replay
-        accuracy(network, tests[:1000], answers[:1000])
+    state = {key: value.clone() for key, value in network.state_dict().items()}
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for _ in range(3):
+        step(torch.randint(len(images), (BATCH,), device=device))
+    accuracy(network, tests[:1000], answers[:1000])
+    network.load_state_dict(state)
+    optimizer.state.clear()
     print("READY", flush=True)
     sys.stdin.readline()
-    begin, steps, per_epoch = time.perf_counter(), 0, len(images) // BATCH
+    begin, steps, loss = time.perf_counter(), 0, None
+    order = torch.randperm(len(images), device=device)
+    per_epoch = len(images) // BATCH
     while (share := (time.perf_counter() - begin) / seconds) < 1:
-        rate.fill_(RATE * min(1.0, share / 0.05) * 0.5 * (1 + math.cos(math.pi * share)))
-        if not is_cuda:
-            optimizer.param_groups[0]["lr"] = float(rate)
+        rate = RATE * min(1.0, share / 0.05) * 0.5 * (1 + math.cos(math.pi * share))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
         if steps % per_epoch == 0:
             order = torch.randperm(len(images), device=device)
-        rows.copy_(order[steps % per_epoch * BATCH :][:BATCH])
-        advance()
+        loss = step(order[steps % per_epoch * BATCH :][:BATCH])
         steps += 1
-        if is_cuda and steps % 8 == 0:
+        if steps % 8 == 0 and device == "cuda":
             torch.cuda.synchronize()  # the clock must not run ahead of the work
     network.eval()
-    result = {"steps": steps, "epochs": steps / per_epoch, "parameters": count_parameters(network)}
+    result = {"steps": steps, "epochs": steps / per_epoch, "loss": float(loss), "parameters": count_parameters(network)}
     result["upright"] = accuracy(network, tests, answers)
     result["quarter turns"] = mean(accuracy(network, torch.rot90(tests, k, (-2, -1)), answers) for k in (1, 2, 3))
     result["mirrored"] = accuracy(network, tests.flip(-1), answers)

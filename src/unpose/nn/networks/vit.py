@@ -1,11 +1,12 @@
 """Vision transformers that are equivariant to a finite group, in the irrep basis of the group."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from unpose.groups import FiniteGroup, fourier_basis, parse
+from unpose.groups import FiniteGroup, fourier_basis
 from unpose.nn.functional.checks import as_image_size, check_positive, parse_point_group
 from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.frame_attention import FrameBlock, LiftingPatchEmbed
@@ -121,8 +122,10 @@ class EquivariantViT(Network):
         """(b, in_channels, h, w) -> (b, n, width), in the irrep basis"""
         rows, columns = self.patch_embed.grid(images)
         tokens = self.patch_embed(images)
-        order, angles = 0, ()
-        for block in self.blocks:
+        order = 0
+        angles: tuple[Tensor, ...] = ()
+        for module in self.blocks:
+            block = cast(FrameBlock, module)
             if block.attn.group.order != order:  # the angles of all blocks of one group are the same
                 order, angles = block.attn.group.order, block.attn.rotary_angles(rows, columns)
             if self.is_checkpointed and self.training:
@@ -227,7 +230,7 @@ def equivariant_vit(
     if not 0 <= until <= depth:
         raise ValueError(f"equivariant_until must be between 0 and the depth, {depth}, got {until}")
     if until == 0:
-        parsed = parse_point_group(parse("c1"))
+        parsed = parse_point_group("c1")
     if n_classes < 0:
         raise ValueError(f"n_classes must be at least 0, got {n_classes}")
     if output not in OUTPUTS:

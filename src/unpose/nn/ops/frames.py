@@ -23,20 +23,24 @@ KERNEL_GROUP = "d4"
 
 def to_frames(features: Tensor, basis: Tensor) -> Tensor:
     """Change from the irrep basis to frames, (..., order * c) -> (..., order, c), with PyTorch operations."""
-    rows = features.unflatten(-1, (len(basis), -1))  # (..., order, c)
-    if len(basis) == 1:
-        return rows
-    if rows.is_cuda and torch.compiler.is_compiling():  # fused with what follows
-        return (basis.to(rows.dtype)[:, :, None] * rows.unsqueeze(-2)).sum(-3)
-    # One product of a small and a long matrix: products of 8 rows for each token take four times as long on a CPU.
-    first = rows.movedim(-2, 0)  # (order, ..., c)
-    mapped = basis.T.to(rows.dtype) @ first.reshape(len(basis), -1)
-    return mapped.view(first.shape).movedim(0, -2)
+    return _multiply_rows(basis.T, features.unflatten(-1, (len(basis), -1)))
 
 
 def from_frames(frames: Tensor, basis: Tensor) -> Tensor:
     """Change from frames to the irrep basis, (..., order, c) -> (..., order * c), with PyTorch operations."""
-    return to_frames(frames.flatten(-2), basis.T).flatten(-2)
+    return _multiply_rows(basis, frames).flatten(-2)
+
+
+def _multiply_rows(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Multiply (..., order, c) by an (order, order) matrix from the left."""
+    if len(matrix) == 1:
+        return rows
+    if rows.is_cuda and torch.compiler.is_compiling():  # fused with what follows
+        return (matrix.T.to(rows.dtype)[:, :, None] * rows.unsqueeze(-2)).sum(-3)
+    # One product of a small and a long matrix: products of 8 rows for each token take four times as long on a CPU. The
+    # result keeps the rows first in memory, so that changing back needs no copy.
+    first = rows.movedim(-2, 0)  # (order, ..., c)
+    return (matrix.to(rows.dtype) @ first.reshape(len(matrix), -1)).view(first.shape).movedim(0, -2)
 
 
 def frame_gelu(features: Tensor, bias: Tensor | None, basis: Tensor, group: str) -> Tensor:

@@ -6,14 +6,16 @@ with views and a concatenation, PyTorch would copy the result once more.
 
 The gradient of the weight sums over all tokens, and cuBLAS starts one program for each tile of the result and not for
 parts of the sum. If the blocks are small (48 channels for d4 at a width of 384), these are too few for a GPU: measured
-2 to 6 times slower than the kernel here, whose programs sum over parts of the tokens, which are then added in a fixed
-order. Larger blocks are faster in cuBLAS.
+2 to 6 times slower than the kernel here, whose programs sum over parts of the tokens. Then
+:mod:`unpose.nn.ops.cuda.reduce` sums over programs in a fixed order. Larger blocks are faster in cuBLAS.
 """
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from unpose.nn.ops.cuda.reduce import sum_rows
 
 _SMALL = 96 * 96
 """Weights of one block up to which the kernel here is faster than cuBLAS for the gradient of the weight."""
@@ -91,7 +93,7 @@ def _split_gradient(gradient: Tensor, rows: Tensor, s: int, p: int, components: 
             WIDTH_OUT=order * out_channels, TILES_SINGLE=tiles_single, TILES_PAIR=tiles_pair,
             BLOCK_TOKENS=_BLOCK_TOKENS, BLOCK_IN=block_in, BLOCK_OUT=block_out, num_warps=4, num_stages=3,
         )  # fmt: skip
-    return partial_sums.sum(0)  # some tens of rows: faster than sum_rows, which is for hundreds
+    return sum_rows(partial_sums)
 
 
 def _block_size(channels: int) -> int:
