@@ -28,14 +28,14 @@ class InvariantSet(Plain):
     restarts : float
         The control: mean distance of as many images that were only made to excite the unit, from random starts.
     linear : float
-        The spread that a linear unit, which has no invariance, reaches at the same level.
+        The largest spread that a linear unit, which has no invariance, allows at the same level.
     best : float
         The largest response that was found.
 
     Examples
     --------
-    >>> found = invariant_set(lambda x: x[:, 0, 2, 2], (1, 5, 5), n=4, steps=30)
-    >>> bool(found.spread < 1.1 * found.linear)
+    >>> found = invariant_set(lambda x: x[:, 0, 2, 2], (1, 5, 5), n=4, steps=50)
+    >>> bool(found.spread < found.linear)
     True
     """
 
@@ -130,7 +130,7 @@ def invariant_set(
             responses=responses.double().numpy(),
             spread=float(_pairwise(spread_out).mean() / (n - 1)),
             restarts=float(_pairwise(excited).mean() / (n - 1)),
-            linear=math.sqrt(2) * math.sin(math.acos(level)),
+            linear=math.sqrt(2 * n / (n - 1)) * math.sin(math.acos(level)),
             best=best,
         )
 
