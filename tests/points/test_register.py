@@ -45,7 +45,7 @@ def test_known_motions_are_recovered_exactly(n, d, mirrors):
 
 
 def test_noise_is_averaged_out():
-    cloud, pose = blob(250, seed=3), motion(4)
+    cloud, pose = blob(250, seed=3) + 300, motion(4)  # far from the origin
     noise = 0.05 * np.random.default_rng(1).normal(size=cloud.shape)
     found = register(cloud, moved(pose, cloud) + noise)
     assert degrees(found.pose, pose) < 1.5

@@ -123,9 +123,9 @@ def register(
     if first.shape[1] != second.shape[1]:
         raise ValueError(f"both clouds must have points of one dimension, got {first.shape[1]} and {second.shape[1]}")
     rng = np.random.default_rng(random_state)
-    # One unit for all thresholds: the size of the cloud, robust to outliers.
-    centre, size = _spatial_median(second), _size(second)
-    ours, theirs = (first - centre) / size, (second - centre) / size
+    # One unit for all thresholds, the size of the cloud, and both clouds at the origin: neither sees outliers.
+    from_centre, centre, size = _spatial_median(first), _spatial_median(second), _size(second)
+    ours, theirs = (first - from_centre) / size, (second - centre) / size
     pair = _Pair(_some(ours, 4 * _SAMPLE, rng), _some(theirs, 4 * _SAMPLE, rng))
     samples = _some(ours, 10 * _REFINED, rng), _some(theirs, _REFINED, rng)
     found = _search(ours, theirs, pair, samples, mirrors, _FINALISTS)
@@ -134,9 +134,9 @@ def register(
         found = more if more.residual <= found.residual or not more.notes else found
     return replace(
         found,
-        pose=_in_units(found.pose, centre, size),
+        pose=_in_units(found.pose, from_centre, centre, size),
         residual=found.residual * size,
-        alternatives=np.array([_in_units(pose, centre, size) for pose in found.alternatives]).reshape(
+        alternatives=np.array([_in_units(pose, from_centre, centre, size) for pose in found.alternatives]).reshape(
             -1, *found.pose.shape
         ),
     )
@@ -429,10 +429,9 @@ def _distinct(candidates: list[tuple[NDArray, float]]) -> list[tuple[NDArray, fl
 
 def _is_near(one: NDArray, other: NDArray) -> bool:
     turn = one[:-1, :-1].T @ other[:-1, :-1]
-    # |R - 1|^2 = 8 sin^2(angle / 2) in space, and 8 sin^2(angle / 2) in the plane.
-    return np.linalg.norm(turn - np.eye(len(turn))) < math.sqrt(8) * math.sin(math.radians(7.5)) and bool(
-        np.linalg.norm(one[:-1, -1] - other[:-1, -1]) < 1 / 3
-    )
+    # |R - 1|^2 = 8 sin^2(angle / 2), in the plane and in space
+    is_turned = np.linalg.norm(turn - np.eye(len(turn))) >= math.sqrt(8) * math.sin(math.radians(7.5))
+    return not is_turned and bool(np.linalg.norm(one[:-1, -1] - other[:-1, -1]) < 1 / 3)
 
 
 def _doubts(a: NDArray, b: NDArray, best: _Fit, residual: float, wrong: float, n_alike: int) -> tuple[str, ...]:
@@ -528,7 +527,8 @@ def _small_motion(step: NDArray, d: int) -> NDArray:
     else:
         angle = float(np.linalg.norm(step[3:]))
         half = np.sinc(angle / (2 * math.pi)) / 2  # sin(angle / 2) / angle
-        rotation = _from_quaternions(*(half * step[3:]), np.asarray(math.cos(angle / 2)))
+        x, y, z = half * step[3:]
+        rotation = _from_quaternions(x, y, z, np.asarray(math.cos(angle / 2)))
     return _pose(rotation, step[:d])
 
 
@@ -548,7 +548,7 @@ def _move(pose: NDArray, points: NDArray) -> NDArray:
     return points @ pose[:-1, :-1].T + pose[:-1, -1]
 
 
-def _in_units(pose: NDArray, centre: NDArray, size: float) -> NDArray:
+def _in_units(pose: NDArray, from_centre: NDArray, centre: NDArray, size: float) -> NDArray:
     """A pose of clouds that were centred and scaled, as a pose of the clouds themselves."""
     rotation = pose[:-1, :-1]
-    return _pose(rotation, size * pose[:-1, -1] + centre - rotation @ centre)
+    return _pose(rotation, size * pose[:-1, -1] + centre - rotation @ from_centre)

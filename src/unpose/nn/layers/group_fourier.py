@@ -40,6 +40,9 @@ class GroupFourier2d(nn.Module):
     True
     """
 
+    frequency: Tensor
+    relative: Tensor
+
     def __init__(
         self, group: str | FiniteGroup, in_channels: int, out_channels: int, modes: int, *, lifting: bool = False
     ) -> None:
