@@ -34,7 +34,9 @@ def errors(found, true):
 
 
 class TestAlign:
-    @pytest.mark.parametrize("group", ["se2", "se2+mirror", "similarity", "similarity+mirror"])
+    @pytest.mark.parametrize(
+        "group", ["se2", "se2+mirror", pytest.param("similarity", marks=pytest.mark.slow), "similarity+mirror"]
+    )
     def test_finds_the_pose_over_the_whole_group(self, glyphs, group):
         copies = posed(glyphs, group, copies=6, random_state=1, max_shift=5.0, max_scale=1.3)
         found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.4)
@@ -42,7 +44,7 @@ class TestAlign:
         assert found.converged.all()
         assert (found.margins > 0).all()
 
-    @pytest.mark.parametrize("group", ["affine", "perspective"])
+    @pytest.mark.parametrize("group", [pytest.param("affine", marks=pytest.mark.slow), "perspective"])
     def test_finds_poses_near_a_similarity(self, glyphs, group):
         copies = posed(glyphs, group, copies=4, random_state=2, max_shift=4.0, max_scale=1.15, max_stretch=1.15)
         found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.3, max_shift=5.0)
@@ -104,7 +106,9 @@ class TestAlign:
         assert all(len(others) == 0 for others in found.alternatives)
         assert (found.margins > 0.1 * np.linalg.norm(glyphs, axis=(1, 2))).all()
 
-    @pytest.mark.parametrize("shape", [(40, 56), (33, 40), (150, 150), (90, 128)])
+    @pytest.mark.parametrize(
+        "shape", [(33, 40), (90, 128), *(pytest.param(s, marks=pytest.mark.slow) for s in ((40, 56), (150, 150)))]
+    )
     def test_any_size_and_colour(self, shape):
         side = min(shape)
         originals = drawings(side)
@@ -119,7 +123,7 @@ class TestAlign:
         ("contrast", "change"),
         [
             ("offset", lambda images: images + 0.3),
-            ("gain", lambda images: 0.4 * images),
+            pytest.param("gain", lambda images: 0.4 * images, marks=pytest.mark.slow),
             ("affine", lambda images: 0.5 * images + 0.2),
         ],
     )
@@ -219,7 +223,7 @@ class TestNearest:
 
 
 class TestOrbitDistances:
-    @pytest.mark.parametrize("group", ["se2", "similarity"])
+    @pytest.mark.parametrize("group", ["se2", pytest.param("similarity", marks=pytest.mark.slow)])
     def test_a_matrix_of_distances(self, glyphs, group):
         copies = posed(glyphs[:3], group, copies=2, random_state=1, max_shift=3.0, max_scale=1.2)
         distances, poses = orbit_distances(copies.images, group=group)

@@ -29,8 +29,11 @@ def test_copies_find_each_other(copies):
     assert (found.indices != np.arange(len(copies.images))[:, None]).all()
 
 
-@pytest.mark.parametrize("candidates", [None, 20])
-@pytest.mark.parametrize("group", ["se2", "similarity+mirror"])
+@pytest.mark.parametrize(
+    ("group", "candidates"),
+    [("se2", 20), ("similarity+mirror", None)]
+    + [pytest.param(*each, marks=pytest.mark.slow) for each in (("se2", None), ("similarity+mirror", 20))],
+)
 def test_distances_are_those_at_the_poses(copies, group, candidates):
     found = nearest(copies.images, 5, group=group, candidates=candidates, quick=True)
     for rank in (0, 4):

@@ -449,7 +449,7 @@ def test_damaged_and_unsuitable_networks_are_refused(run, photos, tmp_path):
 def test_demo_learn_ends_with_the_picture(tmp_path, monkeypatch):
     def a_few(name, root):
         whole = load(name, root)
-        parts = (part.take(np.arange(0, len(part), 8)) for part in (whole.train, whole.validation, whole.test))
+        parts = (part.take(np.arange(0, len(part), 20)) for part in (whole.train, whole.validation, whole.test))
         return Dataset(whole.name, whole.source, whole.classes, *parts)
 
     monkeypatch.setattr(demo, "load_data", a_few)

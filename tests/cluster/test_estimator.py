@@ -365,6 +365,7 @@ def test_blank_images_have_no_score(fitted):
         fitted.score(np.zeros((3, 25, 25)))
 
 
+@pytest.mark.slow
 def test_rows_of_bytes_have_the_scale_of_images_of_bytes(turned):
     given = np.clip(np.rint(255 * turned.images[::4]), 0, 255).astype(np.uint8)
     rows = given.reshape(len(given), -1)

@@ -115,6 +115,7 @@ def test_all_starts_reach_one_mean_where_orbits_are_near(near_class):
     assert same(means)
 
 
+@pytest.mark.slow
 def test_stars_without_asymmetry_have_several_means_that_are_equally_good():
     stars = marked_stars(0, asymmetry=0.0, size=30).points
     found = invariant_attention(stars, n_iter=0)

@@ -195,6 +195,7 @@ def test_chunks_give_the_whole_result(window, kind, limit, generator, monkeypatc
         torch.testing.assert_close(plain(kind, terms, bias), whole)
 
 
+@pytest.mark.slow  # test_fused_operator.py and test_attention_fused.py compile one graph each
 def test_compiled_as_one_graph(generator):
     # The backend aot_eager needs no compiler on the machine; export traces the same graph.
     terms, bias = drawn_terms(generator, (3, 5), "double")

@@ -114,7 +114,9 @@ def test_patch_net_can_be_exported_and_its_smoothing_is_not_fixed(generator):
     torch.testing.assert_close(wider(more), network(more))
 
 
-@pytest.mark.parametrize("name", ["group_cnn", "swivel_net", pytest.param("gsa_net", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["group_cnn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("swivel_net", "gsa_net"))]
+)
 def test_networks_can_be_exported_with_free_height_and_width(name, generator):
     network = tiny(name)
     sides = {axis: torch.export.Dim(f"side{axis}", min=9, max=64) for axis in (2, 3)}

@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unpose.runs import RunError, RunSettings, read_settings
@@ -12,18 +12,19 @@ from unpose.runs.settings import config_text, read_config
 ABOUT = {"version": "1", "input": "x", "canvas": "x"}
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     clusters=st.one_of(st.just("auto"), st.integers(1)), max_angle=st.floats(0, 180), text=st.text(),
     notes=st.lists(st.text()),
 )  # fmt: skip
 def test_a_configuration_is_read_back(tmp_path_factory, clusters, max_angle, text, notes):
-    settings = RunSettings(clusters=clusters, max_angle=max_angle, group=text)
+    chosen = RunSettings(clusters=clusters, max_angle=max_angle, group=text)
     about = ABOUT | {"input": text, "notes": notes}
     file = tmp_path_factory.mktemp("config") / "config.toml"
-    file.write_bytes(config_text(settings, about).encode())
+    file.write_bytes(config_text(chosen, about).encode())
     config = read_config(file)
-    assert (config.command, config.settings, config.about) == ("cluster", settings, about)
-    assert read_settings(file) == asdict(settings)
+    assert (config.command, config.settings, config.about) == ("cluster", chosen, about)
+    assert read_settings(file) == asdict(chosen)
 
 
 def test_a_run_of_align_has_no_number_of_clusters(tmp_path):

@@ -83,7 +83,7 @@ def without_seconds(history):
 
 @pytest.mark.parametrize(
     "optimizer",
-    ["adamw", "muon", pytest.param("adam", marks=pytest.mark.slow), pytest.param("sgd", marks=pytest.mark.slow)],
+    ["adamw", *(pytest.param(name, marks=pytest.mark.slow) for name in ("muon", "adam", "sgd"))],
 )
 def test_a_run_killed_anywhere_and_resumed_equals_one_that_never_stopped(optimizer, problem, small_recipe, tmp_path):
     recipe = small_recipe(**FULL, optimizer={"name": optimizer, "learning_rate": 0.02})
