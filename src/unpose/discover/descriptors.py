@@ -26,7 +26,9 @@ def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
     Returns
     -------
     images : Tensor of shape (n, c, h', w')
-        Smaller images, at most 32 pixels wide and high, whose border has a median of zero.
+        Smaller images, at most 32 pixels wide and high, whose border has a median of zero, and which fade to zero
+        inside the largest disc around their centroid. Otherwise the edge of the frame, which lies at another angle in
+        a rotated image, would tell moved images from real ones.
     centred : Tensor of shape (n, 3, 3)
         Poses that bring the centroid of the absolute grey values to the image centre. They commute with turns,
         mirrors and scale, so that an object that is off the centre does not give away that its image was mirrored.
@@ -44,7 +46,10 @@ def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
     mass = images.abs().mean(dim=1)  # (n, h, w)
     total = mass.sum(dim=(1, 2)).clamp_min(torch.finfo(images.dtype).tiny)
     centroid = torch.stack([(mass * x).sum(dim=(1, 2)), (mass * y[:, None]).sum(dim=(1, 2))], dim=1) / total[:, None]
-    return images, translation(-centroid)
+    distance = torch.hypot(x - centroid[:, 0, None, None], y[:, None] - centroid[:, 1, None, None])  # (n, h, w)
+    half = min(images.shape[-2:]) / 2
+    radius = (half - centroid.norm(dim=1)).clamp_min(half / 2)[:, None, None]
+    return images * _fading(distance / radius)[:, None], translation(-centroid)
 
 
 def descriptors(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,4 +119,9 @@ def joined(sets: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
 def _disc(height: int, width: int, dtype: torch.dtype) -> Tensor:
     """One inside the largest disc, falling to zero at its rim: the corners would give away a rotation."""
     x, y = (torch.arange(side, dtype=dtype) - (side - 1) / 2 for side in (width, height))
-    return ((1 - torch.hypot(y[:, None], x) / (min(height, width) / 2)) / _FADE).clamp(0, 1)
+    return _fading(torch.hypot(y[:, None], x) / (min(height, width) / 2))
+
+
+def _fading(radius: Tensor) -> Tensor:
+    """One up to a radius of 0.85, zero from 1 on."""
+    return ((1 - radius) / _FADE).clamp(0, 1)
