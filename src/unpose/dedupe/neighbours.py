@@ -28,7 +28,8 @@ _RATIO = 2.0
 _ALWAYS = 9.0
 """A candidate is dropped if its distance is more than twice that of the nearest, and larger than this: a picture whose
 copy is found beyond doubt is not compared with those that are merely similar."""
-_BLOCK = 4096
+_BLOCK = 2048
+"""Queries and vectors that are compared at once; the distances of one block take 16 MB."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,8 @@ def nearest_vectors(queries: NDArray, points: NDArray, largest: float) -> tuple[
         inside = lists[ends[number] : ends[number + 1]]
         visitors = visits[visit_ends[number] : visit_ends[number + 1]] // probed.shape[1]
         for start in range(0, len(visitors), _BLOCK):
-            for first in range(0, len(inside), 4 * _BLOCK):
-                rows, columns = visitors[start : start + _BLOCK], inside[first : first + 4 * _BLOCK]
+            for first in range(0, len(inside), _BLOCK):
+                rows, columns = visitors[start : start + _BLOCK], inside[first : first + _BLOCK]
                 squared = _squared_distances(queries[rows], points[columns])
                 near = squared <= largest**2
                 if len(crowded := np.flatnonzero(near.sum(1) > _NEAREST)):
