@@ -144,6 +144,18 @@ def test_skip_goes_on_and_back_returns(browser, page):
     assert [text[:7] for text in asked] == ["Group 0", "Group 1", "Group 2", "Group 1", "Group 0"]
 
 
+def test_a_name_that_was_given_on_a_card_is_proposed(browser, page):
+    start(browser, page)
+    name = browser.within(0, ".name")
+    name.clear()
+    name.send_keys("letter F", ENTER)
+    assert title(browser) == "letter F: 17 images. What are they?"
+    assert settled(browser) == 0
+    browser.js("document.getElementById('question').focus()")
+    browser.press(" ")
+    assert settled(browser) == 17
+
+
 def test_keys_mean_nothing_outside_the_workbench(browser, page):
     start(browser, page)
     browser.js("document.activeElement.blur()")

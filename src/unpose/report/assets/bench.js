@@ -55,10 +55,10 @@ function drawQuestion() {
   find("naming").hidden = find("choices").hidden = question.kind === "check";
   drawChoices();
   find("cut").max = total;
-  find("cut-row").hidden = total < 2;
+  find("cut-row").hidden = total < 2 || question.kind === "check";
   find("split").disabled = question.kind !== "group" || total < 2 * FEWEST;
   find("grow").textContent = bench.pinned === null ? "Grow" : "Stop growing";
-  find("grow").disabled = bench.pinned === null && (question.kind === "image" || !sizeOf(question.group));
+  find("grow").disabled = bench.pinned === null && (question.kind === "image" || question.group === NO_GROUP || !sizeOf(question.group));
   drawTiles();
 }
 

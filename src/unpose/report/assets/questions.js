@@ -25,7 +25,7 @@ const spread = {
 };
 const AT_ONCE_SPREAD = 1e5; // weights; more are spread in slices of a few milliseconds, after the answer is shown
 
-const isOpen = (group) => group !== NO_GROUP && !isNamed(group);
+const isOpen = (group) => group !== NO_GROUP && !membersOf(group).some((i) => edits.settled[i]); // nobody has accepted its name
 const isAsked = (image) => !edits.settled[image] && graph.degree[image] > 0; // copies and empty images follow others
 
 // Brings the scores up to date with the edits, and calls an act if that ends later.
@@ -103,7 +103,7 @@ const firstBelow = (scores, limit) => { const at = scores.findIndex((score) => s
 function groupQuestion(group) {
   const asked = membersOf(group).filter(isAsked), list = byScore(asked, asked.map((i) => spread.own[i]));
   const likely = likelyNames(list.images)[0];
-  return { kind: "group", group, ...list, cut: firstBelow(list.scores, SURE * (list.scores[0] ?? 0)), name: likely && likely[1] > SURE ? nameOf(likely[0]) : "" };
+  return { kind: "group", group, ...list, cut: firstBelow(list.scores, SURE * (list.scores[0] ?? 0)), name: edits.names[group] || (likely && likely[1] > SURE ? nameOf(likely[0]) : "") };
 }
 
 function classQuestion(group) {
