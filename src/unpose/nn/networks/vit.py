@@ -214,6 +214,7 @@ def equivariant_vit(
 
     Examples
     --------
+    >>> import torch
     >>> network = equivariant_vit("d4", 3, 10, 32, patch=4, depth=2, width=64)
     >>> network(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 10])
