@@ -62,6 +62,10 @@ def noisy(images):
     return halves(images) + 0.1 * rng.normal(size=(len(images), 3))
 
 
+def two(images):
+    return halves(images), images.mean((1, 2))
+
+
 def constant(images):
     return np.tile([0.1, 0.9, 0.2], (len(images), 1))
 
@@ -166,6 +170,15 @@ def test_images_on_which_the_model_fails_are_left_out(place):
         assert any(message in why for why in left.values())
         kept.append((numbers["images"], numbers["elements"]))
     assert kept[0] == kept[1]
+
+
+def test_one_of_several_outputs_is_chosen(place):
+    options = ("--images", "photos", "--no-repair", "--json")
+    chosen, reference = audit(model("two"), *options, "--output", 0), audit(model("halves"), *options)
+    assert json.loads(chosen.stdout)["answers"] == json.loads(reference.stdout)["answers"]
+    refused = audit(model("two"), *options)
+    assert refused.exit_code == 3
+    assert "--output" in refused.stderr
 
 
 def test_a_model_that_fails_altogether_ends_with_three(place):

@@ -106,7 +106,7 @@ class _JsonOption(click.Command):
     "--mean", default="0", show_default=True, help="Subtracted from pixels in [0, 1]; one, or one per channel."
 )
 @click.option("--std", default="1", show_default=True, help="Pixels are then divided by this.")
-@click.option("--output", help="Name of the model's output to audit, if it has several.")
+@click.option("--output", help="Name or number of the model's output to audit, if it has several.")
 @click.option(
     "--pairs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="CSV file with the columns image, thing and angle (degrees, counter-clockwise): photographs of the same "
@@ -332,7 +332,8 @@ def _run(
             rejected=rejected, progress=report,
         )  # fmt: skip
     except ModelFailure as error:
-        raise _ModelFailed(f"{model.name}: {error}. {_kept(asked)}") from error
+        text = str(error).replace("as_model(model, output=...)", "--output NAME").rstrip(".")
+        raise _ModelFailed(f"{model.name}: {text}. {_kept(asked)}") from error
     except ValueError as error:
         raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
     if asked.pairs is not None:

@@ -46,10 +46,11 @@ class AnyModel:
 
 def load_any(text: str, *, device: str = "cpu", output: str | None = None, class_names: Sequence[str] = ()) -> AnyModel:
     """The model that a command line names: FILE.onnx, MODULE:NAME, or a network of this package."""
+    entry = int(output) if output is not None and output.isdecimal() else output
     if text.lower().endswith(".onnx"):
-        return _onnx(text, output)
+        return _onnx(text, entry)
     if ":" in text and not os.path.exists(text) and not text.startswith(("/", ".")):
-        return _python(text, device, output, class_names)
+        return _python(text, device, entry, class_names)
     if text.lower().endswith((".pkl", ".pickle", ".joblib", ".pt", ".pth")) and os.path.isfile(text):
         raise click.BadParameter(
             f"{text} may hold pickled objects, which can run any code when they are read; read it in a Python file of "
@@ -76,7 +77,7 @@ def _own(text: str, device: str) -> AnyModel:
     )  # fmt: skip
 
 
-def _onnx(text: str, output: str | None) -> AnyModel:
+def _onnx(text: str, output: str | int | None) -> AnyModel:
     from unpose.audit import as_model
 
     path = Path(text)
@@ -92,7 +93,7 @@ def _onnx(text: str, output: str | None) -> AnyModel:
     )  # fmt: skip
 
 
-def _python(text: str, device: str, output: str | None, class_names: Sequence[str]) -> AnyModel:
+def _python(text: str, device: str, output: str | int | None, class_names: Sequence[str]) -> AnyModel:
     """MODULE:NAME, or MODULE:NAME() to call a function that returns the model."""
     import torch
 
@@ -142,6 +143,9 @@ def as_scores(answers: Any, class_names: Sequence[str]) -> Any:
     import numpy as np
     import torch
 
+    if isinstance(answers, dict | tuple):
+        entries = ", ".join(map(str, answers)) if isinstance(answers, dict) else f"0 to {len(answers) - 1}"
+        raise ValueError(f"the model returns several outputs ({entries}); choose one with --output NAME")
     array = answers.detach().cpu().numpy() if isinstance(answers, torch.Tensor) else np.asarray(answers)
     if array.ndim != 1 or array.dtype.kind not in "iuUSO":
         return answers
@@ -206,9 +210,7 @@ def external(command: str, class_names: Sequence[str]) -> AnyModel:
                 raise ValueError("the command ended without writing its CSV file")
             return read_answers(table, names, class_names)
 
-    return AnyModel(
-        Path(words[0]).name, call, _digest(command.encode()), class_names=tuple(class_names), batch_size=1024
-    )
+    return AnyModel(command, call, _digest(command.encode()), class_names=tuple(class_names), batch_size=1024)
 
 
 def read_answers(table: Path, names: Sequence[str], class_names: Sequence[str]) -> "np.ndarray":
