@@ -51,6 +51,11 @@ def test_every_alteration_is_found_at_its_pose_and_nothing_else(synthetic):
     assert shift == pytest.approx([(12 + 146) / 2 - 149 / 2, (3 + 104) / 2 - 113 / 2], abs=0.3)
 
 
+def test_no_pictures_and_one_picture_have_no_duplicates(synthetic):
+    assert find_duplicates([]) == []
+    assert find_duplicates([synthetic.picture(0)]) == []
+
+
 def test_pictures_without_texture_are_never_called_the_same():
     ramp = np.linspace(0.2, 0.25, 90, dtype=np.float32)[None].repeat(70, 0)
     assert find_duplicates([np.full((70, 90), 0.5), np.full((70, 90), 0.5), ramp, ramp + 0.001]) == []

@@ -92,6 +92,15 @@ def test_odd_files_are_named_and_left_alone(photos, tmp_path):
     assert {file.name: file.read_bytes() for file in photos.iterdir()} == before
 
 
+def test_a_folder_of_bad_files_has_no_duplicates(tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.jpg", "b.jpg"):
+        (folder / name).write_bytes(b"not a picture " + name.encode())
+    found = DuplicateSearch(tmp_path / "out", jobs=1).run([folder])
+    assert ([name for name, _ in found.rejected], found.sets) == (["a.jpg", "b.jpg"], [])
+
+
 def test_exif_orientation_is_respected(tmp_path):
     folder = tmp_path / "photos"
     folder.mkdir()

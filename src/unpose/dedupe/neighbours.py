@@ -113,6 +113,9 @@ def find_candidates(
             parts.append(_in_layer(vectors[LAYERS[layer].name], owners, asking, asked, layer))
         if progress is not None:
             progress("signatures", step + 1, len(jobs))
+    if not parts:
+        none = np.zeros(0, int)
+        return Candidates(none, none, none, none, none, none)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return Candidates(*columns)
 

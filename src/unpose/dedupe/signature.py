@@ -94,6 +94,9 @@ def signatures(patches: NDArray) -> dict[str, NDArray]:
     """
     found = {}
     for layer in LAYERS:
+        if len(patches) == 0:
+            found[layer.name] = np.zeros((0, len(layer.views), layer.size), np.float16)
+            continue
         vectors = invariants(coefficients(patches, layer), layer) @ fitted()[layer.name]
         found[layer.name] = np.clip(vectors, -60000, 60000).astype(np.float16)
     return found

@@ -395,7 +395,7 @@ class DuplicateSearch:
         rows = np.flatnonzero(np.isin(entries.owners, used))
         is_new = np.array([photographs[owner].key not in searched for owner in entries.owners[rows]], bool)
         if is_new.any():
-            some = Entries(
+            some = entries if len(rows) == len(entries.owners) else Entries(
                 entries.owners[rows], [entries.regions[row] for row in rows], entries.patches[rows],
                 {name: vectors[rows] for name, vectors in entries.vectors.items()},
             )  # fmt: skip
