@@ -721,8 +721,9 @@ KEPT = {
     "labels by place": Case(
         lambda g, s, b: nearest_labels(b), None, ("c4", "d4", "d1"), (9, 12), (9, 12), precisions=(torch.float32,)
     ),
+    # Under a mirror alone, a box that is a pixel short in x is one whose coordinates start at another place.
     "box one pixel short": Case(
-        lambda g, s, b: box_of_bright(b), None, ("c4", "d4", "d1"), (11, 14), (11, 14), precisions=(torch.float32,)
+        lambda g, s, b: box_of_bright(b), None, ("c4", "d4"), (11, 14), (11, 14), precisions=(torch.float32,)
     ),
     "max pool with a stride": Case(
         lambda g, s, b: Plain(g, nn.MaxPool2d(3, 2, padding=1 if b else 0)), "2", ("c4", "d4", "d1"), (10, 14), (11, 15)
