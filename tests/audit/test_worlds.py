@@ -20,8 +20,8 @@ def clouds(d, dtype=torch.float32):
 def test_points(dtype):
     torch.manual_seed(0)
     net = egnn(3, width=8, neighbours=4).to(dtype)
-    for group, d in (("e3", 3), ("so3", 3), ("se2+mirror", 2), ("d4", 2)):
-        report = equivariance_error(net, clouds(d, dtype), group, input="points", n_elements=6)
+    for group, d in (("e3", 3), ("se2+mirror", 2), ("d4", 2)):
+        report = equivariance_error(net, clouds(d, dtype), group, input="points", n_elements=4)
         assert report.holds(), str(report)
         assert report.control_error > 10 * report.tolerance
     layer = EGNNLayer(2).to(dtype)
@@ -30,7 +30,7 @@ def test_points(dtype):
         mask = torch.ones(points.shape[:2], dtype=torch.bool)
         return layer(torch.ones(*points.shape[:2], 2, dtype=points.dtype), points, mask)[1]
 
-    assert equivariance_error(moved, clouds(3, dtype), "e3", "points", input="points").holds()
+    assert equivariance_error(moved, clouds(3, dtype), "e3", "points", input="points", n_elements=4).holds()
     arrow = equivariance_error(
         lambda points: points[:, :3].mean(1) - points.mean(1), clouds(3, dtype), "so3", "vectors", input="points"
     )
@@ -49,8 +49,8 @@ def test_contours():
     torch.manual_seed(0)
     z = torch.randn(3, 21, dtype=torch.complex128, generator=torch.Generator().manual_seed(2))
     net = complex_circular_net(3, width=4, depth=2).double()
-    for group in ("so2", "so2+mirror", "d4"):
-        report = equivariance_error(net, z, group, input="contour", n_elements=6)
+    for group in ("so2+mirror", "d4"):
+        report = equivariance_error(net, z, group, input="contour", n_elements=4)
         assert report.holds(), str(report)
         assert report.control_error > 1e-4
     assert equivariance_error(lambda x: net.layer_outputs(x)[1], z, "so2", "contour", input="contour").holds()
@@ -64,7 +64,7 @@ def test_sphere():
     layer = SphereAttention(2, heads=1, radius=0.9).double()
     axes = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     smooth = torch.einsum("hwx,ncx->nchw", directions(12, 24, torch.float64), axes).exp()
-    report = equivariance_error(layer, smooth, "so3", "sphere", input="sphere", n_elements=5)
+    report = equivariance_error(layer, smooth, "so3", "sphere", input="sphere", n_elements=4)
     assert report.holds()  # longitudes are exact
     assert report.exact.sum() == 2  # the identity and one longitude
     assert (report.errors[~report.exact] < 3 * report.floors[~report.exact] + 0.05).all()

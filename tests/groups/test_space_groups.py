@@ -144,7 +144,7 @@ def test_shapes_and_bounds_are_checked():
 
 
 @pytest.mark.gradients
-@pytest.mark.parametrize("name", ["so3", "se3"])
+@pytest.mark.parametrize("name", ["so3", pytest.param("se3", marks=pytest.mark.slow)])
 def test_gradients_agree_with_finite_differences(name):
     group = parse(name)
     v = twists(group, torch.float64)[[0, 3, 6, 8, 20]].requires_grad_()

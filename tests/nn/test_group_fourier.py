@@ -11,7 +11,7 @@ from unpose.nn import GroupFourier2d, group_fourier
 pytestmark = pytest.mark.equivariance
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(name=st.sampled_from(["c4", "d4", "d2"]), side=st.integers(7, 12), double=st.booleans(), lifting=st.booleans())
 def test_layers_commute_with_their_group(name, side, double, lifting):
     torch.manual_seed(0)

@@ -92,6 +92,7 @@ def test_unrelated_clouds_are_doubtful():
     assert not found.reliable
 
 
+@pytest.mark.slow
 def test_points_on_a_line_and_in_a_plane():
     line = np.linspace(0, 1, 20)[:, None] ** 2 * np.array([1.0, 2.0, 0.5])
     found = register(line, moved(motion(1), line))

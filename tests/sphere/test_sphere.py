@@ -55,16 +55,16 @@ def test_longitude_shifts_are_exact(shift, h, extra, double):
 def test_rotations_converge_with_the_resolution_also_at_the_poles():
     layer, pose = contrasted(), turn(4)
     errors, polar = [], []
-    for h in (8, 16, 32):
+    for h in (6, 12, 18):
         with torch.no_grad():
             given_, expected = layer(bumps(h, 2 * h, pose)), layer(bumps(h, 2 * h))
         gap = given_ - rotate(expected, pose)
         weight = areas(h, 2 * h, torch.float64)
         errors.append(float((gap.square() * weight).sum().sqrt() / (given_.square() * weight).sum().sqrt()))
-        cap = h // 8
+        cap = h // 6
         polar.append(float(gap[..., :cap, :].square().mean().sqrt() / gap.square().mean().sqrt()))
-    assert errors[1] < errors[0] / 2
-    assert errors[2] < errors[1] / 2
+    assert errors[1] < errors[0] / 3
+    assert errors[2] < errors[1] / 1.5
     assert polar[2] < 3
 
 
