@@ -487,8 +487,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         given = np.asarray(labels)
         if given.shape != self.labels_.shape or len(batch) != len(given) or given.dtype.kind not in "iu":
             raise ValueError(
-                f"labels must be {len(self.labels_)} integers, one for each image that was fitted, got {given.dtype} of "
-                f"shape {given.shape} for {len(batch)} images"
+                f"labels must be {len(self.labels_)} integers, one for each image that was fitted, got {given.dtype} "
+                f"of shape {given.shape} for {len(batch)} images"
             )
         counted = given[rows]
         if not np.array_equal(np.unique(counted), np.arange(counted.max() + 1)):

@@ -16,6 +16,7 @@ from unpose.runs import apply_names, read_names, read_run
     epilog="""\b
     Examples:
       unpose apply run ~/Downloads/labels.csv
+      unpose apply run labels.csv --images /media/photos     the images were moved
       unpose export run --to folders -o sorted           one folder for each name
       unpose train run                                   the settled images are the classes to learn
     """
