@@ -113,6 +113,31 @@ def real(task):
     return rows
 
 
+def tables(results):
+    """The tables of docs/discover.md; wrong verdicts are bold."""
+    planted_rows, real_rows = results["planted"], results["real"]
+    lines = []
+    if planted_rows:
+        lines += ["| planted | " + " | ".join(BASES) + " |", "|---" * (len(BASES) + 1) + "|"]
+    for condition in PLANTED if planted_rows else ():
+        cells = []
+        for base in BASES:
+            rows = [row for row in planted_rows if (row["base"], row["planted"]) == (base, condition)]
+            cells.append("; ".join(row["verdict"] if row["right"] else f"**{row['verdict']}**" for row in rows) or "-")
+        lines.append(f"| {condition} | " + " | ".join(cells) + " |")
+    if real_rows:
+        lines += ["", "| images | known | " + " | ".join(TRIED) + " | options |", "|---" * (len(TRIED) + 3) + "|"]
+    for name in REAL if real_rows else ():
+        for labels in (True, False):
+            rows = {row["family"]: row for row in real_rows
+                    if row["set"] == name and row["labels"] == labels and row["seed"] == 0}  # fmt: skip
+            cells = [f"**{rows[f]['verdict']}**" if rows[f]["right"] is False else rows[f]["verdict"] for f in TRIED]
+            options = rows["all"]["verdict"].split(";")[0]
+            known = "labels" if labels else "images only"
+            lines.append(f"| {name} | {known} | " + " | ".join(cells) + f" | `{options}` |")
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["planted", "real"])
@@ -143,6 +168,7 @@ def main():
                     known = "labels" if row["labels"] else "images"
                     print(f"{row['set']:14} {row['seed']} {known:7} {row['family']:13} {row['verdict']:28} {row['why']}"
                           f"{mark}", flush=True)  # fmt: skip
+    print(tables(results))
     if given.out:
         with open(given.out, "w") as file:
             json.dump(results, file, indent=1)

@@ -72,3 +72,9 @@ def test_train_finds_its_group_with_labels_and_needs_images(arrows, tmp_path):
     assert 'group = "d1"' in result.stdout
     result = CliRunner().invoke(main, ["train", "--recipe", "digits", "--group", "auto"])
     assert result.exit_code != 0
+
+
+def test_audit_with_auto_needs_images():
+    result = CliRunner().invoke(main, ["audit", "mnist-c8", "--group", "auto"])
+    assert result.exit_code == 2
+    assert "give --images" in result.output

@@ -28,11 +28,11 @@ class SymmetryFamily:
         Strengths with their units; one empty text for a single transformation.
     plausible, told_apart : sequence of float
         The two curves, from 0 to 1.
-    gains : sequence of str
+    gains : sequence of str, default ()
         Changes of accuracy as text; empty without labels.
-    says_no : str
+    says_no : str, default ""
         What the pictures show.
-    pictures : sequence of (NDArray, str)
+    pictures : sequence of (NDArray, str), default ()
         Pictures that speak against the symmetry, (h, w) or (h, w, 3), with their captions.
 
     Examples

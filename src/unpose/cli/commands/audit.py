@@ -22,6 +22,7 @@ from unpose.cli.shared.audited_images import (
     read_class_names,
     read_pairs,
 )
+from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
@@ -78,7 +79,8 @@ class _JsonOption(click.Command):
 )  # fmt: skip
 @click.option(
     "--group",
-    help="Transformations to test, such as c4, d4, c8 or se2; by default the network's own group, or c4.",
+    help="Transformations to test, such as c4, d4, c8 or se2; by default the network's own group, or c4. auto finds "
+    "them from the images, as unpose discover does.",
 )
 @click.option(
     "--command", "program", metavar="LINE",
@@ -175,8 +177,11 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
     _check(asked)
     loaded = _load(asked)
     group = asked.group or (loaded[-1].own.description["group"] if loaded[-1].own is not None else "c4")
-    _parse(group)
     images, rejected, remarks = _images(asked, loaded[-1])
+    if group == AUTO:
+        pixels = images.batch.movedim(1, -1).cpu().numpy()  # (n, h, w, c)
+        group = discovered(pixels, images.labels, quiet=asked.quiet).finite_group
+    _parse(group)
     runs = []
     with _kept_answers(asked), progress(quiet=asked.quiet or asked.images is None) as report:
         for model in loaded:
@@ -245,7 +250,9 @@ def _check(asked: _Asked) -> None:
         raise click.UsageError("give a MODEL or --command, not both")
     if asked.program is None and not 1 <= len(asked.models) <= 2:
         raise click.UsageError(f"give one MODEL, two to compare them, or --command; got {len(asked.models)}")
-    if asked.group is not None:
+    if asked.group == AUTO and asked.images is None:
+        raise click.UsageError("--group auto looks at your images; give --images, or name the group")
+    if asked.group not in (None, AUTO):
         _parse(asked.group)
     pick_device(asked.device)
     if asked.images is None and (asked.labels or asked.program or asked.pairs):
