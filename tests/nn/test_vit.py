@@ -93,6 +93,7 @@ def test_whole_token_fields_are_exact_at_even_and_odd_numbers_of_patches(name, s
     assert equivariance_error(network, images, name).holds(1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.equivariance
 def test_other_sizes_than_the_one_given_and_odd_patches_are_exact(generator):
     network = small("d4", 9, patch=3)
@@ -154,6 +155,7 @@ def test_shapes_without_a_head_and_by_description(generator):
     assert network.description["equivariant_until"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16
 def test_checkpointing_and_autocast(generator):
     network, images = small("d4").train(), torch.rand(2, 2, 8, 8, generator=generator)
