@@ -40,8 +40,9 @@ _ROUGH_SCORE = 0.84
 """Correlation of the coefficients below which a candidate is dropped; of the copies, 99.5 % were above 0.85."""
 _GLANCE = 0.6
 """Median correlation of the tiles of patches below which a candidate is dropped; 99.5 % of the copies were above."""
-_LEAST_TILES = 8
-"""Tiles with texture, at least: two blue skies are never called the same picture."""
+_LEAST_TILES = 20
+"""Tiles with texture, at least: two blue skies are never called the same picture, nor two sticks on a plain ground. Of
+the copies of photographs that it was chosen on, 99.5 % had 35 or more."""
 _LEAST_OVERLAP = 0.25
 _MAX_SCALE = 2.2
 """Largest scale of one patch beside the other; a crop to 0.5 of the sides is within it."""
