@@ -49,7 +49,6 @@ class FlowRNN(nn.Module):
         self.see = nn.Conv2d(in_channels, width, kernel_size, **settings)  # type: ignore[arg-type]
         self.remember = nn.Conv2d(width, width, kernel_size, bias=False, **settings)  # type: ignore[arg-type]
         self.deeper = nn.Conv2d(width, width, kernel_size, **settings)  # type: ignore[arg-type]
-        self.choose = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
         self.answer = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, n_out))
 
     def states(self, frames: Tensor) -> Tensor:
@@ -73,15 +72,10 @@ class FlowRNN(nn.Module):
         return hidden
 
     def forward(self, frames: Tensor) -> Tensor:
-        """(b, t, c, h, w) -> (b, n_out): the largest responses over positions, from the copies that see clearly
-
-        Copies are weighted by a learned score of their responses. Still sequences teach it to prefer the copy in which
-        things stand still; the largest response over all copies would also depend on which velocities are listed.
-        """
+        """(b, t, c, h, w) -> (b, n_out): the largest response over all copies and positions is read out"""
         states = self.states(frames)
         features = torch.relu(self.deeper(states.flatten(0, 1))).amax((-2, -1)).unflatten(0, states.shape[:2])
-        weights = self.choose(features).softmax(1)  # (b, v, 1)
-        return self.answer((weights * features).sum(1))
+        return self.answer(features.amax(1))
 
 
 def flow_rnn(
@@ -109,7 +103,8 @@ def flow_rnn(
 
     Notes
     -----
-    Cost and memory grow with the number of velocities. Borders wrap around.
+    Cost and memory grow with the number of velocities. Borders wrap around. List velocities one step further than they
+    are needed: at the edge of the list half of the copies that a still sequence has are missing (docs/motion.md).
 
     Examples
     --------
