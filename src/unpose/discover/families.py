@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unpose.groups import parse, reflection, rotation
+from unpose.groups import parse_continuous, reflection, rotation
 from unpose.images import warp
 
 
@@ -65,7 +65,7 @@ class Family:
 
 def _along(coordinate: int, amount: Callable[[float], float]) -> Callable[[Tensor, Tensor, float, float], Tensor]:
     """A one-parameter subgroup: ``coordinate`` of the Lie algebra of homographies, ``amount`` of it at a strength."""
-    group = parse("perspective" if coordinate >= 6 else "affine")
+    group = parse_continuous("perspective" if coordinate >= 6 else "affine")
 
     def move(images: Tensor, centred: Tensor, strength: float, share: float) -> Tensor:
         vector = torch.zeros(group.dim, dtype=images.dtype)

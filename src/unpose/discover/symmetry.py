@@ -254,7 +254,7 @@ class Discovery:
 
 def discover(
     images: ArrayLike,
-    labels: Sequence[Any] | None = None,
+    labels: ArrayLike | None = None,
     *,
     families: Sequence[str] | None = None,
     random_state: int = 0,
@@ -266,7 +266,7 @@ def discover(
     ----------
     images : array of shape (n, h, w) or (n, h, w, c)
         Images, at least 64.
-    labels : sequence of length n, optional
+    labels : array of shape (n,), optional
         Class of each image: from people, or the answers of a model. Labels say whether moving an image changes what it
         shows; without them, only whether moved images occur.
     families : sequence of str, optional
@@ -308,8 +308,9 @@ def discover(
     """
     batch = as_batch(images)
     n = len(batch)
-    if labels is not None and len(labels) != n:
-        raise ValueError(f"labels must have one entry for each image: got {len(labels)} labels for {n} images")
+    classes = None if labels is None else np.asarray(labels)
+    if classes is not None and classes.shape != (n,):
+        raise ValueError(f"labels must have one entry for each image: got shape {classes.shape} for {n} images")
     chosen = _chosen_families(families)
     if n < FEWEST:
         why = f"Only {n} images; at least {FEWEST} are needed."
@@ -318,7 +319,7 @@ def discover(
         )
     generator = torch.Generator().manual_seed(random_state)
     sample = torch.randperm(n, generator=generator)[:_MOST_NAMED].sort().values
-    codes = None if labels is None else torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])[sample]
+    codes = None if classes is None else torch.from_numpy(np.unique(classes, return_inverse=True)[1])[sample]
     small, centred = prepare(batch[sample])
     findings = []
     for done, family in enumerate(chosen):

@@ -1,6 +1,5 @@
 """``--group auto``: the group is found from the images."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,7 @@ AUTO = "auto"
 _FAMILIES = ("turns", "mirror", "half turn", "quarter turn", "scale")
 
 
-def discovered(images: Any, labels: Sequence[Any] | None = None, *, quiet: bool = False) -> "Discovery":
+def discovered(images: Any, labels: Any = None, *, quiet: bool = False) -> "Discovery":
     """Find the symmetries of images, and say on stderr what was found and why."""
     from unpose.discover import FEWEST, discover
 
