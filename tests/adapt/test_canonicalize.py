@@ -300,7 +300,7 @@ def test_a_regression_learns_small_shifts():
         (lambda: learned("affine"), "a learned scorer knows rotations"),
         (lambda: learned("dilations(2)"), "not closed"),
         (lambda: learned("c4", 3)(shapes()), "takes images of 3 channels, got 1"),
-        (lambda: regress("c4"), "continuous group without mirrors"),
+        (lambda: regress("c4"), "continuous group of the plane without mirrors"),
         (lambda: iterate(), "at least one canonicalizer"),
         (lambda: fit_canonicalizer(None, shapes()[:1]), "at least 2 images"),
         (lambda: restore(shapes(), torch.eye(3)[None], "image"), "equal in number"),

@@ -309,7 +309,7 @@ def test_unavailable_devices_are_refused(run, new_shapes, tmp_path, device):
         (["-k", "abc"], "auto"),
         (["-k", "0"], "auto"),
         (["--memory", "1MB"], "at least 1MiB"),
-        (["--group", "so3"], "or one of them with +mirror, got 'so3'"),
+        (["--group", "so3"], "one of them with +mirror, or auto, got 'so3'"),
     ],
 )  # fmt: skip
 def test_messages_for_wrong_values_give_the_right_ones(new_shapes, tmp_path, arguments, message):

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import sparse
 
 from unpose.report.attention import AttentionPicture, attention_picture
+from unpose.report.documents import asset, content_policy, encodable, templates
 from unpose.report.figures import PALETTE
 from unpose.report.results import NO_CLUSTER, Cluster, Results, Round
 from unpose.report.thumbnails import (
@@ -47,8 +47,6 @@ _SCRIPTS = (
     "base", "edits", "graph", "questions", "tiles", "story", "cards", "members", "map", "attention", "film", "table",
     "bench", "keep", "main",
 )  # fmt: skip
-
-_templates = Environment(loader=PackageLoader("unpose.report", "assets"), autoescape=True, trim_blocks=True)
 
 
 def render(results: Results) -> str:
@@ -92,26 +90,22 @@ def render(results: Results) -> str:
     sheets |= {f"thumbnails-{i}": each for i, each in enumerate(thumbnails)}
     data["sheets"] = {name: {"columns": s.columns, "size": s.size, "count": s.count} for name, s in sheets.items()}
 
-    style = _source("page.css")
-    script = '(() => {\n"use strict";\n' + "\n".join(_source(f"{name}.js") for name in _SCRIPTS) + "})();\n"
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
+    style = asset("page.css")
+    script = '(() => {\n"use strict";\n' + "\n".join(asset(f"{name}.js") for name in _SCRIPTS) + "})();\n"
     labels = np.asarray(results.labels)
     inside = labels != NO_CLUSTER
-    return _templates.get_template("page.html.j2").render(
-        policy=policy,
+    return templates.get_template("page.html.j2").render(
+        policy=content_policy(script, style),
         style=Markup(style),
         script=Markup(script),
         data=Markup(_json(data)),
         sheets={name: Markup(each.data) for name, each in sheets.items()},
-        question=_encodable(results.question),
-        command=_encodable(results.reproduction.command),
-        version=_encodable(results.reproduction.version),
+        question=encodable(results.question),
+        command=encodable(results.reproduction.command),
+        version=encodable(results.reproduction.version),
         seed=results.reproduction.seed,
-        settings={_encodable(str(key)): _encodable(str(value)) for key, value in results.reproduction.settings.items()},
-        agreement={_encodable(str(key)): value for key, value in results.agreement.items()},
+        settings={encodable(str(key)): encodable(str(value)) for key, value in results.reproduction.settings.items()},
+        agreement={encodable(str(key)): value for key, value in results.agreement.items()},
         n=len(labels),
         k=len(results.clusters),
         outside=int((~inside).sum()),
@@ -295,20 +289,3 @@ def _json(data: Any) -> str:
     """Write JSON that cannot end its script block: ASCII, with <, > and & escaped."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _encodable(text: str) -> str:
-    """Escape bytes of file names that are not valid UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _source(name: str) -> str:
-    """Read an asset with the line ends that a browser sees, so that the hashes agree."""
-    loader = _templates.loader
-    text = loader.get_source(_templates, name)[0] if loader else ""
-    return text.replace("\r\n", "\n")
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-    return f"'sha256-{digest}'"

@@ -41,6 +41,21 @@ _DEFAULT_BATCH = 64
 _STDOUT = "-"
 _FINISHED, _CALLS = "audit.json", "calls"
 _ARGUMENTS = "unpose.audit.arguments"
+_NAMES_OF_FILES = (
+    ".jpg",
+    ".jpeg",
+    ".pdf",
+    ".svg",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".html",
+    ".htm",
+    ".json",
+    ".xml",
+    ".csv",
+    ".txt",
+)
 
 
 class _JsonOption(click.Command):
@@ -263,6 +278,8 @@ def _check(asked: _Asked) -> None:
     if folder is not None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; give a folder for the results, or a name that ends with .png")
+        if folder.suffix.lower() in _NAMES_OF_FILES and not folder.is_dir():
+            raise UserError(f"{folder} looks like a file; give a folder for the results, or a name that ends with .png")
         if (folder / _FINISHED).exists() and not asked.force:
             raise UserError(f"{folder} already holds an audit; give another folder, or --force to replace it")
     for file in (asked.junit, None if asked.json_out in (None, _STDOUT) else Path(str(asked.json_out))):
