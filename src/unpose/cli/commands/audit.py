@@ -41,21 +41,7 @@ _DEFAULT_BATCH = 64
 _STDOUT = "-"
 _FINISHED, _CALLS = "audit.json", "calls"
 _ARGUMENTS = "unpose.audit.arguments"
-_NAMES_OF_FILES = (
-    ".jpg",
-    ".jpeg",
-    ".pdf",
-    ".svg",
-    ".gif",
-    ".tif",
-    ".tiff",
-    ".html",
-    ".htm",
-    ".json",
-    ".xml",
-    ".csv",
-    ".txt",
-)
+_NAMES_OF_FILES = (".jpg", ".jpeg", ".pdf", ".svg", ".tif", ".tiff", ".html", ".json", ".xml", ".csv")
 
 
 class _JsonOption(click.Command):
