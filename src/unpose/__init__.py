@@ -30,6 +30,12 @@ The rooms, each imported as ``unpose.<room>``:
 ``data``      data sets, folders and generators
 ``adapt``     make a model that one already has invariant: averages, canonicalizers
 ``audit``     measure how invariant or equivariant any function is, and which module breaks it
+``discover``  which transformations images obey, and how far
+``dedupe``    duplicates up to pose
+``points``    point clouds: equivariant layers, and the motion between two clouds
+``contours``  outlines: their distance over rotation, start, mirror and scale; networks
+``sphere``    attention on the sphere
+``motion``    recurrent networks whose hidden copies move
 ``reproduce`` the figures, tables and theorems of the papers, each of which can be run
 ``runs``      the folder of a finished ``unpose cluster`` run, from Python
 ``report``    results as pages and pictures
@@ -45,8 +51,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _ROOMS = (
-    "adapt", "align", "audit", "cluster", "compiled", "data", "files", "groups", "images", "nn", "report",
-    "reproduce", "runs", "train",
+    "adapt", "align", "audit", "cluster", "compiled", "contours", "data", "dedupe", "discover", "files", "groups",
+    "images", "motion", "nn", "points", "report", "reproduce", "runs", "sphere", "train",
 )  # fmt: skip
 _NAMES = {
     "InvariantClustering": "cluster",

@@ -135,8 +135,10 @@ def test_the_arrows_themselves_have_no_cycle():
     assert not [room for room in ARROWS if room in reachable(room)]
 
 
-def test_every_room_is_in_the_plan():
-    assert {room_of(name) for name in MODULES} - {""} <= set(ARROWS)
+def test_every_room_is_in_the_plan_and_on_the_map():
+    assert {room_of(name) for name in MODULES} - {""} == set(ARROWS)
+    assert set(ARROWS) - {"cli"} <= set(unpose.__all__)
+    assert all(f"``{room}``" in unpose.__doc__ for room in set(ARROWS) - {"cli"})
 
 
 @for_every_module
