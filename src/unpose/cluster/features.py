@@ -307,7 +307,10 @@ def _device_of(network: Any) -> torch.device:
 
 def _exported_module(path: str) -> nn.Module:
     """The module of a ``torch.export`` file; refused if it contains pickled objects, which could run any code."""
-    data = read_file(path, _MAX_BYTES)
+    try:
+        data = read_file(path, _MAX_BYTES)
+    except OSError as error:
+        raise ValueError(f"features: {path} cannot be read: {error.strerror or error}") from error
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             listed = [archive.read(entry) for entry in archive.namelist() if entry.endswith("_config.json")]
