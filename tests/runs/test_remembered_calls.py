@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.runs.audits import AuditedImages, ModelFailure, RememberedCalls, real_pairs, run_audit
+from unpose.audit import ModelCallError
+from unpose.runs.audits import AuditedImages, RememberedCalls, real_pairs, run_audit
 from unpose.runs.remembered_calls import repeatability
 
 
@@ -61,7 +62,7 @@ def test_a_failing_image_is_told_apart_from_a_failing_model(images):
     outputs = f(dark)
     assert f.failed_rows == {4: "black"}
     assert outputs[4].tolist() == [0, 0]
-    with pytest.raises(ModelFailure, match="black"):
+    with pytest.raises(ModelCallError, match="black"):
         RememberedCalls(picky)(torch.zeros(3, 2, 5, 5))
     f = RememberedCalls(lambda x: x.mean((2, 3)) / x.amax((1, 2, 3))[:, None])
     assert f(dark).isfinite().all()
@@ -97,7 +98,7 @@ def test_repeatability_tells_random_from_batch_dependent(images):
 
 def test_too_few_images_left_is_a_failure_of_the_model(images):
     batch = AuditedImages(images, list("abcdefg"))
-    with pytest.raises(ModelFailure, match="at least two must be left"):
+    with pytest.raises(ModelCallError, match="at least two must be left"):
         run_audit(lambda x: torch.where(x[:, :, 2, 2] > 1e9, 0.0, torch.nan), batch, "c4")
 
 

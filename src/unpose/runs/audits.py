@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from unpose.audit import (
     AnswerReport,
     EquivarianceReport,
+    ModelCallError,
     NeighbourReport,
     NetworkReport,
     OrbitOutputs,
@@ -44,14 +45,13 @@ from unpose.report import (
     WorstImage,
     evenly_spaced,
 )
-from unpose.runs.remembered_calls import ModelFailure, RememberedCalls, Repeatability, repeatability
+from unpose.runs.remembered_calls import RememberedCalls, Repeatability, repeatability
 from unpose.runs.repairs import advice, try_repairs
 
 __all__ = [
     "KINDS",
     "AuditRun",
     "AuditedImages",
-    "ModelFailure",
     "RememberedCalls",
     "compare_audits",
     "real_pairs",
@@ -217,7 +217,7 @@ def run_audit(
 
     Raises
     ------
-    ModelFailure
+    ModelCallError
         If the model fails altogether, or on so many images that fewer than two remain.
 
     Examples
@@ -415,7 +415,7 @@ def _without_failures(
     try:
         orbit_outputs(f, images.batch, group, random_state=seed)
     except ValueError as error:
-        raise (error.__cause__ if isinstance(error.__cause__, ModelFailure) else error) from None
+        raise (error.__cause__ if isinstance(error.__cause__, ModelCallError) else error) from None
     f.progress = None
     failed = f.failed_rows
     if not failed:
@@ -423,7 +423,7 @@ def _without_failures(
     kept = [i for i in range(len(images)) if i not in failed]
     left = [Rejected(images.names[i], message) for i, message in sorted(failed.items())]
     if len(kept) < 2:
-        raise ModelFailure(
+        raise ModelCallError(
             f"the model fails on {len(failed)} of {len(images)} images, in some pose; at least two must be left. "
             f"{left[0].name}: {left[0].reason}"
         )

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.audit import checked_output, evaluation
+from unpose.audit import ModelCallError, checked_output, evaluation
 from unpose.files import atomic_file
 
 _KEY_BYTES = 16
@@ -25,16 +25,6 @@ _NOT_REPEATABLE = 1e-4
 """Relative difference between two calls on the same images from which on a model counts as random."""
 _DEPENDS_ON_BATCH = 1e-3
 """The same between a call on one image and on several; kernels round differently for other batch sizes."""
-
-
-class ModelFailure(ValueError):
-    """The model cannot be measured at all; the message says why and what to do.
-
-    Examples
-    --------
-    >>> issubclass(ModelFailure, ValueError)
-    True
-    """
 
 
 @dataclass(frozen=True)
@@ -260,7 +250,7 @@ class RememberedCalls:
         if not answers:
             # A model that has stopped working altogether: no image is to blame, and nothing is kept.
             text = "an image" if len(images) == 1 else f"{len(images)} images"
-            raise ModelFailure(
+            raise ModelCallError(
                 f"the model fails on {text} at once and on each alone: {_first_line(last_error)}"
             ) from last_error
         self.takes_one = self.takes_one or (len(images) > 1 and last_error is None)

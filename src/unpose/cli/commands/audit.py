@@ -325,8 +325,9 @@ def _run(
 ) -> "AuditRun":  # fmt: skip
     """Audit one model; answers are kept in the folder while it runs."""
     import unpose
+    from unpose.audit import ModelCallError
     from unpose.report import Reproduction
-    from unpose.runs.audits import ModelFailure, RememberedCalls, run_audit
+    from unpose.runs.audits import RememberedCalls, run_audit
 
     batch = asked.batch or model.batch_size or _DEFAULT_BATCH
     calls = RememberedCalls(fitting(model), _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
@@ -341,7 +342,7 @@ def _run(
             reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
             rejected=rejected, progress=report,
         )  # fmt: skip
-    except ModelFailure as error:
+    except ModelCallError as error:
         text = str(error).replace("as_model(model, output=...)", "--output NAME").rstrip(".")
         raise _ModelFailed(f"{model.name}: {text}. {_kept(asked)}") from error
     except ValueError as error:
