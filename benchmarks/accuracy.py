@@ -3,7 +3,7 @@
     UNPOSE_DATA=/path/to/arrays python benchmarks/accuracy.py [--only attention,own,windows,wide,upright,reflections]
                                                               [--seeds 0 1 2] [--device cuda] [--minutes 60]
                                                               [--folder runs]
-    python benchmarks/accuracy.py --report docs [--folder runs]
+    python benchmarks/accuracy.py --report docs/benchmarks [--folder runs]
 
 Sections:
 

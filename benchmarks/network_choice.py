@@ -1,6 +1,6 @@
 """Measure what a training step of each network costs at several image sizes, relative to ``group_cnn``.
 
-    python benchmarks/network_choice.py [--sizes 64 128 224] [--batch 2] [--repeats 2] [--out docs/network-choice.json]
+    python benchmarks/network_choice.py [--sizes 64 128 224] [--batch 2] [--repeats 2] [--out FILE]
 
 One step is a forward and a backward pass in training mode on the CPU, with the group c4 and random images of one
 channel. ``gsa_net`` and ``group_cnn`` have about 44,000 parameters, ``swivel_net`` its default size; with ``stem=4``
@@ -44,7 +44,7 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 128, 224])
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--out", default="docs/network-choice.json")
+    parser.add_argument("--out", default="docs/benchmarks/network-choice.json")
     options = parser.parse_args()
     torch.manual_seed(0)
     rows = []

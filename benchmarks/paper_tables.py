@@ -1,9 +1,9 @@
 """Write tables 1 and 2 of the group self-attention paper beside our own runs, from the JSON files of the runs.
 
-    python benchmarks/paper_tables.py [--docs docs] [--check]
+    python benchmarks/paper_tables.py [--docs docs/benchmarks] [--check]
 
 Reads ``group-attention-runs.json`` (published settings) and ``accuracy.json`` (our recipes, see accuracy.py), and
-replaces what stands between the markers in ``group-attention-paper.md``. ``--check`` only says whether the page is up
+replaces what stands between the markers in ``group-attention.md``. ``--check`` only says whether the page is up
 to date. New runs: ``unpose reproduce table2 --cell rotmnist-r4 --seeds 3 --full --device cuda -o runs``.
 """
 
@@ -67,13 +67,13 @@ def table(cells, runs, accuracy):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--docs", type=Path, default=Path(__file__).parent.parent / "docs")
+    parser.add_argument("--docs", type=Path, default=Path(__file__).parent.parent / "docs" / "benchmarks")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     runs = json.loads((options.docs / "group-attention-runs.json").read_text())["runs"]
     accuracy = json.loads((options.docs / "accuracy.json").read_text())
     made = f"\n**Table 1**\n\n{table(TABLE1, runs, accuracy)}\n\n**Table 2**\n\n{table(TABLE2, runs, accuracy)}\n\n"
-    page = options.docs / "group-attention-paper.md"
+    page = options.docs / "group-attention.md"
     text = page.read_text()
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     new = before + BEGIN + made + END + after

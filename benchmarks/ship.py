@@ -7,8 +7,8 @@ RUN is a folder that `unpose train --recipe ...` wrote. Weights and classes are 
 rest of the card from its result.json, config.toml and log.csv and from measurements on the same test images: accuracy
 upright, accuracy rotated (as in `unpose evaluate`, on 10,000 images or as many as `--rotated` gives), and the audit. No
 number is typed by hand. A run is refused if it is not finished, if its recipe is not in the package, if its network
-fails the audit, or if its network does not reproduce the accuracy in result.json. Finally docs/models.md is generated
-from all files; `--pages` does only that.
+fails the audit, or if its network does not reproduce the accuracy in result.json. Finally
+docs/reference/models.md is generated from all files; `--pages` does only that.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from unpose.train.cards import Card, card_markdown, describe, save_with_card
 from unpose.train.pretrained import WEIGHTS
 from unpose.train.recipe import recipe_table
 
-PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 AUDITED, ROTATED = 32, 10_000
 """Default numbers of test images for the audit and for the accuracy on rotated images."""
 LARGEST = 5_000_000

@@ -5,7 +5,7 @@
 `planted`: images with a known upright pose are turned by any angle, turned within 30 degrees, left upright, mirrored at
 random, left unmirrored, or scaled within 1.2; no labels are given. Thresholds were chosen on digits and characters;
 silhouettes, clothes (not used for mirrors, because most clothes are symmetric) and photographs were not used for them,
-but two rules were added after their first results were seen (docs/discover.md).
+but two rules were added after their first results were seen (docs/benchmarks/discover.md).
 `real`: images as they are, with their labels and without.
 """
 
@@ -115,7 +115,7 @@ def real(task):
 
 
 def tables(results):
-    """The tables of docs/discover.md; wrong verdicts are bold."""
+    """The tables of docs/benchmarks/discover.md; wrong verdicts are bold."""
     planted_rows, real_rows = results["planted"], results["real"]
     lines = []
     if planted_rows:

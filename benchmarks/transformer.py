@@ -1,6 +1,6 @@
 """Measure vision transformers with a symmetry against an ordinary one of the same width, in the same run.
 
-    python benchmarks/transformer.py --device cuda [--sizes S B L] [--out docs/transformer.json]
+    python benchmarks/transformer.py --device cuda [--sizes S B L] [--out FILE]
     python benchmarks/transformer.py --device cpu           # a 64-pixel network, CPU seconds of one thread
 
 `plain` is an ordinary ViT in PyTorch's best form: linear layers, ``scaled_dot_product_attention``, learnt positions,

@@ -1,6 +1,6 @@
 """Train vision transformers with and without a symmetry on CIFAR-10, for the same time, at the same width.
 
-    python benchmarks/transformer_cifar.py FOLDER [--seconds 200] [--seeds 3] [--out docs/transformer-cifar.json]
+    python benchmarks/transformer_cifar.py FOLDER [--seconds 200] [--seeds 3] [--out FILE]
 
 FOLDER holds ``cifar10_train_batch1.npz`` to ``5`` and ``cifar10_test.npz``. `plain` is the network of the recipe
 cifar10-vit, `d1` and `d4` those of cifar10-vit-d1 and cifar10-vit-d4; `d4 until 4` has plain blocks after half of its

@@ -2,7 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/workbench.py fit plankton -o runs [--seed 0] [--device cuda]
     python benchmarks/workbench.py person runs/plankton-0 [--care 0.85] [--most 60] [--checks 6] [--out FILE]
-    python benchmarks/workbench.py curve FILE... -o docs/workbench.png
+    python benchmarks/workbench.py curve FILE... -o docs/pictures/workbench.png
     UNPOSE_DATA=/path/to/arrays python benchmarks/workbench.py speed
 
 Needs chromium, chromedriver and selenium; `fit` needs the extra `unpose[features]`. `fit` writes the run of 2,000

@@ -1,6 +1,6 @@
-"""The pictures of docs/points.md, docs/contours.md, docs/sphere.md and docs/motion.md.
+"""The pictures of docs/howto/points.md, docs/howto/contours.md, docs/howto/sphere.md and docs/howto/motion.md.
 
-    python benchmarks/worlds_pictures.py docs
+    python benchmarks/worlds_pictures.py docs/pictures
 
 Everything in them is made up, so that no data are needed.
 """

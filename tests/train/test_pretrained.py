@@ -96,7 +96,7 @@ def test_every_network_holds_the_audit(name, digits):
 
 def test_together_they_are_small_and_the_page_is_theirs(ship):
     assert sum(pretrained_file(name).stat().st_size for name in pretrained_names()) <= ship.LARGEST
-    assert (ROOT / "docs" / "models.md").read_text() == ship.page()
+    assert (ROOT / "docs" / "reference" / "models.md").read_text() == ship.page()
     for name in pretrained_names():
         assert str(ROOT) not in card_markdown(describe(pretrained_file(name)))
 

@@ -1,8 +1,8 @@
 """Our reading of the paper's solver: gradient descent on poses from the identity, with a greedy choice of smoothing.
 
-The paper leaves the scale of a step, the smoothing levels and the number of steps open; docs/published.md says what we
-chose. It is the reference that the search is compared with. From the identity it finds the right pose only within a
-basin of some tens of degrees for most images.
+The paper leaves the scale of a step, the smoothing levels and the number of steps open;
+docs/benchmarks/invariant-attention.md says what we chose. It is the reference that the search is compared with. From
+the identity it finds the right pose only within a basin of some tens of degrees for most images.
 
 A *problem* is a set of images to be aligned to one target. One image and a fixed target is the pairwise problem of the
 invariant kernel (2.2); many images and a target that is their weighted mean is the invariant mean (2.3). Many problems

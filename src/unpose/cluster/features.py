@@ -330,7 +330,7 @@ def _efficientnet(device: str | torch.device) -> FeatureNetwork:
     """EfficientNet-Lite0 with the weights of its package: means and deviations of the maps of three of its layers.
 
     Middle layers see texture and parts, the last one whole things; on cells, plankton, silhouettes and drawn characters
-    all three together have more neighbours of the same class than the last one alone (``docs/wild.md``).
+    all three together have more neighbours of the same class than the last one alone (``docs/benchmarks/features.md``).
     """
     if not has_extra_network():
         raise ValueError(f"features={EXTRA_NETWORK!r} needs two packages: pip install 'unpose[features]'")

@@ -146,7 +146,7 @@ def clarity(graph: Graph, rng: np.random.RandomState) -> float:
     """How clearly a graph falls into communities: its modularity, between 0 and 1.
 
     On eight sets of images this ranks the graph of pixels and the graph of features as the share of neighbours of the
-    same class does (``docs/wild.md``).
+    same class does (``docs/benchmarks/features.md``).
     """
     weights = attention_matrix(*graph)
     return max(modularity(weights, louvain(weights, RESOLUTION, rng), RESOLUTION), 1e-3)

@@ -10,7 +10,8 @@
 ``sets.py``       sets of duplicates, and which picture to keep
 ================= ===================================================================================================
 
-``fitted.npz`` holds the numbers that ``benchmarks/dedupe_fit.py`` fits. ``docs/dedupe.md`` has the measurements.
+``fitted.npz`` holds the numbers that ``benchmarks/dedupe_fit.py`` fits. ``docs/benchmarks/duplicates.md`` has the
+measurements.
 """
 
 from unpose.dedupe.neighbours import Candidates, find_candidates

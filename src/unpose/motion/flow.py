@@ -104,7 +104,8 @@ def flow_rnn(
     Notes
     -----
     Cost and memory grow with the number of velocities. Borders wrap around. List velocities one step further than they
-    are needed: at the edge of the list half of the copies that a still sequence has are missing (docs/motion.md).
+    are needed: at the edge of the list half of the copies that a still sequence has are missing (see
+    docs/benchmarks/motion.md).
 
     Examples
     --------

@@ -178,7 +178,7 @@ def train_cell(
 
 
 _DIFFERENCES = (
-    "The paper's figures are not from these images and settings alone: docs/group-attention-paper.md lists every "
+    "The paper's figures are not from these images and settings alone: docs/benchmarks/group-attention.md lists every "
     "difference."
 )
 
