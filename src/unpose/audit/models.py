@@ -23,6 +23,7 @@ from unpose.images import as_batch, from_batch
 LAYOUTS = ("nchw", "nhwc", "nhw", "flat")
 GIVES = ("logits", "probabilities")
 ModelCall = Callable[[Tensor], Tensor]
+"""A function of a batch of images, as :func:`as_model` makes it from any model."""
 
 
 class ImageModel(nn.Module):

@@ -24,9 +24,12 @@ def can_cache(probe: Any = lambda: None) -> bool:
 
 
 CACHE = can_cache()
+"""Whether machine code is kept between processes."""
 inlined = numba.njit(nogil=True, cache=CACHE, inline="always")
+"""Decorator of small functions that are inlined into a kernel."""
 # "contract" allows fused multiply-add. Sums are never reordered.
 compiled = numba.njit(nogil=True, cache=CACHE, fastmath={"contract"}, error_model="numpy")
+"""Decorator of kernels: compiled on the first call, without the interpreter's lock."""
 
 
 class _Announcement(event.Listener):

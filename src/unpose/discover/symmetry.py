@@ -45,7 +45,7 @@ class Reading:
         Share of moved images that could be real ones.
     standard_error : float
         Of ``told_apart``.
-    gain : float or None
+    gain : float or None, default None
         With labels: change of the nearest neighbour's accuracy if copies moved by this strength are used too.
     gain_error : float or None
         Its standard error.
@@ -74,7 +74,7 @@ class Objection:
         Index of the image.
     strength : float
         Strength at which it objects.
-    resembles : int or None
+    resembles : int or None, default None
         With labels: the image of another class that, moved, is its nearest neighbour. Without: None, and the moved
         image itself looks like no real image.
 

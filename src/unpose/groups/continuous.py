@@ -112,6 +112,7 @@ class Perspective(LieGroup):
 CONTINUOUS: dict[str, type[LieGroup]] = {
     group.kind: group for group in (Translation, SO2, SE2, Similarity, Affine, Perspective)
 }
+"""Classes of the continuous groups of the plane, by name."""
 
 
 def _affine_exp(linear: Tensor) -> tuple[Tensor, Tensor]:

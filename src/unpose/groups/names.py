@@ -8,6 +8,7 @@ from unpose.groups.lie import LieGroup
 from unpose.groups.space import SPACE
 
 Group = LieGroup | FiniteGroup
+"""A continuous or a finite group: what :func:`parse` returns."""
 
 _ALIASES = {"p4": "c4", "p4m": "d4", "o3": "so3+mirror", "e3": "se3+mirror"}
 _LARGEST_ORDER = 360

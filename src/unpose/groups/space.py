@@ -205,6 +205,7 @@ class SE3(SpaceGroup):
 
 
 SPACE: dict[str, type[SpaceGroup]] = {group.kind: group for group in (SO3, SE3)}
+"""Classes of the groups of space, by name."""
 
 
 def cross_matrix(vectors: Tensor) -> Tensor:

@@ -22,11 +22,11 @@ Floats = NDArray[np.float64]
 Dots = tuple[Floats, float, Sequence[tuple[int, ...]], int]
 # Points (n, 2), a colour, and whether the line is dashed.
 Line = tuple[Floats, Colour, bool]
-# The colour-blind safe palette of Okabe and Ito, with the strongest contrasts first.
 PALETTE: Final[tuple[Colour, ...]] = (
     (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167),
     (230, 159, 0), (86, 180, 233), (240, 228, 66), (0, 0, 0),
 )  # fmt: skip
+"""The colour-blind safe palette of Okabe and Ito, with the strongest contrasts first."""
 # Nine colours of a perceptually uniform colour map from dark violet to yellow, interpolated linearly.
 _ANCHORS: Final = np.array(
     [(68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141), (39, 173, 129), (92, 200, 99),

@@ -140,7 +140,7 @@ class AuditRun:
         The images that were measured.
     results : AuditResults
         Everything as the page shows it.
-    answer_names : sequence of str
+    answer_names : sequence of str, default ()
         The answer to each image; empty without scores.
 
     Examples

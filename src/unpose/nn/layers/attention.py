@@ -222,13 +222,13 @@ class GroupSelfAttention(_SelfAttention):
     Equation 16 sums the attention of the queries of all elements h~. There are three versions, which differ in the
     query q and the position term P of ``<q, key(j, k) + P> / sqrt(d)``:
 
-    ============== ========= ============================================== ======= ===========
-    mode           query     position term                                  terms   equivariant
-    ============== ========= ============================================== ======= ===========
-    ``"relative"`` q(i, h)   P(h^-1 (x_j - x_i), h^-1 k)                    order^2 yes
-    ``"paper"``    q(i, h~)  P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k), sum of h~ order^3 yes
-    ``"printed"``  q(i, h~)  P(h^-1 (x_j - x_i), h^-1 h~^-1 k), sum of h~   order^3 no
-    ============== ========= ============================================== ======= ===========
+    ============== ========= ================================================ ======= ===========
+    mode           query     position term                                    terms   equivariant
+    ============== ========= ================================================ ======= ===========
+    ``"relative"`` q(i, h)   P(h^-1 (x_j - x_i), h^-1 k)                      order^2 yes
+    ``"paper"``    q(i, h~)  P(h^-1 (x_j - x_i), h^-1 h~, h^-1 k), sum of h~  order^3 yes
+    ``"printed"``  q(i, h~)  P(h^-1 (x_j - x_i), h^-1 h~^-1 k), sum of h~     order^3 no
+    ============== ========= ================================================ ======= ===========
 
     Parameters
     ----------
