@@ -51,11 +51,9 @@ def main():
     print(f"{report['device']}, torch {torch.__version__}, {n} images of 40 px")
 
     job = Job(images, None, Search(max_shift=shift, device="cuda"))
-    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-    fixed_coefficients = index.coefficients(job.coarse_fixed)
 
     def search():
-        for _ in coarse.search_all_pairs(index, job.coarse_moving, fixed_coefficients):
+        for _ in coarse.search_all_pairs(job.index, job.coarse_moving, job.fixed_coefficients):
             pass
 
     took = seconds(search)

@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import coarse, neighbour_graph
-from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
+from unpose.align.blocks import concatenate
+from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.pipeline import Job, align_pairs, candidate_poses, refine_and_measure, rerank
 from unpose.align.search import Search, SearchSettings
 from unpose.compiled import worker_pool
-from unpose.groups import inverse, translation
-from unpose.images import pixel_grid, warp
+from unpose.groups import inverse
 
 # Refinement starts per pair: 6 for explicit pairs, 3 for dense matrices, 2 for image-to-mean.
 _STARTS = 6
@@ -31,6 +31,11 @@ _EXTRA_REFINED = 24
 """Refine 1.5 k + 24 candidates."""
 _BLOCK = {"cpu": 256, "cuda": 4096}
 """Images whose neighbours are refined at once, and stored as one checkpoint; memory must not grow with the pairs."""
+_SEARCH_BLOCK = {"cpu": 2**11, "cuda": 2**14}
+"""Images whose coarse neighbours are searched at once among all others, and stored as one checkpoint. The views of the
+other images are computed again for every block, which costs 6 % of its time on the CPU."""
+_GRID_BLOCK = {"cpu": 2**10, "cuda": 2**14}
+"""Images whose candidates are searched on the whole grid at once, and stored as one checkpoint."""
 _DEFAULT = Search()
 
 
@@ -162,47 +167,23 @@ def nearest(
     if quick and (others is not None or not refine):
         raise ValueError("quick refines pairs among the images themselves: leave out others and refine=False")
     listed = min(limit, neighbour_graph.n_candidates(n, k) if quick else 2 * k + _extra_reranked(m)) if refine else k
-    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-
-    def search_grid() -> Arrays:
-        if candidates is None:
-            found = _search_all(
-                job, index, job.coarse_moving, job.coarse_fixed, listed, is_same=others is None, stage="search"
-            )
-        else:
-            found = _search_candidates(
-                job, index, min(listed, candidates), min(candidates, limit), is_same=others is None
-            )
-        return {"indices": found[0].numpy(), "points": found[1].numpy()}
-
-    stored = load_or_compute(checkpoints, "search", search_grid)
-    ranked, points = torch.from_numpy(stored["indices"]), torch.from_numpy(stored["points"])
-
-    def poses_of(points: Tensor) -> Tensor:
-        poses = job.plan.poses(points)
-        return poses if candidates is None else inverse(poses)  # candidates are searched in the opposite direction
-
+    if candidates is None:
+        found = _search_all(job, listed, centred=False, checkpoints=checkpoints)
+    else:
+        found = _search_candidates(job, min(listed, candidates), min(candidates, limit), checkpoints)
+    ranked, points = torch.from_numpy(found["indices"]), torch.from_numpy(found["points"])
+    inverted = candidates is not None  # candidates are searched in the opposite direction
     if quick:
-        return Neighbours(*neighbour_graph.neighbours_from_pairs(job, ranked, points, poses_of, k, checkpoints))
-    moving_coefficients = index.coefficients(job.coarse_moving)
-
-    def refine_block(fixed: Tensor) -> Arrays:
-        moving, poses = ranked[fixed], poses_of(points[fixed])
-        if refine:
-            several = candidate_poses(job, index, moving_coefficients, fixed, moving)
-            moving, poses = rerank(job, fixed, moving, several, k + k // 2 + _EXTRA_REFINED)
-        parts = _k_nearest(job, fixed, moving, poses, k, refined=refine)
-        return {name: part.numpy() for name, part in zip(("indices", "distances", "poses"), parts, strict=True)}
-
-    blocks = []
-    size = _BLOCK.get(job.device.type, _BLOCK["cpu"])
-    for start in range(0, n, size):
-        rows = torch.arange(start, min(start + size, n))
-        blocks.append(load_or_compute(checkpoints, f"neighbours-{start}", partial(refine_block, rows)))
-        job.search.report("refine", int(rows[-1]) + 1, n)
-    return Neighbours(
-        *(np.concatenate([block[name] for block in blocks]) for name in ("indices", "distances", "poses"))
-    )
+        parts = neighbour_graph.neighbours_from_pairs(job, ranked, points, k, checkpoints, inverted=inverted)
+        return Neighbours(*parts)
+    final = concatenate(
+        job.run_blocks(
+            partial(_refine_rows, k=k, refine=refine, inverted=inverted),
+            lambda rows: {"rows": rows, "moving": ranked[rows], "points": points[rows]},
+            n, _BLOCK, stage="refine", checkpoints=checkpoints,
+        )
+    )  # fmt: skip
+    return Neighbours(**final)
 
 
 def align(
@@ -365,44 +346,56 @@ def _extra_reranked(n: int) -> int:
     return max(80, int(1.8 * math.sqrt(n)))
 
 
-def _k_nearest(
-    job: Job, fixed: Tensor, moving: Tensor, poses: Tensor, k: int, *, refined: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Refine the candidates ``moving`` (n, c) of some fixed images (n,), and return the k nearest, nearest first."""
+def _refine_rows(
+    job: Job, rows: slice, moving: Tensor, points: Tensor, *, k: int, refine: bool, inverted: bool
+) -> Arrays:
+    """The k nearest of the candidates ``moving`` (n, c) of the fixed images ``rows``, nearest first.
+
+    points (n, c) are the grid points of the candidates. Without ``refine``, distances are measured at their poses.
+    """
+    fixed, poses = torch.arange(rows.start, rows.stop), job.grid_poses(points, inverted=inverted)
+    if refine:
+        several = candidate_poses(job, fixed, moving)
+        moving, poses = rerank(job, fixed, moving, several, k + k // 2 + _EXTRA_REFINED)
     count = moving.shape[1]
     poses, distances, _ = refine_and_measure(
-        job, moving.flatten(), fixed.repeat_interleave(count), poses.flatten(0, 1), refined=refined, stage=None
+        job, moving.flatten(), fixed.repeat_interleave(count), poses.flatten(0, 1), refined=refine, stage=None
     )
     distances, poses = distances.reshape(-1, count), poses.reshape(-1, count, 3, 3)
     order = torch.argsort(distances, dim=1, stable=True)[:, :k]
-    rows = torch.arange(len(fixed))[:, None]
-    return moving[rows, order], distances[rows, order], poses[rows, order]
+    each = torch.arange(len(fixed))[:, None]
+    return {
+        "indices": moving[each, order].numpy(),
+        "distances": distances[each, order].numpy(),
+        "poses": poses[each, order].numpy(),
+    }
 
 
-def _search_candidates(
-    job: Job, index: coarse.Index, keep: int, n_candidates: int, *, is_same: bool
-) -> tuple[Tensor, Tensor]:
+def _search_candidates(job: Job, keep: int, n_candidates: int, checkpoints: Checkpoints | None) -> Arrays:
     """Search in two steps: centred images at all angles, then the whole grid among the best candidates of that.
 
     Returns moving indices and grid points (n, keep) of the poses that bring the fixed image onto the moving one.
     """
-    centred_fixed = _centred(job.coarse_fixed)
-    centred_moving = centred_fixed if job.coarse_moving is job.coarse_fixed else _centred(job.coarse_moving)
-    candidates, _ = _search_all(
-        job,
-        coarse.centred_only(index),
-        centred_moving,
-        centred_fixed,
-        n_candidates,
-        is_same=is_same,
-        stage="candidates",
-    )
+    candidates = torch.from_numpy(_search_all(job, n_candidates, centred=True, checkpoints=checkpoints)["indices"])
+    job.__dict__.pop("centred", None)  # its memory is not needed any more
+    return concatenate(
+        job.run_blocks(
+            partial(_search_grid_rows, keep=keep),
+            lambda rows: {"rows": rows, "candidates": candidates[rows]},
+            len(candidates), _GRID_BLOCK, stage="search", checkpoints=checkpoints,
+        )
+    )  # fmt: skip
+
+
+def _search_grid_rows(job: Job, rows: slice, candidates: Tensor, *, keep: int) -> Arrays:
+    """Search the whole grid for the candidates (n, c) of the fixed images ``rows``, and keep the nearest (n, keep)."""
     # The views are those of the fixed images, so the poses found are the inverses of the poses wanted.
-    moving = index.coefficients(job.coarse_moving)
+    index, moving = job.index, job.moving_coefficients
     norms = moving.abs().square().sum(-1)
 
     def search_tile(start: int) -> tuple[Tensor, Tensor]:
-        views = index.view_coefficients(job.coarse_fixed[start : start + coarse.TILE])
+        first = rows.start + start
+        views = index.view_coefficients(job.coarse_fixed[first : min(first + coarse.TILE, rows.stop)])
         chosen, points = [], []
         for view, row in zip(views, candidates[start : start + coarse.TILE].to(moving.device), strict=True):
             scores, grid = coarse.best_poses(view[None], moving[row], index.basis, job.plan)
@@ -411,48 +404,53 @@ def _search_candidates(
             points.append(grid[0, order].cpu())
         return torch.stack(chosen), torch.stack(points)
 
-    found = []
     with worker_pool(job.n_threads) as threads:
-        for tile in threads.map(search_tile, range(0, len(candidates), coarse.TILE)):
-            found.append(tile)
-            job.search.report("search", sum(len(chosen) for chosen, _ in found), len(candidates))
-    return torch.cat([chosen for chosen, _ in found]), torch.cat([points for _, points in found])
+        found = list(threads.map(search_tile, range(0, len(candidates), coarse.TILE)))
+    return {
+        "indices": torch.cat([chosen for chosen, _ in found]).numpy(),
+        "points": torch.cat([points for _, points in found]).numpy(),
+    }
 
 
-def _search_all(
-    job: Job, index: coarse.Index, moving: Tensor, fixed: Tensor, keep: int, *, is_same: bool, stage: str
-) -> tuple[Tensor, Tensor]:
+def _search_all(job: Job, keep: int, *, centred: bool, checkpoints: Checkpoints | None) -> Arrays:
     """Search the grid for all pairs and keep the nearest moving images: their indices and grid points, (n, keep) each.
 
-    ``is_same`` says that both sides are the same images, and excludes each image from its own neighbours.
+    ``centred`` compares centred images, with a few small shifts.
     """
-    fixed_coefficients = index.coefficients(fixed)
-    moving_coefficients = fixed_coefficients if moving is fixed else index.coefficients(moving)
+    return concatenate(
+        job.run_blocks(
+            partial(_search_all_rows, keep=keep, centred=centred),
+            lambda rows: {"rows": rows},
+            len(job.fixed), _SEARCH_BLOCK, stage="candidates" if centred else "search", checkpoints=checkpoints,
+        )
+    )  # fmt: skip
+
+
+def _search_all_rows(job: Job, rows: slice, *, keep: int, centred: bool) -> Arrays:
+    """Search the grid for pairs of the fixed images ``rows`` and all moving images; see :func:`_search_all`."""
+    is_same = job.moving is job.fixed
+    index = job.centred.index if centred else job.index
+    moving = job.centred.moving if centred else job.coarse_moving
+    fixed_coefficients = job.centred.fixed_coefficients if centred else job.fixed_coefficients
+    moving_coefficients = job.centred.moving_coefficients if centred else job.moving_coefficients
     norms = moving_coefficients.abs().square().sum(-1)  # (m,)
-    n = len(fixed)
-    best = torch.full((n, keep), torch.inf, device=job.device)
-    indices = torch.zeros(n, keep, dtype=torch.long, device=job.device)
-    points = torch.zeros(n, keep, dtype=torch.int32, device=job.device)
+    count, n, stage = rows.stop - rows.start, len(job.fixed), "candidates" if centred else "search"
+    best = torch.full((count, keep), torch.inf, device=job.device)
+    indices = torch.zeros(count, keep, dtype=torch.long, device=job.device)
+    points = torch.zeros(count, keep, dtype=torch.int32, device=job.device)
     for start, scores, grid in coarse.search_all_pairs(
         index,
         moving,
-        fixed_coefficients,
+        fixed_coefficients[rows],
         n_threads=job.n_threads,
-        progress=lambda done, total: job.search.report(stage, done, total),
+        progress=lambda done, total: job.search.report(stage, rows.start + count * done // total, n),
     ):
         new = torch.arange(start, start + len(scores), device=job.device)
-        squared = norms[new, None] - 2 * scores  # (t, n), without the norm of the fixed image, which ranks nothing
-        if is_same:
-            squared[new - start, new] = torch.inf
+        squared = norms[new, None] - 2 * scores  # (t, count), without the norm of the fixed image, which ranks nothing
+        if is_same:  # an image is no neighbour of its own
+            own = new[(new >= rows.start) & (new < rows.stop)]
+            squared[own - start, own - rows.start] = torch.inf
         best, place = torch.cat([best, squared.T], dim=1).topk(keep, dim=1, largest=False)
-        indices = torch.cat([indices, new.expand(n, -1)], dim=1).gather(1, place)
+        indices = torch.cat([indices, new.expand(count, -1)], dim=1).gather(1, place)
         points = torch.cat([points, grid.T], dim=1).gather(1, place)
-    return indices.cpu(), points.cpu()
-
-
-def _centred(images: Tensor) -> Tensor:
-    """Shift images (n, c, h, w) so that the centroid of their energy is the image centre."""
-    energy = images.square().sum(1)  # (n, h, w)
-    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)
-    centroid = torch.einsum("nhw,hwi->ni", energy, grid) / energy.sum((1, 2)).clamp(min=1e-20)[:, None]
-    return warp(images, translation(-centroid))
+    return {"indices": indices.cpu().numpy(), "points": points.cpu().numpy()}

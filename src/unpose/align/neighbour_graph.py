@@ -6,7 +6,6 @@ found in one direction is inverted for the other.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
+from unpose.align.blocks import concatenate
+from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.pipeline import Job, refine_and_measure, refine_briefly
 from unpose.align.refine import Tolerance
 from unpose.groups import inverse
@@ -33,47 +33,54 @@ def n_candidates(n: int, k: int) -> int:
 
 
 def neighbours_from_pairs(
-    job: Job,
-    candidates: Tensor,
-    points: Tensor,
-    poses_of: Callable[[Tensor], Tensor],
-    k: int,
-    checkpoints: Checkpoints | None,
+    job: Job, candidates: Tensor, points: Tensor, k: int, checkpoints: Checkpoints | None, *, inverted: bool
 ) -> tuple[NDArray, NDArray, NDArray]:
     """Find the k nearest of each image, nearest first: (n, k) indices, (n, k) distances, (n, k, 3, 3) poses.
 
-    candidates (n, c) are image indices with grid points (n, c); ``poses_of`` gives the poses of grid points.
+    candidates (n, c) are image indices with grid points (n, c); ``inverted`` says that the poses of these points bring
+    the image onto its candidate instead of the candidate onto the image.
     """
     n = len(candidates)
     fixed, moving, entry = _unique_pairs(candidates)
-    points = points.flatten()[entry]
-
-    def rerank(rows: slice) -> Arrays:
-        poses, distances = refine_briefly(job, moving[rows], fixed[rows], poses_of(points[rows]), _RERANKING_STEPS)
-        return {"poses": poses.numpy(), "distances": distances.numpy()}
-
-    rough = _in_blocks(job, "compare", rerank, len(fixed), checkpoints)
+    grid = points.flatten()[entry]
+    rough = concatenate(
+        job.run_blocks(
+            partial(_compare, inverted=inverted),
+            lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "points": grid[rows]},
+            len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints,
+        )
+    )  # fmt: skip
     order, rank = _rank_by_distance(torch.cat([fixed, moving]).numpy(), np.tile(rough["distances"], 2), n)
     kept = torch.from_numpy(np.unique(order[rank < k + k // 2] % len(fixed)))
     fixed, moving, start = fixed[kept], moving[kept], torch.from_numpy(rough["poses"])[kept]
-
-    def refine_both_ways(rows: slice) -> Arrays:
-        there, ahead, _ = refine_and_measure(
-            job, moving[rows], fixed[rows], start[rows], tolerance=_TOLERANCE, stage=None
+    final = concatenate(
+        job.run_blocks(
+            _refine_both_ways,
+            lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "poses": start[rows]},
+            len(fixed), _BLOCK, stage="refine", checkpoints=checkpoints,
         )
-        back = inverse(there)
-        back, behind, _ = refine_and_measure(
-            job, fixed[rows], moving[rows], back / back[:, 2:, 2:], refined=False, stage=None
-        )
-        poses, distances = torch.stack([there, back]), torch.stack([ahead, behind])
-        return {"poses": poses.numpy().swapaxes(0, 1), "distances": distances.numpy().T}
-
-    final = _in_blocks(job, "refine", refine_both_ways, len(fixed), checkpoints)
+    )  # fmt: skip
     poses, distances = final["poses"].swapaxes(0, 1).reshape(-1, 3, 3), final["distances"].T.ravel()
     image, other = torch.cat([fixed, moving]).numpy(), torch.cat([moving, fixed]).numpy()
     order, rank = _rank_by_distance(image, distances, n)
     nearest = order[rank < k].reshape(n, k)
     return other[nearest], distances[nearest], poses[nearest]
+
+
+def _compare(job: Job, moving: Tensor, fixed: Tensor, points: Tensor, *, inverted: bool) -> Arrays:
+    """Rough poses (p, 3, 3) and distances (p,) of pairs (p,), from their grid points (p,)."""
+    start = job.grid_poses(points, inverted=inverted)
+    poses, distances = refine_briefly(job, moving, fixed, start, _RERANKING_STEPS)
+    return {"poses": poses.numpy(), "distances": distances.numpy()}
+
+
+def _refine_both_ways(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) -> Arrays:
+    """Refined poses (p, 2, 3, 3) and distances (p, 2) of pairs (p,), in both directions."""
+    there, ahead, _ = refine_and_measure(job, moving, fixed, poses, tolerance=_TOLERANCE, stage=None)
+    back = inverse(there)
+    back, behind, _ = refine_and_measure(job, fixed, moving, back / back[:, 2:, 2:], refined=False, stage=None)
+    both, distances = torch.stack([there, back]), torch.stack([ahead, behind])
+    return {"poses": both.numpy().swapaxes(0, 1), "distances": distances.numpy().T}
 
 
 def _unique_pairs(candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -90,16 +97,3 @@ def _rank_by_distance(images: NDArray, distances: NDArray, n: int) -> tuple[NDAr
     order = np.lexsort((distances, images))
     first = np.searchsorted(images[order], np.arange(n))
     return order, np.arange(len(order)) - first[images[order]]
-
-
-def _in_blocks(
-    job: Job, stage: str, work: Callable[[slice], Arrays], total: int, checkpoints: Checkpoints | None
-) -> Arrays:
-    """Apply ``work`` to blocks of ``range(total)``, each a checkpoint, and concatenate the results."""
-    size = _BLOCK.get(job.device.type, _BLOCK["cpu"])
-    found = []
-    for start in range(0, total, size):
-        rows = slice(start, min(start + size, total))
-        found.append(load_or_compute(checkpoints, f"{stage}-{start}", partial(work, rows)))
-        job.search.report(stage, rows.stop, total)
-    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}

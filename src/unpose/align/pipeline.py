@@ -1,8 +1,9 @@
 """The pipeline of the search: pairs of images through the coarse stage, re-ranking and refinement over a pyramid."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +11,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from unpose.align import coarse, photometry, refine
+from unpose.align.blocks import Work, run_blocks
+from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.memory import check_memory
 from unpose.align.pyramid import Level
 from unpose.align.search import Search
 from unpose.compiled import worker_pool
-from unpose.groups import inverse, transform
-from unpose.images import as_batch, downscale
+from unpose.groups import inverse, transform, translation
+from unpose.images import as_batch, downscale, pixel_grid, warp
 
 _CHUNK = {"cpu": 256, "cuda": 65536}
 """Pairs of 40-pixel images processed at once. It is fixed for each device type and image size, whatever the memory
@@ -34,7 +37,10 @@ _EQUIVALENT = 0.1
 
 
 class Job:
-    """The checked input of one call, on its device: settings, both sides at full and at coarse size, mask and plan."""
+    """The checked input of one call, on its device: settings, both sides at full and at coarse size, mask and plan.
+
+    It is pickled as its input, images and settings, and computes the rest again where it arrives.
+    """
 
     def __init__(self, fixed: ArrayLike | Tensor, moving: ArrayLike | Tensor | None, search: Search) -> None:
         self.search, self.contrast, self.device = search, search.contrast, torch.device(search.device)
@@ -53,6 +59,60 @@ class Job:
         prepared = self._prepare(one)
         self.fixed, self.coarse_fixed, self.fixed_is_constant = prepared
         self.moving, self.coarse_moving, self.moving_is_constant = prepared if moving is None else self._prepare(two)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fixed, moving = (side.movedim(1, -1).cpu().numpy() for side in (self.fixed, self.moving))
+        # Another process reports no progress, and computes on one thread: it may be one of many on its machine.
+        search = replace(self.search, progress=None, executor=None, n_jobs=1, memory=None)
+        return Job, (fixed, None if self.moving is self.fixed else moving, search)
+
+    def run_blocks(
+        self,
+        work: Work,
+        arguments: Callable[[slice], Mapping[str, Any]],
+        total: int,
+        size: Mapping[str, int],
+        *,
+        stage: str,
+        checkpoints: Checkpoints | None,
+    ) -> Iterator[Arrays]:
+        """Compute blocks that share this job (:func:`unpose.align.blocks.run_blocks`); ``size`` is by device type."""
+        return run_blocks(
+            work, self, arguments, total, size.get(self.device.type, size["cpu"]), stage=stage,
+            checkpoints=checkpoints, progress=self.search.progress, executor=self.search.executor,
+        )  # fmt: skip
+
+    @cached_property
+    def index(self) -> coarse.Index:
+        """The basis of the coarse stage and the views in it."""
+        return coarse.build_index(self.plan, self.coarse_moving, self.coarse_fixed)
+
+    @cached_property
+    def moving_coefficients(self) -> Tensor:
+        """Coefficients of the moving images in the basis, (m, C)."""
+        return self.index.coefficients(self.coarse_moving)
+
+    @cached_property
+    def fixed_coefficients(self) -> Tensor:
+        """Coefficients of the fixed images in the basis, (n, C)."""
+        if self.coarse_moving is self.coarse_fixed:
+            return self.moving_coefficients
+        return self.index.coefficients(self.coarse_fixed)
+
+    @cached_property
+    def centred(self) -> "CentredImages":
+        """Both sides with the centroid of each image at its centre."""
+        index, fixed = coarse.centred_only(self.index), _centred(self.coarse_fixed)
+        moving = fixed if self.coarse_moving is self.coarse_fixed else _centred(self.coarse_moving)
+        coefficients = index.coefficients(fixed)
+        return CentredImages(
+            index, moving, coefficients if moving is fixed else index.coefficients(moving), coefficients
+        )
+
+    def grid_poses(self, points: Tensor, *, inverted: bool) -> Tensor:
+        """Poses of grid points, or the inverses if they were found the other way round: (...) -> (..., 3, 3)."""
+        poses = self.plan.poses(points)
+        return inverse(poses) if inverted else poses
 
     @cached_property
     def pyramid(self) -> list[Level]:
@@ -82,6 +142,16 @@ class Job:
         flat = images[:, :, self.mask > 0].flatten(1)
         is_constant = flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)
         return images, small, is_constant.cpu()
+
+
+@dataclass(frozen=True)
+class CentredImages:
+    """Centred coarse images, their coefficients, and the few views in which they are compared."""
+
+    index: coarse.Index
+    moving: Tensor  # (m, c, h, w)
+    moving_coefficients: Tensor  # (m, C)
+    fixed_coefficients: Tensor  # (n, C)
 
 
 @dataclass(frozen=True)
@@ -120,15 +190,14 @@ def refine_and_measure(
     return found, distances, converged
 
 
-def candidate_poses(
-    job: Job, index: coarse.Index, moving_coefficients: Tensor, fixed: Tensor, candidates: Tensor
-) -> Tensor:
+def candidate_poses(job: Job, fixed: Tensor, candidates: Tensor) -> Tensor:
     """Find the best few poses on the grid of candidates (n, c) of some fixed images (n,): (n, c, poses, 3, 3).
 
     The search over all pairs gives one pose per pair; a nearly symmetric shape may fit better at another one after
     refinement.
     """
     n, count = candidates.shape
+    index, moving_coefficients = job.index, job.moving_coefficients
     rows_at_once = max(1, _MAX_SCORES // (count * len(job.plan.views) * len(job.plan.angles)))
 
     def work(rows: Tensor) -> tuple[Tensor, ...]:
@@ -231,8 +300,7 @@ def _refine_chunk(
 
 def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAlignments:
     """Search the whole grid for each pair (p,), refine the best ``starts`` local maxima, and choose the best."""
-    index = coarse.build_index(job.plan, job.coarse_moving, job.coarse_fixed)
-    fixed_coefficients = index.coefficients(job.coarse_fixed)
+    index, fixed_coefficients = job.index, job.fixed_coefficients
     if len(moving) == 0:
         none = torch.zeros(0, dtype=torch.float64)
         return PairAlignments(none.reshape(0, 3, 3), none, none, [], none.bool())
@@ -311,3 +379,11 @@ def _reset_constant_images(job: Job, moving: Tensor, fixed: Tensor, found: PairA
         [found.alternatives[i][:0] if flat[i] else found.alternatives[i] for i in range(len(flat))],
         found.converged & ~flat,
     )
+
+
+def _centred(images: Tensor) -> Tensor:
+    """Shift images (n, c, h, w) so that the centroid of their energy is the image centre."""
+    energy = images.square().sum(1)  # (n, h, w)
+    grid = pixel_grid((images.shape[-2], images.shape[-1]), images.dtype, images.device)
+    centroid = torch.einsum("nhw,hwi->ni", energy, grid) / energy.sum((1, 2)).clamp(min=1e-20)[:, None]
+    return warp(images, translation(-centroid))

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from unpose.align.blocks import Executor
 from unpose.align.photometry import CONTRASTS
 from unpose.files import in_bytes
 from unpose.groups import Group, parse_continuous
@@ -40,6 +41,7 @@ class SearchSettings(TypedDict, total=False):
     n_jobs: int | None
     memory: int | str | None
     progress: Progress | None
+    executor: Executor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,9 @@ class Search:
         starts. Results do not depend on it.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
+    executor : Executor, optional
+        Where the blocks of a search for neighbours are computed (:mod:`unpose.align.blocks`): in this process by
+        default. Results do not depend on it.
 
     Examples
     --------
@@ -90,6 +95,7 @@ class Search:
     n_jobs: int | None = None
     memory: int | str | None = None
     progress: Progress | None = None
+    executor: Executor | None = None
 
     def __post_init__(self) -> None:
         parse_continuous(self.group)
