@@ -1,8 +1,12 @@
 """The site: `make docs` builds it into docs/_build/html, without a network and with warnings as errors."""
 
-import os
+import contextlib
+import inspect
+import sys
 from collections import Counter
-from importlib import import_module
+
+from sphinx.errors import PycodeError
+from sphinx.pycode import ModuleAnalyzer
 
 import unpose
 
@@ -27,29 +31,68 @@ suppress_warnings = ["config.cache"]  # sphinx-gallery's functions cannot be kep
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "fieldlist"]
 
-# The reference: a page for each room and for each public name. Names that differ only in case (`Credit`, `credit`)
-# would share a file on file systems that ignore case, so that functions are given another file name.
+# The reference: a page for each room and for each public name.
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autosummary_imported_members = True
 autodoc_typehints = "none"  # types are in the docstrings, in words
 autodoc_preserve_defaults = True
 numpydoc_show_class_members = False
-numpydoc_class_members_toctree = False
 
 
-def _file_names() -> dict[str, str]:
-    names = [
-        f"unpose.{room}.{name}"
-        for room in unpose.__all__
-        if hasattr(module := import_module("unpose"), room)
-        for name in getattr(getattr(module, room), "__all__", ())
-    ]
-    shared = {name for name, count in Counter(name.lower() for name in names).items() if count > 1}
-    return {name: f"{name}-function" for name in names if name.lower() in shared and name.rpartition(".")[2].islower()}
+def public_names() -> dict[str, object]:
+    """Return every name that a room lists in ``__all__``: "unpose.room.name" and the object."""
+    rooms = {room: getattr(unpose, room) for room in unpose.__all__ if inspect.ismodule(getattr(unpose, room))}
+    return {f"unpose.{room}.{name}": getattr(rooms[room], name) for room in rooms for name in rooms[room].__all__}
 
 
-autosummary_filename_map = _file_names()
+def file_names() -> dict[str, str]:
+    """Give functions such as `credit` another file than the class `Credit`, for file systems that ignore case."""
+    count = Counter(name.lower() for name in public_names())
+    return {
+        name: f"{name}-function"
+        for name in public_names()
+        if count[name.lower()] > 1 and name.rpartition(".")[2].islower()
+    }
+
+
+def homes() -> dict[str, str]:
+    """Map the names that a room only passes on to their names in the room that defines them."""
+    names = public_names()
+    home = {
+        id(value): name
+        for name, value in names.items()
+        if getattr(value, "__module__", "").startswith(name.rpartition(".")[0])
+    }
+    return {name: home[id(value)] for name, value in names.items() if home.get(id(value), name) != name}
+
+
+autosummary_filename_map = file_names()
+autosummary_context = {"homes": homes()}
+
+
+def constant_docstring(app, what, name, value, options, lines):
+    """Replace the docstring of a constant's type by the string below its assignment, in whichever file that is."""
+    if what != "data":
+        return
+    room, _, constant = name.rpartition(".")
+    for module in sorted(module for module in sys.modules if module == room or module.startswith(f"{room}.")):
+        with contextlib.suppress(PycodeError):
+            if text := ModuleAnalyzer.for_module(module).find_attr_docs().get(("", constant)):
+                lines[:] = text
+                return
+    raise ValueError(f"the constant {name} has no docstring: write one below its assignment")
+
+
+def skip_foreign_methods(app, what, name, value, skip, options):
+    """Leave out what scikit-learn adds to each estimator: its docstrings refer to scikit-learn's own glossary."""
+    return True if (getattr(value, "__module__", "") or "").startswith("sklearn.") else None
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", constant_docstring)
+    app.connect("autodoc-skip-member", skip_foreign_methods)
+
 
 # The gallery. Examples are run in the folder of their file; `-D plot_gallery=0` leaves them out.
 sphinx_gallery_conf = {
@@ -70,7 +113,6 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "reset_modules": ("matplotlib",),
     "capture_repr": ("_repr_html_", "__repr__"),
-    "parallel": int(os.environ.get("UNPOSE_DOCS_JOBS", "1")) if "UNPOSE_DOCS_JOBS" in os.environ else False,
 }
 
 html_theme = "pydata_sphinx_theme"

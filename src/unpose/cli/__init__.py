@@ -9,7 +9,9 @@ import difflib
 import errno
 import tempfile
 import traceback
+from functools import cache
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +19,36 @@ import click
 
 import unpose
 from unpose.cli.shared.errors import UserError, unexpected_error
+from unpose.cli.shared.site import page_line
 
 __all__ = ["main"]
 
-_COMMANDS = {
-    "demo": "Group a few hundred rotated digits: a first look, without any data of your own.",
-    "cluster": "Group images by what they show, whatever the pose of each.",
-    "align": "Align images of one object: their mean, their poses and the aligned stack.",
-    "dedupe": "Find photographs that are the same though turned, mirrored, scaled, cropped or stamped.",
-    "report": "Make the page of a run again.",
-    "apply": "Write the names that were given on the page of a run into the run.",
-    "export": "Export the results of a run as a table, sorted folders, arrays or STAR.",
-    "train": "Train a network whose answer does not change when the image is rotated.",
-    "evaluate": "Measure the accuracy of a network on upright and rotated images.",
-    "predict": "Assign new images to the clusters of a run or to the classes of a network.",
-    "models": "List the trained networks of the package, or show the card of one.",
-    "adapt": "Make a model that one already has ignore rotations and mirrors.",
-    "audit": "Measure how invariant any model is, find what breaks it, and try what would help.",
-    "discover": "Find out which transformations images obey, and how far.",
-    "register": "Find the rigid motion between two point clouds.",
-    "reproduce": "Reproduce the figures, tables and theorems of the two papers behind this package.",
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("Group a few hundred rotated digits: a first look, without any data of your own.", "start"),
+    "cluster": ("Group images by what they show, whatever the pose of each.", "explanation/clustering"),
+    "align": ("Align images of one object: their mean, their poses and the aligned stack.", "explanation/clustering"),
+    "dedupe": (
+        "Find photographs that are the same though turned, mirrored, scaled, cropped or stamped.",
+        "howto/duplicates",
+    ),
+    "report": ("Make the page of a run again.", "howto/labels"),
+    "apply": ("Write the names that were given on the page of a run into the run.", "howto/labels"),
+    "export": ("Export the results of a run as a table, sorted folders, arrays or STAR.", "howto/labels"),
+    "train": ("Train a network whose answer does not change when the image is rotated.", "howto/train"),
+    "evaluate": ("Measure the accuracy of a network on upright and rotated images.", "howto/train"),
+    "predict": ("Assign new images to the clusters of a run or to the classes of a network.", "howto/train"),
+    "models": ("List the trained networks of the package, or show the card of one.", "reference/models"),
+    "adapt": ("Make a model that one already has ignore rotations and mirrors.", "howto/adapt"),
+    "audit": ("Measure how invariant any model is, find what breaks it, and try what would help.", "howto/audit"),
+    "discover": ("Find out which transformations images obey, and how far.", "howto/discover"),
+    "register": ("Find the rigid motion between two point clouds.", "howto/points"),
+    "reproduce": (
+        "Reproduce the figures, tables and theorems of the two papers behind this package.",
+        "benchmarks/invariant-attention",
+    ),
+    "docs": ("Open the documentation, which lies on this computer.", "index"),
 }
+"""Name -> its line in the list of commands, and the page of the documentation that its help refers to."""
 
 
 class _LazyGroup(click.Group):
@@ -49,8 +60,7 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"unpose.cli.commands.{name}").command
-        return command
+        return _load(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -80,7 +90,17 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(name, line) for name, (line, _) in _COMMANDS.items()])
+
+
+@cache
+def _load(name: str) -> click.Command:
+    """The command of a name, whose help ends with the address of its page, as do those of its subcommands."""
+    command: click.Command = import_module(f"unpose.cli.commands.{name}").command
+    page = _COMMANDS[name][1]
+    for each in (command, *getattr(command, "commands", {}).values()):
+        each.epilog = f"{cleandoc(each.epilog or '')}\n\n{page_line(page, name)}"
+    return command
 
 
 def _write_log(text: str) -> Path:
@@ -93,14 +113,16 @@ def _write_log(text: str) -> Path:
 
 @click.group(
     cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="""\b
-    Examples:
-      unpose demo                        a few hundred rotated digits, grouped without labels
-      unpose cluster photos/ -o run      the same for your own images; then open run/report.html
-    """,
+    epilog=f"""\b
+Examples:
+  unpose demo                        a few hundred rotated digits, grouped without labels
+  unpose cluster photos/ -o run      the same for your own images; then open run/report.html
+
+{page_line("index")}""",
 )  # fmt: skip
 @click.version_option(unpose.__version__, "-V", "--version", message="unpose %(version)s")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Machine learning on images that does not depend on pose: on how an object is rotated, shifted, scaled or
     mirrored in its image.
 
@@ -108,3 +130,4 @@ def main() -> None:
 
     Exit status: 0 success, 1 failure, 2 wrong call or input, 130 stopped by Ctrl-C.
     """
+    ctx.obj = {name: page for name, (_, page) in _COMMANDS.items()}  # for `unpose docs`

@@ -9,7 +9,14 @@ import click
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.output import write_output, write_picture
 from unpose.cli.shared.progress import progress
+from unpose.cli.shared.site import page_line
 from unpose.reproduce import ITEMS, Item, Option, Settings, find
+
+_PAGES = {
+    "Invariant Attention": "benchmarks/invariant-attention",
+    "Group Equivariant Stand-Alone Self-Attention": "benchmarks/group-attention",
+}
+"""Paper -> the page with its results."""
 
 
 class _Items(click.Group):
@@ -112,8 +119,9 @@ def _subcommand(item: Item) -> click.Command:
         f"{item.title} ({item.paper}, {item.reference}).\n\n{item.description}\n\n"
         f"Takes about {_duration(item.seconds)} on two cores."
     )
-    example = f"\b\nExamples:\n  unpose reproduce {item.name} -o {item.name}"
-    return click.Command(item.name, callback=run, params=parameters, help=text, epilog=example, short_help=item.title)
+    call, page = f"unpose reproduce {item.name} -o", _PAGES[item.paper]
+    examples = f"\b\nExamples:\n  {call} {item.name}\n  {call} again --seed 1\n\n{page_line(page, page)}"
+    return click.Command(item.name, callback=run, params=parameters, help=text, epilog=examples, short_help=item.title)
 
 
 def _parameter(option: Option) -> click.Option:

@@ -5,5 +5,6 @@
 - ``output.py``: what a command prints and writes, without replacing files unasked
 - ``progress.py``: the progress bar
 - ``angle_sweep.py``: accuracy as a function of the rotation angle
+- ``site.py``: where the pages of the documentation are
 - ``errors.py``: errors as one line and an exit status
 """
