@@ -55,7 +55,9 @@ INNER_ARROWS = {
 # for one special purpose that would crowd the main door. Every door lists what it offers in ``__all__``.
 SIDE_DOORS = {
     "unpose.align.basis",  # the steerable basis, for signatures
+    "unpose.align.blocks",  # parts of a search that other processes can compute
     "unpose.align.checkpoints",  # continue an interrupted search
+    "unpose.align.dask_executor",  # blocks on a Dask cluster
     "unpose.align.descent",  # the paper's gradient descent, for the published method
     "unpose.cluster.published",  # the paper's method as published
     "unpose.cluster.theorems",  # the quantities of the paper's theorems

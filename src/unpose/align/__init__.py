@@ -13,9 +13,10 @@ Where to look: ``api.py`` has the public functions and ``search.py`` their setti
 the stages, ``starts.py`` from known poses; ``coarse.py`` scores a grid of poses in the steerable basis of ``basis.py``;
 ``refine.py`` is the Gauss-Newton refinement, ``pyramid.py`` the image sizes at which it runs; ``photometry.py`` has the
 distances; ``neighbour_graph.py`` is the quick variant of ``nearest``; ``memory.py`` estimates the peak memory;
-``kernels/`` has the code for each device. Three modules are imported by their own names: ``unpose.align.checkpoints``,
-with which an interrupted search continues, ``unpose.align.descent``, our reading of the published gradient descent, and
-``unpose.align.basis``, from which :mod:`unpose.dedupe` makes signatures.
+``kernels/`` has the code for each device. Five modules are imported by their own names: ``unpose.align.blocks``, into
+which long stages are split, ``unpose.align.dask_executor``, which computes blocks on a Dask cluster,
+``unpose.align.checkpoints``, with which an interrupted search continues, ``unpose.align.descent``, our reading of the
+published gradient descent, and ``unpose.align.basis``, from which :mod:`unpose.dedupe` makes signatures.
 """
 
 from unpose.align.api import Alignment, Neighbours, align, nearest, orbit_distances
