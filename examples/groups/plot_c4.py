@@ -36,8 +36,7 @@ table = right.subplots()
 table.imshow(c4.product, cmap="viridis")
 for a in range(4):
     for b in range(4):
-        table.text(
-            b, a, int(c4.product[a, b]), ha="center", va="center", color="white" if c4.product[a, b] < 3 else "k"
-        )
+        index = int(c4.product[a, b])
+        table.text(b, a, index, ha="center", va="center", color="white" if index < 3 else "black")
 table.set(title="product table", xticks=range(4), yticks=range(4))
 plt.show()

@@ -34,12 +34,5 @@ for index in range(8):
     inset.imshow(orbit[index].permute(1, 2, 0).clamp(0, 1))
     inset.axis("off")
     inset.set_title(f"{45 * index}°: {change[index]:.1%}", fontsize=9, pad=2)
-axis.text(
-    0.5,
-    0.5,
-    "change of the image\nwhen it is rotated\nand rotated back",
-    ha="center",
-    va="center",
-    transform=axis.transAxes,
-)
+axis.text(0.5, 0.46, "change of the image\nwhen it is rotated\nand rotated back", ha="center", va="center")
 plt.show()

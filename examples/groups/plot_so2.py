@@ -2,8 +2,8 @@
 so2: all rotations about the centre
 ===================================
 
-The orbit of an image under all rotations is a closed curve in the space of images. The distance from a fixed image along
-this curve has many local minima, which is why a pose is searched over the whole circle before it is refined.
+The orbit of an image under all rotations is a closed curve in the space of images. The distance from a fixed image
+along this curve has many local minima, which is why a pose is searched over the whole circle before it is refined.
 """
 
 import matplotlib.pyplot as plt

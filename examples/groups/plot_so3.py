@@ -2,8 +2,9 @@
 so3: rotations of space
 =======================
 
-Poses of space are 4x4 matrices. Random elements of ``so3`` are uniform over all rotations: the images of one point cover
-the sphere evenly. Rotation vectors whose direction is uniform and whose angle is uniform would crowd around the start.
+Poses of space are 4x4 matrices. Random elements of ``so3`` are uniform over all rotations: the images of one point
+cover the sphere evenly. Rotation vectors whose direction is uniform and whose angle is uniform would crowd around the
+start.
 """
 
 import matplotlib.pyplot as plt
