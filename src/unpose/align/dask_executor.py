@@ -31,7 +31,7 @@ from unpose.align.checkpoints import Arrays
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["DaskExecutor", "dask_executor"]
+__all__ = ["DaskExecutor", "dask_client"]
 
 _BLOCKS_PER_THREAD = 4
 """Blocks that are submitted for each thread of the cluster, so that no worker waits for the process that submits."""
@@ -130,7 +130,7 @@ class DaskExecutor:
 
 
 @contextmanager
-def dask_executor(address: str, n_workers: int | None = None) -> Iterator[DaskExecutor]:
+def dask_client(address: str, n_workers: int | None = None) -> Iterator["Client"]:
     """Connect to a Dask cluster, or start one on this machine, as a context manager.
 
     Parameters
@@ -143,18 +143,18 @@ def dask_executor(address: str, n_workers: int | None = None) -> Iterator[DaskEx
 
     Yields
     ------
-    DaskExecutor
+    distributed.Client
 
     Raises
     ------
     ValueError
-        If Dask is not installed, the address is none, or workers do not fit.
+        If Dask is not installed, or the address is none.
     ConnectionError
         If no scheduler answers, or it has no workers.
 
     Examples
     --------
-    >>> with dask_executor("http//host") as executor:
+    >>> with dask_client("http//host") as client:
     ...     pass
     Traceback (most recent call last):
         ...
@@ -174,7 +174,7 @@ def dask_executor(address: str, n_workers: int | None = None) -> Iterator[DaskEx
             dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, silence_logs=logging.ERROR,
         )  # fmt: skip
         with cluster, Client(cluster) as client:
-            yield DaskExecutor(client)
+            yield client
         return
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
@@ -190,7 +190,7 @@ def dask_executor(address: str, n_workers: int | None = None) -> Iterator[DaskEx
             raise ConnectionError(
                 f"the Dask scheduler at {address} has no workers; start some with `dask worker {address} --nthreads 1`"
             ) from error
-        yield DaskExecutor(client)
+        yield client
 
 
 def _check_workers(client: "Client") -> None:

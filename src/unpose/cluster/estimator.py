@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unpose.align import Neighbours, Progress, Search, align, check_memory, nearest
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
+from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, vote_shares
 from unpose.cluster.averaging import average_groups, warp_in_chunks
@@ -255,6 +256,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         *,
         progress: Progress | None = None,
         checkpoints: Checkpoints | None = None,
+        client: Any = None,
     ) -> "InvariantClustering":
         """Find the clusters, their averages and the poses of the images.
 
@@ -271,6 +273,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Called as ``progress(stage, done, total)``.
         checkpoints : Checkpoints, optional
             Stores finished parts, so that an interrupted fit continues; see :mod:`unpose.align.checkpoints`.
+        client : distributed.Client, optional
+            Searches on the workers of this Dask cluster instead of in this process; the result is the same. It is no
+            parameter of the estimator, because an estimator must be copied and pickled, and a connection cannot be.
 
         Returns
         -------
@@ -289,7 +294,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         rows = np.flatnonzero(shown & (same == np.arange(n)))
         self._check_n_clusters(n, len(rows))
         near = np.zeros(0, np.int64)
-        search = None if self._is_vectors else self._search(progress)
+        search = None if self._is_vectors else self._search(progress, client)
         network = None
         if search is not None and self._compares_features(len(rows)):  # a bad network is refused before the search
             network = feature_network(self._network(), given[rows], self.device)
@@ -709,11 +714,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 f"{n}), got {count}"
             )
 
-    def _search(self, progress: Progress | None = None) -> Search:
+    def _search(self, progress: Progress | None = None, client: Any = None) -> Search:
         return Search(
             group=self.group, max_angle=self.max_angle, max_shift=self.max_shift, max_scale=self.max_scale,
             contrast=LIGHT_CONTRAST[self.light_], mask=self.mask, device=self.device, n_jobs=self.n_jobs,
-            memory=self.memory, progress=progress,
+            memory=self.memory, progress=progress, executor=None if client is None else DaskExecutor(client),
         )  # fmt: skip
 
     def _neighbours(
