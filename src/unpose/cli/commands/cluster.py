@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from unpose.cli.shared.progress import progress
 from unpose.runs import RunFolder, RunSettings, read_run, write_run
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from unpose.cli.shared.progress import Report
     from unpose.cluster import InvariantClustering
     from unpose.data import ImageSet
@@ -36,11 +39,17 @@ if TYPE_CHECKING:
       unpose cluster coins/ -o run --light local --mask disc --crop 0.1      metal under changing light
       unpose cluster particles.mrcs -o run --size 64 --memory 8GB
       unpose cluster photos/ -o again --config run/config.toml
+      unpose cluster plankton.zarr -o run --dask tcp://host:8786             on the workers of a Dask cluster
     """
 )
 @click.argument("images", type=click.Path(path_type=Path))
 @run_options(clusters=True)
-def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, **options: Any) -> None:
+@click.option("--dask", metavar="ADDRESS",
+              help="Search on the workers of a Dask cluster, such as tcp://host:8786, or on --jobs processes of this "
+                   "machine: local. Results do not depend on it. Needs the extra unpose[scale].")  # fmt: skip
+def command(
+    images: Path, out: Path, resume: bool, force: bool, as_json: bool, dask: str | None, **options: Any
+) -> None:
     """Group images by what they show, however each is rotated, shifted, scaled or mirrored.
 
     IMAGES is a folder (with its subfolders), a TIFF stack (three channels make one colour image; from any other
@@ -61,7 +70,7 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
       rejected.csv      the images that could not be read, and why
       clusters.json, model.json, model.safetensors, images.json, pictures.safetensors, config.toml, log.txt
     """
-    summary = run_cluster(images, out, RunSettings(**options), force=force, resume=resume)
+    summary = run_cluster(images, out, RunSettings(**options), force=force, resume=resume, dask=dask)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
@@ -77,7 +86,9 @@ def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, *
     click.echo(f"The page is {summary['report']}.")
 
 
-def run_cluster(source: Path, out: Path, settings: RunSettings, *, force: bool, resume: bool) -> dict[str, Any]:
+def run_cluster(
+    source: Path, out: Path, settings: RunSettings, *, force: bool, resume: bool, dask: str | None = None
+) -> dict[str, Any]:
     """Read the images, find the groups and write the run folder; returns the summary of the run."""
     folder = RunFolder(out)
     if resume and not force and finished_run("cluster", source, folder, settings):
@@ -86,7 +97,8 @@ def run_cluster(source: Path, out: Path, settings: RunSettings, *, force: bool, 
     # The page shows the command without the settings that do not change the results, and without the place of the run.
     decisive = replace(settings, jobs=RunSettings.jobs, memory=RunSettings.memory)
     shown_command = command_line("cluster", source, Path("RUN"), decisive)
-    with run_errors(folder, command_line("cluster", source, out, settings)):
+    again = command_line("cluster", source, out, settings) + (f" --dask {dask}" if dask else "")
+    with run_errors(folder, again), _dask_client(dask, settings) as client:
         images, settings = read_run_images(source, settings)
         n_clusters = value_or_none(settings.clusters)
         if n_clusters is not None and n_clusters > len(images):
@@ -95,7 +107,7 @@ def run_cluster(source: Path, out: Path, settings: RunSettings, *, force: bool, 
             began = time.monotonic()
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
             class_names, y = _read_labels(settings.labels, images.names)
-            model = _fit(images, settings, folder, report, y)
+            model = _fit(images, settings, folder, report, y, client)
             folder.log(f"{counted(model.n_clusters_, 'group')} found after {time.monotonic() - began:.1f} s")
             report("write", 0, 2)
             run = write_run(out, source, images, model, settings, shown_command, class_names)
@@ -105,6 +117,15 @@ def run_cluster(source: Path, out: Path, settings: RunSettings, *, force: bool, 
             folder.log(f"finished after {time.monotonic() - began:.1f} s")
             folder.finish()
     return run.summary()
+
+
+def _dask_client(address: str | None, settings: RunSettings) -> "AbstractContextManager[Any]":
+    """The client of a Dask cluster, as a context manager; of None without an address."""
+    if address is None:
+        return nullcontext()
+    from unpose.align.dask_executor import dask_client
+
+    return dask_client(address, value_or_none(settings.jobs))
 
 
 def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[int] | None]:
@@ -128,7 +149,7 @@ def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[in
 
 
 def _fit(
-    images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "Report", y: list[int] | None
+    images: "ImageSet", settings: RunSettings, folder: RunFolder, report: "Report", y: list[int] | None, client: Any
 ) -> "InvariantClustering":
     from unpose.cluster import InvariantClustering
 
@@ -148,4 +169,4 @@ def _fit(
         mask=None if settings.mask == "none" else settings.mask, random_state=settings.seed, device=settings.device,
         n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings),
     )  # fmt: skip
-    return model.fit(images.images, y, progress=report_phase, checkpoints=folder)
+    return model.fit(images.images, y, progress=report_phase, checkpoints=folder, client=client)
