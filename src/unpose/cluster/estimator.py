@@ -55,6 +55,7 @@ from unpose.cluster.light import (
     normalise_light,
 )
 from unpose.cluster.pictures import pictures_html
+from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
 from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
@@ -82,7 +83,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         Exact number of clusters; None finds it from the data (see Notes).
     group : str, default "se2"
         Transformations that do not count as a difference: translation, so2, se2, similarity, affine or perspective,
-        each also with ``+mirror``.
+        each also with ``+mirror``. "auto" finds the group, its largest angle and scale from the images.
     image_shape : (h, w) or (h, w, c), optional
         Shape of the images if ``X`` is ``(n, pixels)``. Rows without it are vectors, which have no pose and are
         clustered by their Euclidean distances.
@@ -156,6 +157,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The classes that ``y`` contained; None if nothing was known.
     probabilities_ : (n, C) array or None
         Probability of every class for each image, known classes spread over the attention matrix.
+    range_ : unpose.cluster.pose_range.PoseRange
+        The group, angle and scale that were used; for "auto" also what was found and why, as in ``notes_``.
     light_ : str
         The value of ``light`` that was used.
     references_ : (m, c, h, w) array
@@ -214,6 +217,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     means_: NDArray
     poses_: NDArray
     probabilities_: NDArray | None
+    range_: PoseRange
     references_: NDArray
 
     def __init__(
@@ -284,6 +288,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """
         self.light_, self._local_gain = "ignore" if self.light == "auto" else self.light, 0.0
         given = self._given(X, fitting=True)
+        self.range_ = pose_range(
+            self.group, self.max_angle, self.max_scale, None if self._is_vectors else given, progress
+        )
         batch, shown = self._without_light(given)
         rng = check_random_state(self.random_state)
         n = len(batch)
@@ -326,7 +333,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             found = neighbours.indices, neighbours.distances
             if network is not None:
                 found, self.features_ = fit_features(
-                    given[rows], network, found, self.group, self.max_angle, self.device, rng, progress, checkpoints
+                    given[rows],
+                    network,
+                    found,
+                    self.range_.group,
+                    self.range_.max_angle,
+                    self.device,
+                    rng,
+                    progress,
+                    checkpoints,
                 )
             labels, weights = read_out(*found, self.n_clusters, rng)
             self.stability_, confidences = subset_stability(*found, labels, self.n_clusters, rng)
@@ -362,7 +377,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             notes += missing_network_notes()
         if self.features_ is not None:
             notes += self.features_.notes()
-        return notes + light_notes(self.light, self._local_gain)
+        return notes + light_notes(self.light, self._local_gain) + self.range_.notes()
 
     def transform(self, X: ArrayLike) -> NDArray:
         """Orbit distance of each image to every average, (n, K); infinite for constant images."""
@@ -437,7 +452,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         shares = vote_shares(found.indices, found.distances, scales, known, self.n_clusters_)
         if self.features_ is not None:
             network = feature_network(self._network(), given, self.device)
-            vectors = orbit_features(given, network, orbit_poses(self.group, self.max_angle), self.device, progress)
+            vectors = orbit_features(
+                given, network, orbit_poses(self.range_.group, self.range_.max_angle), self.device, progress
+            )
             pixels = self.features_.pixel_share
             shares = pixels * shares + (1 - pixels) * self.features_.votes(vectors, known, self.n_clusters_)
         order = np.argsort(-shares, axis=1, kind="stable")
@@ -716,7 +733,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _search(self, progress: Progress | None = None, client: Any = None) -> Search:
         return Search(
-            group=self.group, max_angle=self.max_angle, max_shift=self.max_shift, max_scale=self.max_scale,
+            group=self.range_.group, max_angle=self.range_.max_angle, max_shift=self.max_shift,
+            max_scale=self.range_.max_scale,
             contrast=LIGHT_CONTRAST[self.light_], mask=self.mask, device=self.device, n_jobs=self.n_jobs,
             memory=self.memory, progress=progress, executor=None if client is None else DaskExecutor(client),
         )  # fmt: skip
@@ -735,7 +753,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         small = self._small(images)
         search = self._graph_search(search, max(images.shape[-2:]))
         # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
-        quick = torch.device(self.device).type == "cpu" and not parse_continuous(self.group).scales
+        quick = torch.device(self.device).type == "cpu" and not parse_continuous(self.range_.group).scales
         history: list[Round] = []
         while True:
             stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
@@ -771,7 +789,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def _graph_search(self, search: Search, side: int) -> Search:
         """The search for neighbours among images whose longer side was ``side`` before they were made small."""
         factor = max(1.0, side / SEARCH_SIDE)
-        group = parse_continuous(self.group)
+        group = parse_continuous(self.range_.group)
         if not group.shifts:
             max_shift: float | None = _TOLERANCE * math.ceil(side / factor) / 2  # of a rotation, at the image's edge
         else:
@@ -779,9 +797,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         return replace(
             search,
             group="perspective" + "+mirror" * group.mirrored,
-            max_angle=max(self.max_angle, _TOLERANCE) if group.turns else _TOLERANCE,
+            max_angle=max(self.range_.max_angle, _TOLERANCE) if group.turns else _TOLERANCE,
             max_shift=max_shift,
-            max_scale=self.max_scale if group.scales else 1.0,
+            max_scale=self.range_.max_scale if group.scales else 1.0,
         )
 
     def _candidates(self, n: int) -> int | None:

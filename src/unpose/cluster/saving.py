@@ -16,6 +16,7 @@ from unpose.align import Neighbours
 from unpose.cluster.features import FeatureSpace
 from unpose.cluster.joint_graph import FittedFeatures
 from unpose.cluster.light import LIGHT_CONTRAST
+from unpose.cluster.pose_range import PoseRange
 from unpose.cluster.rounds import Round
 from unpose.files import read_file, write_chunks
 from unpose.groups import LieGroup
@@ -51,6 +52,9 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
             "features.whitening": fitted.whitening, "features.points": fitted.points,
         }  # fmt: skip
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
+    # A group that was found is saved by its name: images that arrive later are compared in the same way.
+    parameters |= {"group": _json_value(model.range_.group), "max_angle": model.range_.max_angle}
+    parameters |= {"max_scale": model.range_.max_scale}
     about = {
         "format": FORMAT, "kind": "InvariantClustering", "parameters": parameters,
         "features": None if fitted is None else {
@@ -94,6 +98,7 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     if parameters["image_shape"] is not None:
         parameters["image_shape"] = tuple(int(side) for side in parameters["image_shape"])
     model = kind(parameters.pop("n_clusters"), **parameters)
+    model.range_ = PoseRange(model.group, model.max_angle, model.max_scale)
     for name in _ARRAYS:
         setattr(model, name, arrays[name])
     n, count = len(model.labels_), int(about["n_clusters"])

@@ -5,6 +5,7 @@ moving changes the class, and names the largest group that is safe. Files, by wh
 
 ================== ==================================================================================================
 ``symmetry.py``    :func:`discover` and its results: the rule that turns curves into verdicts
+``auto_group.py``  what ``group="auto"`` means in other rooms
 ``families.py``    the candidates: turns, mirrors, scale, ...
 ``two_sample.py``  can a classifier tell moved images from real ones?
 ``label_test.py``  do moved copies mislead the nearest neighbour?
@@ -12,12 +13,14 @@ moving changes the class, and names the largest group that is safe. Files, by wh
 ================== ==================================================================================================
 """
 
+from unpose.discover.auto_group import AUTO, discover_group
 from unpose.discover.families import FAMILIES, Family
 from unpose.discover.label_test import LabelGain, label_gains
 from unpose.discover.symmetry import FEWEST, Discovery, Finding, Objection, Reading, discover, moved_example
 from unpose.discover.two_sample import Overlap, two_sample_overlap
 
 __all__ = [
+    "AUTO",
     "FAMILIES",
     "FEWEST",
     "Discovery",
@@ -28,6 +31,7 @@ __all__ = [
     "Overlap",
     "Reading",
     "discover",
+    "discover_group",
     "label_gains",
     "moved_example",
     "two_sample_overlap",

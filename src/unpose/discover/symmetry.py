@@ -25,7 +25,8 @@ hold if more than this share can be told apart."""
 FEWEST = 64
 """With fewer images nothing is said: the error of ``told_apart`` would be about as large as ``ALIKE``."""
 _MOST_COMPARED = 2000
-_MOST_NAMED = 3000
+MOST_USED = 3000
+"""Of more images, a random sample is used."""
 _OBJECTIONS = 8
 
 Progress = Callable[[str, int, int], None]
@@ -318,7 +319,7 @@ def discover(
             tuple(Finding(f.name, "cannot tell", None, why, (), ()) for f in chosen), n, labels is not None
         )
     generator = torch.Generator().manual_seed(random_state)
-    sample = torch.randperm(n, generator=generator)[:_MOST_NAMED].sort().values
+    sample = torch.randperm(n, generator=generator)[:MOST_USED].sort().values
     codes = None if classes is None else torch.from_numpy(np.unique(classes, return_inverse=True)[1])[sample]
     small, centred = prepare(batch[sample])
     findings = []

@@ -64,8 +64,9 @@ def write_report(
     """
     shown, path, source = _image_set(model, images), Path(folder), Path(title)
     settings = RunSettings(
-        clusters=model.n_clusters or "auto", group=str(model.group), max_angle=math.degrees(model.max_angle),
-        max_shift="auto" if model.max_shift is None else float(model.max_shift), max_scale=float(model.max_scale),
+        clusters=model.n_clusters or "auto", group=str(model.range_.group),
+        max_angle=math.degrees(model.range_.max_angle), max_scale=float(model.range_.max_scale),
+        max_shift="auto" if model.max_shift is None else float(model.max_shift),
         light=model.light, mask="none" if model.mask is None else str(model.mask), size=max(model.image_shape_[:2]),
         seed=model.random_state if isinstance(model.random_state, int) else 0, device=str(model.device),
     )  # fmt: skip

@@ -10,18 +10,18 @@ from unpose.cli.shared.progress import progress
 if TYPE_CHECKING:
     from unpose.discover import Discovery
 
-AUTO = "auto"
-_FAMILIES = ("turns", "mirror", "half turn", "quarter turn", "scale")
+AUTO = "auto"  # unpose.discover has it too, but imports torch, which `unpose --help` must not wait for
 
 
 def discovered(images: Any, labels: Any = None, *, quiet: bool = False) -> "Discovery":
     """Find the symmetries of images, and say on stderr what was found and why."""
-    from unpose.discover import FEWEST, discover
+    from unpose.discover import discover_group
 
-    if len(images) < FEWEST:
-        raise UserError(f"--group auto needs at least {FEWEST} images, got {len(images)}; name a group instead")
-    with progress(quiet=quiet) as report:
-        found = discover(images, labels, families=_FAMILIES, progress=report)
+    try:
+        with progress(quiet=quiet) as report:
+            found = discover_group(images, labels, progress=report)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     if not quiet:
         for finding in found.findings:
             click.echo(f"--group auto: {finding}", err=True)
