@@ -12,6 +12,7 @@ from unpose.nn.layers.norm_and_pooling import _halve
 OPTIONS = {
     "gsa_net": {"group": "c4", "config": {"lifted": 6, "stages": ((6,), (8,)), "window": 3, "heads": 2}},
     "group_cnn": {"group": "c8", "width": 3, "stages": (1, 1, 1)},
+    "group_resnet": {"group": "d4", "widths": (2, 3), "depths": (1, 1)},
     "swivel_net": {"group": "d1", "widths": (3, 4), "depths": (1,), "heads": 2, "window": 3},
     "scale_net": {"group": "dilations(2, 1.5)", "widths": (3, 4)},
     "patch_net": {"group": "c8", "hidden": 5, "patch_size": 5, "window": 3},

@@ -9,6 +9,7 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ============================================ =========================================================================
 ``networks/gsa.py``                          the published group self-attention networks
 ``networks/group_cnn.py``                    group convolution networks
+``networks/resnet.py``                       residual group convolution networks, and encoders
 ``networks/swivel.py``                       convolution stem, then attention
 ``networks/scale.py``                        dilations: objects at unseen sizes
 ``networks/patch.py``                        a vision transformer with Invariant Attention among patches
@@ -53,6 +54,7 @@ from unpose.nn.networks.group_cnn import group_cnn
 from unpose.nn.networks.gsa import GSA_NET_CONFIGS, GSANetConfig, gsa_net
 from unpose.nn.networks.patch import patch_net
 from unpose.nn.networks.registry import NETWORKS, create_network, rebuild
+from unpose.nn.networks.resnet import group_resnet
 from unpose.nn.networks.scale import scale_net, scale_pyramid
 from unpose.nn.networks.swivel import swivel_net
 from unpose.nn.networks.unet import equivariant_unet
@@ -96,6 +98,7 @@ __all__ = [
     "group_attention",
     "group_cnn",
     "group_fourier",
+    "group_resnet",
     "gsa_net",
     "implementation",
     "orbit_attention",

@@ -39,7 +39,7 @@ def baseline_description(description: dict[str, Any]) -> dict[str, Any]:
         while _count(plain | {"width": width}) < wanted:
             width += 1
         return plain | {"width": width}
-    if description["network"] == "swivel_net":
+    if description["network"] in ("swivel_net", "group_resnet"):
         scale = 64
         while _count(plain | {"widths": _scaled(description["widths"], scale)}) < wanted:
             scale += 1

@@ -7,6 +7,7 @@ from unpose.nn.networks.base import Network
 from unpose.nn.networks.group_cnn import group_cnn
 from unpose.nn.networks.gsa import gsa_net
 from unpose.nn.networks.patch import patch_net
+from unpose.nn.networks.resnet import group_resnet
 from unpose.nn.networks.scale import scale_net
 from unpose.nn.networks.swivel import swivel_net
 from unpose.nn.networks.unet import equivariant_unet
@@ -15,6 +16,7 @@ from unpose.nn.networks.vit import equivariant_vit
 NETWORKS: dict[str, Callable[..., Network]] = {
     "gsa_net": gsa_net,
     "group_cnn": group_cnn,
+    "group_resnet": group_resnet,
     "swivel_net": swivel_net,
     "scale_net": scale_net,
     "patch_net": patch_net,
@@ -30,12 +32,14 @@ def create_network(name: str, **options: Any) -> Network:
     Parameters
     ----------
     name : str
-        ``"gsa_net"`` (group self-attention), ``"group_cnn"`` (group convolution), ``"swivel_net"`` (convolution, then
-        attention), ``"scale_net"`` (dilations), ``"patch_net"`` (attention among patches), ``"equivariant_vit"`` (a
-        vision transformer in the irrep basis) or ``"equivariant_unet"`` (masks and vectors at every pixel).
+        ``"gsa_net"`` (group self-attention), ``"group_cnn"`` (group convolution), ``"group_resnet"`` (residual group
+        convolution), ``"swivel_net"`` (convolution, then attention), ``"scale_net"`` (dilations), ``"patch_net"``
+        (attention among patches), ``"equivariant_vit"`` (a vision transformer in the irrep basis) or
+        ``"equivariant_unet"`` (masks and vectors at every pixel).
     **options : Any
-        Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`. The first three networks take
-        ``head``, for masks or vectors instead of classes, the first two also ``stem``, for large images.
+        Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`. The ``gsa_net``, ``group_cnn`` and
+        ``swivel_net`` take ``head``, for masks or vectors instead of classes, the first two also ``stem``, for large
+        images.
 
     Returns
     -------
