@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from unpose.align import coarse, photometry, refine
-from unpose.align.blocks import Work, run_blocks
+from unpose.align.blocks import Work, concatenate, run_blocks
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.memory import check_memory
 from unpose.align.pyramid import Level
@@ -29,6 +29,8 @@ _POSES_PER_CANDIDATE = 2
 """Poses of each candidate that are compared when candidates are re-ranked."""
 _RERANKING_STEPS = 3
 """Gauss-Newton steps when candidates are re-ranked."""
+_PAIR_BLOCK = {"cpu": 2**10, "cuda": 2**16}
+"""Pairs that are aligned at once where other processes compute blocks."""
 _DIFFERENT = 0.09
 """Two poses are different if they move typical points of the image apart by more than this fraction of its larger
 side."""
@@ -300,6 +302,35 @@ def _refine_chunk(
 
 def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAlignments:
     """Search the whole grid for each pair (p,), refine the best ``starts`` local maxima, and choose the best."""
+    if job.search.executor is None or len(moving) <= _PAIR_BLOCK["cpu"]:
+        return _align_pairs_here(job, moving, fixed, starts)
+    found = concatenate(
+        job.run_blocks(
+            partial(_align_block, starts=starts),
+            lambda rows: {"moving": moving[rows], "fixed": fixed[rows]},
+            len(moving), _PAIR_BLOCK, stage="align", checkpoints=None,
+        )
+    )  # fmt: skip
+    alternatives = np.split(found.pop("alternatives"), np.cumsum(found.pop("n_alternatives"))[:-1])
+    tensors = {name: torch.from_numpy(array) for name, array in found.items()}
+    return PairAlignments(alternatives=alternatives, **tensors)
+
+
+def _align_block(job: Job, moving: Tensor, fixed: Tensor, *, starts: int) -> Arrays:
+    """:func:`align_pairs` for one block of pairs, as arrays."""
+    found = _align_pairs_here(job, moving, fixed, starts)
+    return {
+        "poses": found.poses.numpy(),
+        "distances": found.distances.numpy(),
+        "margins": found.margins.numpy(),
+        "alternatives": np.concatenate(found.alternatives),
+        "n_alternatives": np.array([len(poses) for poses in found.alternatives]),
+        "converged": found.converged.numpy(),
+    }
+
+
+def _align_pairs_here(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAlignments:
+    """:func:`align_pairs` in this process."""
     index, fixed_coefficients = job.index, job.fixed_coefficients
     if len(moving) == 0:
         none = torch.zeros(0, dtype=torch.float64)
