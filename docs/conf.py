@@ -4,11 +4,14 @@ import contextlib
 import inspect
 import sys
 from collections import Counter
+from pathlib import Path
 
+import click
 from sphinx.errors import PycodeError
 from sphinx.pycode import ModuleAnalyzer
 
 import unpose
+from unpose.cli import COMMANDS, main
 
 project = "unpose"
 author = "The unpose developers"
@@ -89,7 +92,26 @@ def skip_foreign_methods(app, what, name, value, skip, options):
     return True if (getattr(value, "__module__", "") or "").startswith("sklearn.") else None
 
 
+def write_commands(app):
+    """Write reference/commands.md: the help of every command, with a link to its page."""
+    parts = ["# Commands", "What `unpose COMMAND --help` prints."]
+    for name in main.list_commands(click.Context(main)):
+        page = COMMANDS[name][1]
+        parts += [f"## unpose {name}", f"[Page of this command](../{page}.md)", help_text(name)]
+        group = main.get_command(click.Context(main), name)
+        parts += [help_text(name, each) for each in getattr(group, "commands", {})]
+    Path(app.srcdir, "reference", "commands.md").write_text("\n\n".join(parts) + "\n")
+
+
+def help_text(*words):
+    context = click.Context(main, info_name="unpose", terminal_width=100)
+    for word in words:
+        context = click.Context(context.command.get_command(context, word), context, info_name=word)
+    return f"```text\n{context.get_help().partition(chr(10) + '  Documentation')[0].rstrip()}\n```"
+
+
 def setup(app):
+    app.connect("builder-inited", write_commands)
     app.connect("autodoc-process-docstring", constant_docstring)
     app.connect("autodoc-skip-member", skip_foreign_methods)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unpose.cli import _COMMANDS, commands, main
+from unpose.cli import COMMANDS, commands, main
 
 
-@pytest.mark.parametrize("name", ["", *_COMMANDS, "demo learn"])
+@pytest.mark.parametrize("name", ["", *COMMANDS, "demo learn"])
 def test_help_explains_ends_with_examples_and_imports_nothing_slow(name, quick_help):
     text = quick_help(*name.split())
     assert "\n  Examples:\n" in text
@@ -22,7 +22,7 @@ def test_help_explains_ends_with_examples_and_imports_nothing_slow(name, quick_h
 
 def test_every_command_has_a_file_of_its_name():
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
-    assert files == {*_COMMANDS, "__init__"}
+    assert files == {*COMMANDS, "__init__"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from unpose.cli import _COMMANDS, main
+from unpose.cli import COMMANDS, main
 from unpose.cli.shared import site
 from unpose.cli.shared.inputs import ModelFile
 
@@ -47,7 +47,7 @@ def test_every_help_ends_with_two_examples_and_a_page():
 
 
 def test_every_page_of_a_command_is_in_the_documentation():
-    for name, (line, page) in _COMMANDS.items():
+    for name, (line, page) in COMMANDS.items():
         assert line.endswith(".")
         assert (DOCS / f"{page}.md").is_file(), f"the page of `unpose {name}` in the table of cli/__init__.py"
 

@@ -1,6 +1,6 @@
 """The command line, and the only room that prints.
 
-Each command is one file in ``commands/`` with a click command called ``command``, and one line in ``_COMMANDS`` below;
+Each command is one file in ``commands/`` with a click command called ``command``, and one line in ``COMMANDS`` below;
 ``shared/`` holds what several commands use. Nothing heavy is imported here or at the top of a command's file, so that
 ``unpose --help`` answers at once.
 """
@@ -21,9 +21,9 @@ import unpose
 from unpose.cli.shared.errors import UserError, unexpected_error
 from unpose.cli.shared.site import page_line
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]
 
-_COMMANDS: dict[str, tuple[str, str]] = {
+COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("Group a few hundred rotated digits: a first look, without any data of your own.", "start"),
     "cluster": ("Group images by what they show, whatever the pose of each.", "explanation/clustering"),
     "align": ("Align images of one object: their mean, their poses and the aligned stack.", "explanation/clustering"),
@@ -55,19 +55,19 @@ class _LazyGroup(click.Group):
     """A group that imports a command when it is run, and knows its one-line help without importing it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
+        if name not in COMMANDS:
             return None
         return _load(name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in _COMMANDS and not args[0].startswith("-"):
-            close = difflib.get_close_matches(args[0], _COMMANDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(_COMMANDS)}."
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}."
             ctx.fail(f"There is no command {args[0]!r}; {hint}")
         return super().resolve_command(ctx, args)
 
@@ -90,14 +90,14 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (line, _) in _COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (line, _) in COMMANDS.items()])
 
 
 @cache
 def _load(name: str) -> click.Command:
     """The command of a name, whose help ends with the address of its page, as do those of its subcommands."""
     command: click.Command = import_module(f"unpose.cli.commands.{name}").command
-    page = _COMMANDS[name][1]
+    page = COMMANDS[name][1]
     for each in (command, *getattr(command, "commands", {}).values()):
         each.epilog = f"{cleandoc(each.epilog or '')}\n\n{page_line(page, name)}"
     return command
@@ -130,4 +130,4 @@ def main(ctx: click.Context) -> None:
 
     Exit status: 0 success, 1 failure, 2 wrong call or input, 130 stopped by Ctrl-C.
     """
-    ctx.obj = {name: page for name, (_, page) in _COMMANDS.items()}  # for `unpose docs`
+    ctx.obj = {name: page for name, (_, page) in COMMANDS.items()}  # for `unpose docs`
