@@ -305,6 +305,11 @@ def test_gradients_of_any_magnitude_are_restored(interpreted):
     assert interpreted["scales"] == dict.fromkeys(map(str, MAGNITUDES), True)
 
 
+@needs_interpreter
+def test_scores_beyond_half_precision_choose_among_the_highest(interpreted):
+    assert interpreted["saturated"] == [True, True]
+
+
 @pytest.mark.slow
 @needs_triton
 def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
@@ -326,6 +331,13 @@ def test_kernels_agree_with_the_direct_computation(name):
     check(found, LARGE[name])
     again = errors(kernels, LARGE[name], "cuda")[1]
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
+
+
+@needs_gpu
+def test_scores_beyond_half_precision_choose_among_the_highest_on_a_gpu():
+    from unpose.nn.ops.cuda import attention as kernels
+
+    assert is_saturated(kernels, "cuda") == [True, True]
 
 
 @needs_gpu
@@ -412,8 +424,29 @@ def interpret():
     kernels._BLOCK_PIXELS = 16
     found["projected"] = {name: projected(kernels, *case) for name, case in PROJECTED.items()}
     found["projection"] = projection_errors()
+    found["saturated"] = is_saturated(kernels)
     found["scales"] = {str(magnitude): is_restored(kernels, magnitude) for magnitude in MAGNITUDES}
     return found
+
+
+def is_saturated(kernels, device="cpu"):
+    """Return whether large scores give the mean of the values that share the highest score, and finite gradients.
+
+    Queries are 240 and keys -240, 0 or 240, so that scores of two channels are multiples of 57,600: all positive ones
+    are limited to the same number, and half precision holds the others, or they are -inf.
+    """
+    generator = torch.Generator().manual_seed(5)
+    key = 240 * torch.randint(-1, 2, (2, 1, 2, 3, 3, 2), generator=generator).to(device, torch.float16)
+    key[..., 0, 0, :] = -240  # where a window sees such keys alone, every score is -inf
+    query, value = torch.full_like(key, 240), torch.randn(key.shape, generator=generator).to(key)
+    given = query, key, value, torch.zeros(1, 2, 2, 1, 3, 2).to(key), None
+    out, logsumexp = kernels.forward(*given, 0.0, torch.tensor(0, device=device))
+    gradients = kernels.backward(out, *given, out, logsumexp, 0.0, torch.tensor(0, device=device))
+    exact = [tensor if tensor is None else tensor.double() for tensor in given]
+    exact[1] = exact[1].sum(-1, keepdim=True).clamp(max=0.7).expand(-1, -1, -1, -1, -1, 2)
+    wanted = direct(*exact)[0]
+    finite = [bool(tensor.isfinite().all()) for tensor in (out, logsumexp, *gradients[:4])]
+    return [bool((out.double() - wanted).abs().amax() < 1e-2), all(finite)]
 
 
 def projected(kernels, keys, outputs, dtype, dropout):

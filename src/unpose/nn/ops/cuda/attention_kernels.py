@@ -63,6 +63,7 @@ from unpose.nn.ops.cuda.scores import (
     add_content_score,
     element_scores,
     load_element_vector,
+    saturate,
     segment_scores,
     weight_and_score_gradient,
 )
@@ -134,7 +135,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
                     score = partial_scores[j * ELEMENTS + i]
                     if ELEMENT_CHANNELS > 0:
                         score = add(score, element_terms[i], PACK)
-                    scores = scores + (add_content_score(score, queries, query_pointers, key_channels, i, Q, D, PACK),)
+                    score = add_content_score(score, queries, query_pointers, key_channels, i, Q, D, PACK)
+                    scores = scores + (saturate(score, PACK),)
             weights, rescales, new_max, new_denominators = (), (), (), ()
             for i in tl.static_range(ELEMENTS):
                 highest = running_max[i]
@@ -171,8 +173,10 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     for i in tl.static_range(ELEMENTS):
         scales, maxima = (), unpack(running_max[i], PACK)
         for p in tl.static_range(PACK):
-            scales = scales + (1 / (denominators[i * PACK + p] * keep_probability),)
-            natural = (maxima[p] * rounded_scale + tl.log2(denominators[i * PACK + p]) + _HEADROOM) / _LOG2E
+            # Zero only if every score is below the range of half precision; then the result is zero.
+            denominator = tl.maximum(denominators[i * PACK + p], 1e-30)
+            scales = scales + (1 / (denominator * keep_probability),)
+            natural = (maxima[p] * rounded_scale + tl.log2(denominator) + _HEADROOM) / _LOG2E
             query_index = (((image * PACK + p) * HEADS + head) * OUTPUTS + first_element + i) * (H * W) + pixel
             tl.store(logsumexp + query_index, natural, exists[p])
         pointers = out + (image * (PACK * R[0]) + head * R[1] + (first_element + i) * R[3] + pixel)

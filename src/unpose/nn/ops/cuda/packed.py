@@ -237,9 +237,9 @@ def fma(a, b, c, PACK: tl.constexpr):  # type: ignore[no-untyped-def]
     if PACK == 1:
         return a * b + c
     elif _INTERPRETED:
-        return pack_pair(
-            _lower_half(a) * _lower_half(b) + _lower_half(c), _upper_half(a) * _upper_half(b) + _upper_half(c)
-        )
+        # In float32, where the product is exact, as it is inside the fused instruction.
+        low = _lower_half(a).to(tl.float32) * _lower_half(b) + _lower_half(c)
+        return pack_pair(low, _upper_half(a).to(tl.float32) * _upper_half(b) + _upper_half(c))
     else:
         return tl.inline_asm_elementwise("fma.rn.f16x2 $0, $1, $2, $3;", "=r,r,r,r", [a, b, c], tl.int32, True, 1)
 
@@ -252,6 +252,16 @@ def maximum(a, b, PACK: tl.constexpr):  # type: ignore[no-untyped-def]
         return pack_pair(tl.maximum(_lower_half(a), _lower_half(b)), tl.maximum(_upper_half(a), _upper_half(b)))
     else:
         return tl.inline_asm_elementwise("max.f16x2 $0, $1, $2;", "=r,r,r", [a, b], tl.int32, True, 1)
+
+
+@triton.jit
+def minimum(a, b, PACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    if PACK == 1:
+        return tl.minimum(a, b)
+    elif _INTERPRETED:
+        return pack_pair(tl.minimum(_lower_half(a), _lower_half(b)), tl.minimum(_upper_half(a), _upper_half(b)))
+    else:
+        return tl.inline_asm_elementwise("min.f16x2 $0, $1, $2;", "=r,r,r", [a, b], tl.int32, True, 1)
 
 
 @triton.jit

@@ -13,7 +13,21 @@ import triton
 import triton.language as tl
 
 from unpose.nn.ops.cuda.neighbourhood import element_channel, masked_zero, window_offset
-from unpose.nn.ops.cuda.packed import add, broadcast, dropout_mask, entry_channel, exp2, fma, load_entry, multiply
+from unpose.nn.ops.cuda.packed import (
+    add,
+    broadcast,
+    dropout_mask,
+    entry_channel,
+    exp2,
+    fma,
+    load_entry,
+    minimum,
+    multiply,
+)
+
+_PACKED_LIMIT = tl.constexpr(0x78E278E2)
+"""The number 40,000 in half precision, twice. For heads of one channel, whose scores are multiplied by log2(e), the
+logsumexp is then 57,700; half precision ends at 65,504."""
 
 
 @triton.jit
@@ -102,6 +116,19 @@ def add_content_score(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def saturate(score, PACK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Limit a packed score to 40,000, so that neither it nor the logsumexp overflows half precision to infinity.
+
+    Scores that large make attention a choice of the highest one; without the limit the softmax of an infinite score is
+    not a number. A score below -65,504 becomes -inf, which is a weight of zero.
+    """
+    if PACK == 2:
+        return minimum(score, tl.full(score.shape, _PACKED_LIMIT, tl.int32), PACK)
+    else:
+        return score
+
+
+@triton.jit
 def weight_and_score_gradient(  # type: ignore[no-untyped-def]
     score, grad_weight, score_scale, statistics, first: tl.constexpr, query_hash, entry, threshold,
     HAS_DROPOUT: tl.constexpr, PACK: tl.constexpr,
@@ -112,7 +139,7 @@ def weight_and_score_gradient(  # type: ignore[no-untyped-def]
     minus the logsumexp to base 2, with PACK = 2 in two parts (rounded to half precision, and the rest), and minus the
     product of the result and its gradient.
     """
-    score = fma(score, score_scale, statistics[first], PACK)
+    score = fma(saturate(score, PACK), score_scale, statistics[first], PACK)
     if PACK == 2:
         score = add(score, statistics[first + 1], PACK)
     weight = exp2(score, PACK)
