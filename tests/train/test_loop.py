@@ -29,6 +29,7 @@ from unpose.train import (
     train,
 )
 from unpose.train import loop as loop_module
+from unpose.train import objective as objective_module
 from unpose.train.batches import (
     _random_bends,
     _random_poses,
@@ -143,8 +144,8 @@ def test_validation_chooses_and_the_test_set_is_used_once_at_the_end(problem, sm
 
         return look
 
-    for name in ("validate", "class_figures"):
-        monkeypatch.setattr(loop_module, name, captured(getattr(loop_module, name)))
+    monkeypatch.setattr(objective_module, "validate", captured(objective_module.validate))
+    monkeypatch.setattr(loop_module, "class_figures", captured(loop_module.class_figures))
     outcome = train(problem, small_recipe(epochs=4), tmp_path)
     assert seen == ["validation"] * 4 + ["test"]
     best = max(outcome.history, key=lambda row: (row["validation_accuracy"], -row["validation_loss"]))

@@ -253,7 +253,8 @@ def _check_plausible(description: dict[str, Any], tensors: int) -> None:
             todo += [(name, part) for part in value]
         elif isinstance(value, int | float) and not abs(value) <= _LARGEST_NAMED.get(name, _LARGEST_NUMBER):
             raise ValueError(f"{name} = {value} is out of bounds")
-    depths = {"group_cnn": "stages", "group_resnet": "depths", "swivel_net": "depths"}.get(str(description.get("network")))
+    names = {"group_cnn": "stages", "group_resnet": "depths", "swivel_net": "depths"}
+    depths = names.get(str(description.get("network")))
     if depths and sum(description.get(depths, [])) > tensors:
         raise ValueError(f"it describes more layers than its {tensors} tensors can fill")
 

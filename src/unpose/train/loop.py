@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,17 +27,17 @@ from unpose.nn import (
     create_network,
     with_larger_group,
 )
-from unpose.train.batches import ImageStore, make_image_store, order_of_epoch, seed_for, steps_in_epoch, training_batch
+from unpose.train.batches import ImageStore, make_image_store, order_of_epoch, seed_for, steps_in_epoch
 from unpose.train.by_class import ClassFigures, class_figures
 from unpose.train.checkpoint import load_network, read_notes, save_network
 from unpose.train.cuda_graph import GraphedFunction
-from unpose.train.evaluation import validate
+from unpose.train.objective import Objective
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
 from unpose.train.pretrained import pretrained_file
 from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
 from unpose.train.records import hash_note, light_note
-from unpose.train.state import COLUMNS, STATE_FILE, State, load_state, save_state
+from unpose.train.state import STATE_FILE, State, load_state, save_state
 from unpose.train.training_step import training_step
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
@@ -154,7 +154,7 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
             )
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
-        if (head := network.description.get("head", "classes")) != "classes":
+        if recipe.unlabelled.loss == "none" and (head := network.description.get("head", "classes")) != "classes":
             raise ValueError(f"recipes train classifiers; network.options has head = {head!r}: use a loop of your own")
         for module in network.modules():
             if part.initialization == "he" and isinstance(module, nn.Linear):
@@ -247,6 +247,39 @@ def train(
     >>> len(train(load("digits"), recipe).history)
     1
     """
+    if recipe.unlabelled.loss != "none":
+        raise ValueError("this recipe learns without labels; use unpose.train.train_unlabelled")
+    processes = processes or Processes()
+    state = optimize(
+        dataset, recipe, folder, device=device, processes=processes, resume=resume, force=force,
+        checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch,
+    )  # fmt: skip
+    best = state.best_network()
+    row = state.history[state.best_epoch - 1]
+    tested = class_figures(best, dataset.test, dataset.classes, processes=processes, device=torch.device(device))
+    result = TrainingResult(best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested)
+    if folder is not None and processes.is_first:
+        table = json.dumps(_result_table(result, recipe, dataset), indent=2)
+        write_text(Path(folder) / RESULT_FILE, table + "\n")
+    processes.wait()
+    return result
+
+
+def optimize(
+    dataset: Dataset,
+    recipe: Recipe,
+    folder: str | Path | None = None,
+    *,
+    kind: type[Objective] = Objective,
+    device: torch.device | str = "cpu",
+    processes: Processes | None = None,
+    resume: bool = False,
+    force: bool = False,
+    checkpoint_steps: int | None = None,
+    progress: ProgressCallback | None = None,
+    on_epoch: EpochCallback | None = None,
+) -> State:
+    """Run all epochs of a recipe for an objective, as :func:`train` describes; return the state at the end."""
     if checkpoint_steps is not None and checkpoint_steps < 1:
         raise ValueError(f"checkpoint_steps must be at least 1, got {checkpoint_steps}")
     processes = processes or Processes()
@@ -261,33 +294,26 @@ def train(
     # process that cannot capture would leave the others waiting.
     captured = device.type == "cuda" and processes.count == 1
     with _reproducible(device):
-        state = _fresh_state(recipe, dataset, device, captured)
+        objective = kind(dataset, recipe, device, processes)
+        state = _fresh_state(recipe, dataset, objective, device, captured)
         identity = {"recipe": recipe_table(recipe), "data": _fingerprint(dataset), "processes": processes.count}
         if folder is not None and resume and (folder / STATE_FILE).exists():
-            load_state(folder / STATE_FILE, state, identity)
+            load_state(folder / STATE_FILE, state, identity, objective.columns)
         elif folder is not None and processes.is_first:
             write_text(folder / CONFIG_FILE, recipe_toml(recipe))
         share_batch_statistics(state.network, processes)
         # From here on tensors of the state are only written in place: a captured step holds their addresses.
-        weights = _class_weights(dataset, recipe, device)
-        step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)), weights=weights)
+        step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)), objective)
         step = GraphedFunction(step, state.changing, device) if captured else step
         store = make_image_store(dataset.train, device)
         hashes = _training_hashes(dataset, recipe) if folder is not None and processes.is_first else {}
         run = _Run(
-            recipe, dataset, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, store, step,
-            hashes,
+            recipe, dataset, objective, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, store,
+            step, hashes,
         )  # fmt: skip
         while len(state.history) < recipe.epochs:
             run.epoch(state, progress, on_epoch)
-    best = state.best_network()
-    row = state.history[state.best_epoch - 1]
-    tested = class_figures(best, dataset.test, dataset.classes, processes=processes, device=device)
-    result = TrainingResult(best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested)
-    if folder is not None and processes.is_first:
-        write_text(folder / RESULT_FILE, json.dumps(_result_table(result, recipe, dataset), indent=2) + "\n")
-    processes.wait()
-    return result
+    return state
 
 
 @dataclass
@@ -296,6 +322,7 @@ class _Run:
 
     recipe: Recipe
     dataset: Dataset
+    objective: Objective
     folder: Path | None
     device: torch.device
     processes: Processes
@@ -325,17 +352,13 @@ class _Run:
             if not last and self._is_due(state):
                 self._save(state, epoch)
         loss, correct, seen = state.totals.tolist()
-        # Validate in the precision of training: another would compile other kernels. The test uses float32.
-        mixed = recipe.is_mixed_on(self.device.type)
-        validation_loss, validation_accuracy = validate(
-            state.evaluated, self.dataset.validation, self.processes, self.device, mixed=mixed
-        )
-        if not math.isfinite(validation_loss):
-            self._raise_diverged(state, epoch, f"the validation loss became {validation_loss}")
+        figures = self.objective.figures(state.evaluated, loss / seen, correct / seen)
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                self._raise_diverged(state, epoch, f"the {name.replace('_', ' ')} became {value}")
         rate = learning_rate(recipe.optimizer, state.step - 1, self.per_epoch, recipe.epochs)
-        seconds = time.monotonic() - started
-        row = (epoch + 1, rate, loss / seen, correct / seen, validation_loss, validation_accuracy, round(seconds, 3))
-        state.history.append(dict(zip(COLUMNS, row, strict=True)))
+        seconds = round(time.monotonic() - started, 3)
+        state.history.append({"epoch": epoch + 1, "learning_rate": rate, **figures, "seconds": seconds})
         state.totals.zero_()
         improved = state.keep(only_better=recipe.keep == "best")
         self._save(state, epoch, improved)
@@ -345,7 +368,7 @@ class _Run:
     def _step(self, state: State, rows: Tensor) -> None:
         """Run one step of the optimizer."""
         recipe, step = self.recipe, state.step
-        images, labels = training_batch(self.store, rows, recipe.poses, recipe.seed, step, self.processes)
+        images, labels = self.objective.batch(self.store, rows, step)
         # Dropout uses the global generator; seeding it for each step makes it independent of earlier steps.
         torch.manual_seed(seed_for(recipe.seed, f"dropout {self.processes.rank}", step))
         set_learning_rate(state.optimizer, learning_rate(recipe.optimizer, step, self.per_epoch, recipe.epochs))
@@ -382,9 +405,10 @@ class _Run:
         if improved:
             notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, **state.history[-1]}
             notes |= {"light": light_note(self.dataset), **self.hashes}
-            save_network(self.folder / MODEL_FILE, state.best_network(), classes=self.dataset.classes, notes=notes)
+            network = self.objective.kept(state.best_network())
+            save_network(self.folder / MODEL_FILE, network, classes=self.objective.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
-        write_text(self.folder / LOG_FILE, _csv(state.history))
+        write_text(self.folder / LOG_FILE, _csv(state.history, self.objective.columns))
         self.saved_at = time.monotonic()
 
     def _raise_diverged(self, state: State, epoch: int, what: str) -> NoReturn:
@@ -425,11 +449,14 @@ def _prepare_folder(folder: Path, resume: bool, force: bool) -> None:
         raise ValueError(f"{folder} is not empty and nothing is overwritten; give another folder, resume, or force")
 
 
-def _fresh_state(recipe: Recipe, dataset: Dataset, device: torch.device, captured: bool = False) -> State:
-    network = build_network(recipe, dataset).to(device)
+def _fresh_state(
+    recipe: Recipe, dataset: Dataset, objective: Objective, device: torch.device, captured: bool = False
+) -> State:
+    network = objective.trained(build_network(recipe, dataset)).to(device)
     average = copy.deepcopy(network) if recipe.average else None
     totals = torch.zeros(3, dtype=torch.float64, device=device)
-    return State(network, make_optimizer(network, recipe.optimizer, capturable=captured), average, totals=totals)
+    optimizer = make_optimizer(network, recipe.optimizer, capturable=captured)
+    return State(network, optimizer, average, totals=totals, extra=objective.extra)
 
 
 def _fingerprint(dataset: Dataset) -> str:
@@ -452,14 +479,6 @@ def _training_hashes(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
     return hash_note(dataset, decode_fingerprints(before, f"network.begin: {begin}"))
 
 
-def _class_weights(dataset: Dataset, recipe: Recipe, device: torch.device) -> Tensor | None:
-    """Return the weight of each class in the loss, whose mean over the training images is one; None for equal ones."""
-    if recipe.class_weights == "none":
-        return None
-    counts = torch.bincount(torch.from_numpy(dataset.train.labels), minlength=len(dataset.classes)).float()
-    return (len(dataset.train) / (int((counts > 0).sum()) * counts.clamp(min=1.0))).to(device)
-
-
 @contextmanager
 def _reproducible(device: torch.device) -> Iterator[None]:
     """Use deterministic algorithms; restore the caller's generators and settings afterwards."""
@@ -479,8 +498,8 @@ def _reproducible(device: torch.device) -> Iterator[None]:
         memory.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
 
 
-def _csv(history: list[dict[str, float]]) -> str:
-    rows = [",".join(COLUMNS), *(",".join(repr(row[name]) for name in COLUMNS) for row in history)]
+def _csv(history: list[dict[str, float]], columns: Sequence[str]) -> str:
+    rows = [",".join(columns), *(",".join(repr(row[name]) for name in columns) for row in history)]
     return "\n".join(rows) + "\n"
 
 

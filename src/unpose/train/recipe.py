@@ -98,6 +98,36 @@ class PosePart:
 
 
 @dataclass(frozen=True)
+class UnlabelledPart:
+    """Learning without labels: two views of an image, or of an image and a neighbour, get similar vectors.
+
+    The views are poses of the image (``[poses]``) with the changes of light below.
+    """
+
+    loss: str = "none"  # "vicreg", or "none" for a classifier of labelled images
+    invariance: float = 25.0  # weight of the squared distance between the vectors of two views
+    variance: float = 25.0  # weight of the hinge that keeps the deviation of every entry above one; 0 collapses
+    covariance: float = 1.0  # weight of the squared covariances between different entries
+    expander: int = 1024  # width of the three layers between encoder and loss, which are not kept
+    neighbours: int = 4  # nearest images over the orbit of which the second view may be taken
+    neighbour_share: float = 0.0  # share of the pairs whose second view is of a neighbour
+    contrast: float = 1.0  # largest factor of the contrast with the background; the smallest is its inverse
+    brightness: float = 0.0  # largest change of the level, where white is one
+    noise: float = 0.0  # standard deviation of the noise of each pixel
+    erase: float = 0.0  # probability that a rectangle of up to a quarter of the area becomes background
+
+    def __post_init__(self) -> None:
+        _one_of("unlabelled.loss", self.loss, ("none", "vicreg"))
+        for name in ("invariance", "variance", "covariance", "brightness", "noise"):
+            _within(f"unlabelled.{name}", getattr(self, name), 0.0, math.inf)
+        _within("unlabelled.expander", self.expander, 2, 65_536)
+        _within("unlabelled.neighbours", self.neighbours, 1, 64)
+        _within("unlabelled.neighbour_share", self.neighbour_share, 0.0, 1.0)
+        _within("unlabelled.contrast", self.contrast, 1.0, 16.0)
+        _within("unlabelled.erase", self.erase, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A training run: data, network, optimizer, augmentation and length.
 
@@ -123,6 +153,8 @@ class Recipe:
     network : NetworkPart, default NetworkPart()
     optimizer : OptimizerPart, default OptimizerPart()
     poses : PosePart, default PosePart()
+    unlabelled : UnlabelledPart, default UnlabelledPart()
+        Whether and how an encoder is learnt without labels, by :func:`unpose.train.train_unlabelled`.
 
     Examples
     --------
@@ -143,6 +175,7 @@ class Recipe:
     network: NetworkPart = field(default_factory=NetworkPart)
     optimizer: OptimizerPart = field(default_factory=OptimizerPart)
     poses: PosePart = field(default_factory=PosePart)
+    unlabelled: UnlabelledPart = field(default_factory=UnlabelledPart)
 
     def __post_init__(self) -> None:
         _within("epochs", self.epochs, 1, 1_000_000)
@@ -277,6 +310,8 @@ def recipe_table(recipe: Recipe) -> dict[str, Any]:
     """Return the nested dictionaries that :func:`recipe_from` reads, without entries that are None."""
     table = _without_none(dataclasses.asdict(recipe))
     table["poses"]["max_angle"] = _degrees(recipe.poses.max_angle)
+    if recipe.unlabelled == UnlabelledPart():
+        del table["unlabelled"]  # recipes of classifiers are written as before, so that their runs can be resumed
     return table
 
 

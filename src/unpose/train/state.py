@@ -6,6 +6,7 @@ they need no state. What is read is compared with what the recipe builds, by nam
 
 import copy
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class State:
         default_factory=lambda: torch.zeros(3, dtype=torch.float64)
     )  # of this epoch: loss, correct, images
     history: list[dict[str, float]] = field(default_factory=list)  # one row per finished epoch
+    extra: dict[str, Tensor] = field(default_factory=dict)  # what the objective remembers, written in place
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the epoch to keep; empty before the first
     best_epoch: int = 0
 
@@ -98,8 +100,8 @@ def save_state(path: Path, state: State, identity: dict[str, Any]) -> Path:
     return write_chunks(path, [content])
 
 
-def load_state(path: Path, state: State, identity: dict[str, Any]) -> State:
-    """Load a saved state into a freshly built one.
+def load_state(path: Path, state: State, identity: dict[str, Any], columns: Sequence[str] = COLUMNS) -> State:
+    """Load a saved state into a freshly built one; ``columns`` are the entries of a row of its history.
 
     Raises :class:`StateError`, leaving the state untouched, if the file is truncated, modified, of another version or
     of another run.
@@ -112,7 +114,7 @@ def load_state(path: Path, state: State, identity: dict[str, Any]) -> State:
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         moments = _check_names(state, shapes)
         step, best_epoch = _count(about, "step"), _count(about, "best_epoch")
-        history = _history(about.get("history"))
+        history = _history(about.get("history"), columns)
         if not 0 <= best_epoch <= len(history) or bool(best_epoch) != any(n.startswith("best.") for n in shapes):
             raise StateError(f"its best epoch, {best_epoch}, is none of its {len(history)} epochs")
         tensors = safetensors.torch.load(content)
@@ -125,6 +127,8 @@ def load_state(path: Path, state: State, identity: dict[str, Any]) -> State:
     saved["state"] = {index: {name: tensors[f"optimizer.{index}.{name}"] for name in names} for index, names in moments}
     state.optimizer.load_state_dict(saved)
     state.totals = tensors["totals"].to(state.totals)
+    for name, kept in state.extra.items():
+        kept.copy_(tensors[f"extra.{name}"])
     state.best, state.best_epoch = _with_prefix(tensors, "best."), best_epoch
     state.step, state.history = step, history
     return state
@@ -137,7 +141,7 @@ def _tensors(state: State) -> dict[str, Tensor]:
     found |= {f"best.{name}": weight for name, weight in state.best.items()}
     for index, moments in state.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{index}.{name}": moment for name, moment in moments.items() if isinstance(moment, Tensor)}
-    found["totals"] = state.totals
+    found |= {f"extra.{name}": tensor for name, tensor in state.extra.items()} | {"totals": state.totals}
     return {name: tensor.detach().cpu().contiguous() for name, tensor in found.items()}
 
 
@@ -164,6 +168,7 @@ def _check_names(state: State, shapes: dict[str, tuple[int, ...]]) -> list[tuple
     """Check names and shapes of all tensors; return the optimizer's moments of each parameter."""
     weights = {name: tuple(weight.shape) for name, weight in state.network.state_dict().items()}
     wanted = {f"network.{name}": shape for name, shape in weights.items()} | {"totals": (3,)}
+    wanted |= {f"extra.{name}": tuple(tensor.shape) for name, tensor in state.extra.items()}
     if state.average is not None:
         wanted |= {f"average.{name}": shape for name, shape in weights.items()}
     if any(name.startswith("best.") for name in shapes):
@@ -194,11 +199,11 @@ def _count(about: dict[str, Any], name: str) -> int:
     return value
 
 
-def _history(rows: Any) -> list[dict[str, float]]:
+def _history(rows: Any, columns: Sequence[str]) -> list[dict[str, float]]:
     if not isinstance(rows, list):
         raise StateError("its history is missing")
     for row in rows:
-        if set(row) != set(COLUMNS) or not all(isinstance(value, int | float) for value in row.values()):
+        if set(row) != set(columns) or not all(isinstance(value, int | float) for value in row.values()):
             raise StateError("its history has malformed rows")
     return rows
 
