@@ -14,6 +14,7 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ``labels.py``      a few known classes spread over the graph; which images to label next
 ``tree.py``        finer and coarser clusters, without a new fit
 ``readout.py``     from the attention matrix to labels, with the criterion of ``modularity.py``
+``coarsening.py``  contract the graph of many images, so that read-out and map take minutes
 ``stability.py``   how far the clusters of random subsets agree, the measure of confidence
 ``copies.py``      images that are copies of others
 ``assignment.py``  new images: the votes of their neighbours, and images of none of the clusters

@@ -32,8 +32,7 @@ from unpose.cluster.features import (
 )
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths
 from unpose.cluster.labels import largest_entries
-from unpose.cluster.modularity import louvain, modularity
-from unpose.cluster.readout import RESOLUTION
+from unpose.cluster.modularity import RESOLUTION, louvain, modularity
 from unpose.compiled import CACHE
 
 _SHARPNESS = 8.0

@@ -11,18 +11,24 @@ from scipy import sparse
 
 from unpose.compiled import CACHE
 
+RESOLUTION = 2.0
+"""Clusters stay separate unless they attend to each other more than twice as much as by chance."""
 _MIN_GAIN = 1e-6
 """Sweeps over all nodes end when one gains less modularity than this."""
+_MAX_DENSE = 2048
+"""Weights between more clusters are summed as a sparse matrix."""
 
 
 def weights_between(graph: sparse.csr_array, labels: NDArray) -> NDArray:
     """Total weight between clusters, (K, K); weights inside a cluster count twice, as in the graph itself."""
-    return _aggregate(graph, labels).toarray()
+    return aggregate(graph, labels).toarray()
 
 
 def modularity(graph: sparse.csr_array, labels: NDArray, resolution: float) -> float:
     """The modularity Q of a partition (n,)."""
-    between = weights_between(graph, labels)
+    between = aggregate(graph, labels)
+    if between.shape[0] <= _MAX_DENSE:
+        between = between.toarray()
     total = max(between.sum(), 1e-300)
     return float((between.diagonal() / total - resolution * (between.sum(1) / total) ** 2).sum())
 
@@ -49,7 +55,7 @@ def louvain(graph: sparse.csr_array, resolution: float, rng: np.random.RandomSta
         member = labels[member]
         if len(kept) == count:
             return member
-        graph = _aggregate(graph, labels)
+        graph = aggregate(graph, labels)
 
 
 def merge_clusters(graph: sparse.csr_array, labels: NDArray, n_clusters: int) -> NDArray:
@@ -69,7 +75,7 @@ def merge_clusters(graph: sparse.csr_array, labels: NDArray, n_clusters: int) ->
     return np.unique(new_label[labels], return_inverse=True)[1]
 
 
-def _aggregate(graph: sparse.csr_array, labels: NDArray) -> sparse.csr_array:
+def aggregate(graph: sparse.csr_array, labels: NDArray) -> sparse.csr_array:
     """The graph whose nodes are the clusters, (K, K)."""
     n, count = len(labels), int(labels.max()) + 1
     member = sparse.csr_array((np.ones(n), (np.arange(n), labels)), shape=(n, count))

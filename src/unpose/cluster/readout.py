@@ -7,23 +7,25 @@ improved node by node, and the one with the highest modularity is chosen.
 
 If the number of clusters is not given, it comes from community detection. Many partitions have nearly the highest
 modularity and differ in what they merge, so the result is what they agree on.
+
+The graph of many images is contracted first (:mod:`unpose.cluster.coarsening`): all of this is done with groups of
+images, and only the last improvement moves single images.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
+from unpose.cluster.coarsening import LARGE_GRAPH, N_GROUPS, contract
 from unpose.cluster.graph import N_ATTENDED, attention_matrix
-from unpose.cluster.modularity import improve, louvain, merge_clusters, modularity
+from unpose.cluster.modularity import RESOLUTION, aggregate, improve, louvain, merge_clusters, modularity
 
-RESOLUTION = 2.0
-"""Clusters stay separate unless they attend to each other more than twice as much as by chance."""
 _GRAPHS = (6, 8, 10, 12)
 """Numbers of attended neighbours of the graphs from which partitions are proposed."""
 _SURPLUS = (1.0, 1.1, 1.25, 1.5, 2.0)
@@ -44,7 +46,7 @@ def read_out(
     """
     graph = attention_matrix(indices, distances)
     counts = _GRAPHS if indices.shape[1] > N_ATTENDED else (N_ATTENDED,)
-    proposing = [attention_matrix(indices, distances, count) for count in counts]
+    proposing = (attention_matrix(indices, distances, count) for count in counts)  # one at a time in memory
     return by_size(partition(graph, n_clusters, rng, proposing)), graph
 
 
@@ -52,22 +54,48 @@ def partition(
     graph: sparse.csr_array,
     n_clusters: int | None,
     rng: np.random.RandomState,
-    proposing: list[sparse.csr_array] | None = None,
+    proposing: Iterable[sparse.csr_array] | None = None,
 ) -> NDArray:
     """Labels (n,) of the nodes of a graph; ``proposing`` are the graphs that partitions into ``n_clusters`` come from.
 
     By default they come from the graph itself.
     """
     with threadpool_limits(1):  # threads would sum in another order and break ties differently
-        if n_clusters is None:
-            return _consensus(graph, rng)
-        proposals = [np.zeros(graph.shape[0], np.int64)] if n_clusters == 1 else []
-        if n_clusters > 1:
-            for each in proposing or [graph]:
-                proposals += _spectral(each, n_clusters, rng)
-        order = rng.permutation(graph.shape[0])
-        improved = [improve(graph, _exactly(graph, labels, n_clusters), RESOLUTION, order) for labels in proposals]
-        return max(improved, key=lambda labels: modularity(graph, labels, RESOLUTION))
+        if graph.shape[0] <= LARGE_GRAPH:
+            labels = _partition(graph, n_clusters, rng, proposing)
+        else:
+            labels = _partition_contracted(graph, n_clusters, rng, proposing)
+        return labels if n_clusters is not None else _merge_singletons(graph, labels)
+
+
+def _partition(
+    graph: sparse.csr_array, n_clusters: int | None, rng: np.random.RandomState,
+    proposing: Iterable[sparse.csr_array] | None,
+) -> NDArray:  # fmt: skip
+    """See :func:`partition`; clusters of one node are left as they are."""
+    if n_clusters is None:
+        return _consensus(graph, rng)
+    proposals = [np.zeros(graph.shape[0], np.int64)] if n_clusters == 1 else []
+    if n_clusters > 1:
+        for each in [graph] if proposing is None else proposing:
+            proposals += _spectral(each, n_clusters, rng)
+    order = rng.permutation(graph.shape[0])
+    improved = [improve(graph, _exactly(graph, labels, n_clusters), RESOLUTION, order) for labels in proposals]
+    return max(improved, key=lambda labels: modularity(graph, labels, RESOLUTION))
+
+
+def _partition_contracted(
+    graph: sparse.csr_array, n_clusters: int | None, rng: np.random.RandomState,
+    proposing: Iterable[sparse.csr_array] | None,
+) -> NDArray:  # fmt: skip
+    """The partition of the contracted graph, improved image by image in the whole one."""
+    member = contract(graph, rng, max(N_GROUPS, 10 * (n_clusters or 0)))
+    small = None if proposing is None else (aggregate(each, member) for each in proposing)
+    count = None if n_clusters is None else min(n_clusters, int(member.max()) + 1)
+    labels = _partition(aggregate(graph, member), count, rng, small)[member]
+    if n_clusters is not None:
+        labels = _exactly(graph, labels, n_clusters)
+    return improve(graph, labels, RESOLUTION, rng.permutation(len(labels)))
 
 
 def by_size(labels: NDArray) -> NDArray:
@@ -89,7 +117,7 @@ def _consensus(graph: sparse.csr_array, rng: np.random.RandomState) -> NDArray:
     agreed = sparse.csr_array((links.data * np.maximum(together, 1e-9), (links.row, links.col)), shape=graph.shape)
     agreed.sort_indices()
     found = _partitions(agreed, _FINAL_PARTITIONS, rng)
-    return _merge_singletons(graph, max(found, key=lambda labels: modularity(agreed, labels, RESOLUTION)))
+    return max(found, key=lambda labels: modularity(agreed, labels, RESOLUTION))
 
 
 def _partitions(graph: sparse.csr_array, count: int, rng: np.random.RandomState) -> list[NDArray]:
@@ -102,15 +130,20 @@ def _partitions(graph: sparse.csr_array, count: int, rng: np.random.RandomState)
 
 
 def _merge_singletons(graph: sparse.csr_array, labels: NDArray) -> NDArray:
-    """Merge every cluster of one image with the cluster that the image attends to most."""
+    """Merge every cluster of one image with the cluster that the image attends to most, the first one of equals."""
     labels = np.unique(labels, return_inverse=True)[1]
-    while len(singletons := np.flatnonzero(np.bincount(labels) == 1)) and labels.max() > 0:
-        image = int(np.flatnonzero(labels == singletons[0])[0])
-        attention = np.bincount(labels, graph[[image]].toarray().ravel())
-        attention[singletons[0]] = -1.0
-        labels[image] = attention.argmax()
-        labels = np.unique(labels, return_inverse=True)[1]
-    return labels
+    sizes = np.bincount(labels)
+    members = np.argsort(labels, kind="stable")[np.cumsum(sizes) - 1]  # the last image of each cluster
+    for cluster in np.flatnonzero(sizes == 1):
+        if sizes[cluster] != 1 or np.count_nonzero(sizes) == 1:
+            continue  # another such image has joined it, or no other cluster is left
+        row = slice(graph.indptr[members[cluster]], graph.indptr[members[cluster] + 1])
+        attention = np.bincount(labels[graph.indices[row]], graph.data[row], len(sizes))
+        attention[sizes == 0] = attention[cluster] = -1.0
+        labels[members[cluster]] = attention.argmax()
+        sizes[cluster] -= 1
+        sizes[attention.argmax()] += 1
+    return np.unique(labels, return_inverse=True)[1]
 
 
 def _spectral(graph: sparse.csr_array, n_clusters: int, rng: np.random.RandomState) -> Iterator[NDArray]:
@@ -136,8 +169,27 @@ def _eigenvectors(graph: sparse.csr_array, count: int, rng: np.random.RandomStat
     if n <= max(_MAX_DENSE, 3 * count):
         _, vectors = scipy.linalg.eigh(normalised.toarray(), subset_by_index=(n - count, n - 1))
     else:
-        _, vectors = eigsh(normalised, count, which="LA", v0=rng.standard_normal(n), tol=1e-5)
+        start = rng.standard_normal((n, 1))
+        try:
+            _, vectors = eigsh(normalised, count, which="LA", v0=start[:, 0], tol=1e-5)
+        except ArpackNoConvergence as error:  # many equal eigenvalues, such as those of a graph of many components
+            found = error.eigenvectors
+            vectors = subspace_iteration(
+                normalised, np.hstack([found, rng.standard_normal((n, count - found.shape[1]))])
+            )
     return vectors[:, ::-1] * root[:, None]
+
+
+def subspace_iteration(matrix: sparse.csr_array, start: NDArray, n_steps: int = 200) -> NDArray:
+    """Approximate the leading eigenvectors of a symmetric matrix (n, n) with spectrum in [-1, 1] from (n, m) vectors.
+
+    The number of steps is fixed, so that it ends for any matrix. Eigenvectors are in ascending order of eigenvalues.
+    """
+    vectors = np.linalg.qr(start)[0]
+    for _ in range(n_steps):
+        vectors = np.linalg.qr(vectors + matrix @ vectors)[0]  # no eigenvalue of I + S is negative
+    _, rotation = np.linalg.eigh(vectors.T @ (matrix @ vectors))
+    return vectors @ rotation
 
 
 def _exactly(graph: sparse.csr_array, labels: NDArray, n_clusters: int) -> NDArray:
