@@ -42,7 +42,7 @@ with (folder / "run" / "labels.csv").open() as file:
     rows = list(csv.DictReader(file))
 groups = sorted({row["cluster"] for row in rows}, key=int)
 averages = sorted(path for path in (folder / "run" / "means").iterdir() if "error" not in path.name)
-figure, axes = plt.subplots(len(groups), 8, figsize=(5.5, 3.85), layout="constrained", squeeze=False)
+figure, axes = plt.subplots(len(groups), 8, figsize=(5.5, 2.5), layout="constrained", squeeze=False)
 for row, group, average in zip(axes, groups, averages, strict=True):
     members = [each["path"] for each in rows if each["cluster"] == group]
     row[0].imshow(Image.open(average), cmap="gray")
