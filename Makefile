@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint tests tests-all format clean
+.PHONY: demo test test-all lint tests tests-all docs format clean
 
 demo: .venv/installed
 	$(BIN)/unpose demo -o demo --force
@@ -23,13 +23,24 @@ tests-all: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks docs/*.py hatch_build.py
 	$(BIN)/mypy
 
+# The site, from scratch: every example is run, warnings are errors, links are checked. Needs no network once the
+# packages are there; `unpose docs` opens it.
+docs: .venv/docs
+	rm -rf docs/_build docs/gallery docs/reference/rooms docs/reference/backreferences
+	OMP_NUM_THREADS=1 $(BIN)/sphinx-build -q -W --keep-going -j 2 -d docs/_build/doctrees docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
+
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 format: .venv/installed
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff format src tests benchmarks docs/*.py hatch_build.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -38,4 +49,4 @@ format: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv demo dist build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo dist build docs/_build docs/gallery docs/reference/rooms .pytest_cache .mypy_cache .ruff_cache

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import sys
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -25,9 +26,9 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/**/*.ipynb", "gallery/**/*.py", "gallery/**/*.md5"]
+exclude_patterns = ["_build", "**/sg_execution_times.rst", "gallery/**/*.ipynb", "gallery/**/*.py", "gallery/**/*.md5"]
 templates_path = ["_templates"]
-nitpicky = False
+highlight_language = "none"  # blocks that name no language are commands
 suppress_warnings = ["config.cache"]  # sphinx-gallery's functions cannot be kept in Sphinx's cache
 
 # Markdown: headings are link targets, so that `page.md#heading` is checked.
@@ -40,6 +41,7 @@ autosummary_ignore_module_all = False
 autosummary_imported_members = True
 autodoc_typehints = "none"  # types are in the docstrings, in words
 autodoc_preserve_defaults = True
+toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
 
 
@@ -70,8 +72,15 @@ def homes() -> dict[str, str]:
     return {name: home[id(value)] for name, value in names.items() if home.get(id(value), name) != name}
 
 
+class Summaries(dict):
+    """The first paragraph of the docstring of a room, by its name."""
+
+    def __missing__(self, room: str) -> str:
+        return " ".join(inspect.getdoc(import_module(room)).partition("\n\n")[0].split())
+
+
 autosummary_filename_map = file_names()
-autosummary_context = {"homes": homes()}
+autosummary_context = {"homes": homes(), "summaries": Summaries()}
 
 
 def constant_docstring(app, what, name, value, options, lines):
@@ -147,6 +156,7 @@ html_theme_options = {
     "navbar_align": "left",
     "header_links_before_dropdown": 7,
     "navigation_depth": 3,
+    "collapse_navigation": True,
     "show_nav_level": 1,
     "show_toc_level": 2,
     "navbar_end": ["theme-switcher"],

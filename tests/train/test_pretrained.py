@@ -225,10 +225,12 @@ def test_runs_that_are_not_shipped(ship, short_run, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*.safetensors"))
 
 
-def test_the_wheel_holds_the_weights_and_the_recipes(tmp_path):
+def test_the_wheel_holds_the_weights_the_recipes_and_the_documentation(tmp_path):
     builders = pytest.importorskip("hatchling.builders.wheel", reason="hatchling, which builds the wheel, is not here")
     (wheel,) = builders.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     held = zipfile.ZipFile(wheel).namelist()
     for name in pretrained_names():
         assert f"unpose/train/weights/{name}.safetensors" in held
     assert "unpose/train/recipes/mnist-c8.toml" in held
+    assert {"unpose/site/index.html", "unpose/site/index.md"} & set(held)  # the built site, or the sources of its pages
+    assert {"unpose/site/howto/audit.html", "unpose/site/howto/audit.md"} & set(held)
