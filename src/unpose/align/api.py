@@ -174,8 +174,11 @@ def nearest(
     ranked, points = torch.from_numpy(found["indices"]), torch.from_numpy(found["points"])
     inverted = candidates is not None  # candidates are searched in the opposite direction
     if quick:
-        parts = neighbour_graph.neighbours_from_pairs(job, ranked, points, k, checkpoints, inverted=inverted)
-        return Neighbours(*parts)
+
+        def start_poses(moving: Tensor, fixed: Tensor, entry: Tensor) -> Tensor:
+            return job.grid_poses(points.flatten()[entry], inverted=inverted)
+
+        return Neighbours(*neighbour_graph.neighbours_from_pairs(job, ranked, start_poses, k, checkpoints))
     final = concatenate(
         job.run_blocks(
             partial(_refine_rows, k=k, refine=refine, inverted=inverted),

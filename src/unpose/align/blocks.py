@@ -122,13 +122,15 @@ def run_blocks(
         yield next_result()
 
 
-def concatenate(blocks: Iterator[Arrays]) -> Arrays:
+def concatenate(blocks: Iterator[Arrays], total: int | None = None) -> Arrays:
     """Concatenate the arrays of all blocks by name.
 
     Parameters
     ----------
     blocks : iterator of dict of str to array
         At least one.
+    total : int, optional
+        Rows of the result. If given, blocks are not kept until the last has come, which halves the peak memory.
 
     Returns
     -------
@@ -139,5 +141,15 @@ def concatenate(blocks: Iterator[Arrays]) -> Arrays:
     >>> concatenate(iter([{"x": np.array([1, 2])}, {"x": np.array([3])}]))
     {'x': array([1, 2, 3])}
     """
-    found = list(blocks)
-    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    if total is None:
+        found = list(blocks)
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+    result: Arrays = {}
+    start = 0
+    for block in blocks:
+        for name, part in block.items():
+            if start == 0:
+                result[name] = np.empty((total, *part.shape[1:]), part.dtype)
+            result[name][start : start + len(part)] = part
+        start += len(next(iter(block.values())))
+    return result

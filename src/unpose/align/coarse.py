@@ -151,13 +151,23 @@ def build_index(plan: Plan, moving: Tensor, fixed: Tensor) -> Index:
     return Index(plan, basis, analysis_matrix(basis, views).to(moving.device), (1 / scale).to(moving))
 
 
+def near_centre(plan: Plan) -> Plan:
+    """The grid for images in normal position: five shifts about the centre, and three scales if the group has them."""
+    scales = torch.tensor([1 / _SCALE_STEP, 1.0, _SCALE_STEP]) if plan.group.scales and plan.max_scale > 1 else None
+    return _with_five_shifts(plan, torch.ones(1) if scales is None else scales)
+
+
 def centred_only(index: Index) -> Index:
     """The same basis with only five shifts about the centre, for images that are roughly centred."""
+    plan = _with_five_shifts(index.plan, torch.ones(1))
+    analysis = analysis_matrix(index.basis, plan.unmirrored).to(index.gain.device)
+    return Index(plan, index.basis, analysis, torch.ones(plan.n_shifts).to(index.gain))
+
+
+def _with_five_shifts(plan: Plan, scales: Tensor) -> Plan:
     step = _SHIFT_STEP
     near = torch.tensor([[0.0, 0.0], [step, 0.0], [-step, 0.0], [0.0, step], [0.0, -step]])
-    plan = replace(index.plan, views=view_grid(near, torch.ones(1), index.plan.group.mirrored), n_shifts=len(near))
-    analysis = analysis_matrix(index.basis, plan.unmirrored).to(index.gain.device)
-    return Index(plan, index.basis, analysis, torch.ones(len(near)).to(index.gain))
+    return replace(plan, views=view_grid(near, scales, plan.group.mirrored), n_shifts=len(near))
 
 
 def search_all_pairs(

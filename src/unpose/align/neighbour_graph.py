@@ -6,14 +6,15 @@ found in one direction is inverted for the other.
 """
 
 import math
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.align.blocks import concatenate
+from unpose.align.blocks import Work, concatenate
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.pipeline import Job, refine_and_measure, refine_briefly
 from unpose.align.refine import Tolerance
@@ -32,45 +33,64 @@ def n_candidates(n: int, k: int) -> int:
     return 2 * k + max(56, int(1.3 * math.sqrt(n)))
 
 
+class Comparer(Protocol):
+    """Compares pairs of images in blocks, as :class:`unpose.align.pipeline.Job` does."""
+
+    def run_blocks(
+        self,
+        work: Work,
+        arguments: Callable[[slice], Mapping[str, Any]],
+        total: int,
+        size: Mapping[str, int],
+        *,
+        stage: str,
+        checkpoints: Checkpoints | None,
+    ) -> Iterator[Arrays]:
+        """Compute blocks of pairs; see :func:`unpose.align.blocks.run_blocks`."""
+
+
 def neighbours_from_pairs(
-    job: Job, candidates: Tensor, points: Tensor, k: int, checkpoints: Checkpoints | None, *, inverted: bool
+    job: Comparer,
+    candidates: Tensor,
+    start_poses: Callable[[Tensor, Tensor, Tensor], Tensor],
+    k: int,
+    checkpoints: Checkpoints | None,
 ) -> tuple[NDArray, NDArray, NDArray]:
     """Find the k nearest of each image, nearest first: (n, k) indices, (n, k) distances, (n, k, 3, 3) poses.
 
-    candidates (n, c) are image indices with grid points (n, c); ``inverted`` says that the poses of these points bring
-    the image onto its candidate instead of the candidate onto the image.
+    candidates (n, c) are image indices; ``start_poses(moving, fixed, entry)`` gives poses that roughly bring moving
+    images (p,) onto fixed ones, for entries (p,) of the flattened candidates.
     """
     n = len(candidates)
     fixed, moving, entry = _unique_pairs(candidates)
-    grid = points.flatten()[entry]
+
+    def rough_pairs(rows: slice) -> Mapping[str, Any]:
+        some = moving[rows], fixed[rows]
+        return {"moving": some[0], "fixed": some[1], "poses": start_poses(*some, entry[rows])}
+
     rough = concatenate(
-        job.run_blocks(
-            partial(_compare, inverted=inverted),
-            lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "points": grid[rows]},
-            len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints,
-        )
-    )  # fmt: skip
+        job.run_blocks(_compare, rough_pairs, len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints), len(fixed)
+    )
     order, rank = _rank_by_distance(torch.cat([fixed, moving]).numpy(), np.tile(rough["distances"], 2), n)
     kept = torch.from_numpy(np.unique(order[rank < k + k // 2] % len(fixed)))
-    fixed, moving, start = fixed[kept], moving[kept], torch.from_numpy(rough["poses"])[kept]
+    fixed, moving, start = fixed[kept], moving[kept], torch.from_numpy(rough.pop("poses"))[kept]
     final = concatenate(
         job.run_blocks(
             _refine_both_ways,
             lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "poses": start[rows]},
             len(fixed), _BLOCK, stage="refine", checkpoints=checkpoints,
-        )
+        ), len(fixed),
     )  # fmt: skip
-    poses, distances = final["poses"].swapaxes(0, 1).reshape(-1, 3, 3), final["distances"].T.ravel()
-    image, other = torch.cat([fixed, moving]).numpy(), torch.cat([moving, fixed]).numpy()
-    order, rank = _rank_by_distance(image, distances, n)
+    order, rank = _rank_by_distance(torch.cat([fixed, moving]).numpy(), final["distances"].T.ravel(), n)
     nearest = order[rank < k].reshape(n, k)
-    return other[nearest], distances[nearest], poses[nearest]
+    pair, way = nearest % len(fixed), nearest // len(fixed)
+    other = np.where(way == 0, moving.numpy()[pair], fixed.numpy()[pair])
+    return other, final["distances"][pair, way], final["poses"][pair, way]
 
 
-def _compare(job: Job, moving: Tensor, fixed: Tensor, points: Tensor, *, inverted: bool) -> Arrays:
-    """Rough poses (p, 3, 3) and distances (p,) of pairs (p,), from their grid points (p,)."""
-    start = job.grid_poses(points, inverted=inverted)
-    poses, distances = refine_briefly(job, moving, fixed, start, _RERANKING_STEPS)
+def _compare(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) -> Arrays:
+    """Better poses (p, 3, 3) and distances (p,) of pairs (p,), from rough poses."""
+    poses, distances = refine_briefly(job, moving, fixed, poses, _RERANKING_STEPS)
     return {"poses": poses.numpy(), "distances": distances.numpy()}
 
 
