@@ -48,7 +48,7 @@ class Reading:
         Of ``told_apart``.
     gain : float or None, default None
         With labels: change of the nearest neighbour's accuracy if copies moved by this strength are used too.
-    gain_error : float or None
+    gain_error : float or None, default None
         Its standard error.
 
     Examples
