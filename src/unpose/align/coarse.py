@@ -209,6 +209,16 @@ def best_poses(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) 
     return found
 
 
+def best_poses_of_candidates(
+    views: Tensor, fixed: Tensor, candidates: Tensor, basis: SteerableBasis, plan: Plan
+) -> tuple[Tensor, Tensor]:
+    """:func:`best_poses` of views (n, V, C) and a few fixed images of each, candidates (n, c) in (m, C): (n, c) each."""
+    found: tuple[Tensor, Tensor] = backend_for(views.device).best_poses_of_candidates(
+        views, fixed, candidates, basis.starts, plan.angles, plan.full_circle
+    )
+    return found
+
+
 def peaks(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan, count: int) -> Tensor:
     """Find the best few poses of given pairs, at different angles.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from unpose.align.search import Search
 from unpose.compiled import worker_pool
 from unpose.groups import inverse, transform, translation
 from unpose.images import as_batch, downscale, pixel_grid, warp
+
+_Result = TypeVar("_Result")
 
 _CHUNK = {"cpu": 256, "cuda": 65536}
 """Pairs of 40-pixel images processed at once. It is fixed for each device type and image size, whatever the memory
@@ -87,29 +89,24 @@ class Job:
     @cached_property
     def index(self) -> coarse.Index:
         """The basis of the coarse stage and the views in it."""
-        return coarse.build_index(self.plan, self.coarse_moving, self.coarse_fixed)
+        return _on_one_thread(coarse.build_index, self.plan, self.coarse_moving, self.coarse_fixed)
 
     @cached_property
     def moving_coefficients(self) -> Tensor:
         """Coefficients of the moving images in the basis, (m, C)."""
-        return self.index.coefficients(self.coarse_moving)
+        return _on_one_thread(self.index.coefficients, self.coarse_moving)
 
     @cached_property
     def fixed_coefficients(self) -> Tensor:
         """Coefficients of the fixed images in the basis, (n, C)."""
         if self.coarse_moving is self.coarse_fixed:
             return self.moving_coefficients
-        return self.index.coefficients(self.coarse_fixed)
+        return _on_one_thread(self.index.coefficients, self.coarse_fixed)
 
     @cached_property
     def centred(self) -> "CentredImages":
         """Both sides with the centroid of each image at its centre."""
-        index, fixed = coarse.centred_only(self.index), _centred(self.coarse_fixed)
-        moving = fixed if self.coarse_moving is self.coarse_fixed else _centred(self.coarse_moving)
-        coefficients = index.coefficients(fixed)
-        return CentredImages(
-            index, moving, coefficients if moving is fixed else index.coefficients(moving), coefficients
-        )
+        return _on_one_thread(_centred_images, self.index, self.coarse_moving, self.coarse_fixed)
 
     def grid_poses(self, points: Tensor, *, inverted: bool) -> Tensor:
         """Poses of grid points, or the inverses if they were found the other way round: (...) -> (..., 3, 3)."""
@@ -362,7 +359,8 @@ def _align_pairs_here(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> P
 def _views(job: Job, index: coarse.Index, moving: Tensor) -> Tensor:
     """All views of some moving images, padded to a whole tile: the rounding of sums must not depend on their number."""
     padding = (0, coarse.TILE - len(moving))
-    return index.view_coefficients(job.coarse_moving[torch.nn.functional.pad(moving, padding).to(job.device)])
+    images = job.coarse_moving[torch.nn.functional.pad(moving, padding).to(job.device)]
+    return _on_one_thread(index.view_coefficients, images)
 
 
 def _choose_best(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, converged: Tensor) -> PairAlignments:
@@ -410,6 +408,22 @@ def _reset_constant_images(job: Job, moving: Tensor, fixed: Tensor, found: PairA
         [found.alternatives[i][:0] if flat[i] else found.alternatives[i] for i in range(len(flat))],
         found.converged & ~flat,
     )
+
+
+def _on_one_thread(compute: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Compute without torch's own threads, whose number changes the rounding of matrix products."""
+    with worker_pool(1) as one:
+        return one.submit(compute, *arguments).result()
+
+
+def _centred_images(index: coarse.Index, moving: Tensor, fixed: Tensor) -> CentredImages:
+    """Centre coarse images (n, c, h, w) of both sides, and compute their coefficients."""
+    near, centred_fixed = coarse.centred_only(index), _centred(fixed)
+    coefficients = near.coefficients(centred_fixed)
+    if moving is fixed:
+        return CentredImages(near, centred_fixed, coefficients, coefficients)
+    centred_moving = _centred(moving)
+    return CentredImages(near, centred_moving, near.coefficients(centred_moving), coefficients)
 
 
 def _centred(images: Tensor) -> Tensor:

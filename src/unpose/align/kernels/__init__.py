@@ -1,8 +1,9 @@
 """Backends of the search: which code scores poses and compares pixels on which device.
 
-A backend is one module that offers three names, with the same arguments and results in every backend:
+A backend is one module that offers four names, with the same arguments and results in every backend:
 
 ``best_poses``    the best pose of every pair of images on the grid of poses
+``best_poses_of_candidates``  the same for each image and its candidates
 ``peaks``         the best few poses of given pairs of images
 ``ImagePairs``    refinement, moments and lost energy of pairs of images at one size
 

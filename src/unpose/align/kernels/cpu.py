@@ -48,6 +48,17 @@ def best_poses(
     return torch.from_numpy(score), torch.from_numpy(point)
 
 
+def best_poses_of_candidates(
+    views: Tensor, fixed: Tensor, candidates: Tensor, starts: NDArray, angles: Tensor, full_circle: bool
+) -> tuple[Tensor, Tensor]:
+    """Find the best pose of each image and its candidates; see the reference."""
+    found = [
+        best_poses(view[None], fixed[chosen], starts, angles, full_circle)
+        for view, chosen in zip(views, candidates, strict=True)
+    ]
+    return torch.cat([score for score, _ in found]), torch.cat([point for _, point in found])
+
+
 def peaks(
     views: Tensor, fixed: Tensor, starts: NDArray, angles: Tensor, n_shifts: int, full_circle: bool, count: int
 ) -> Tensor:

@@ -4,9 +4,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.align.kernels import search_cuda
-from unpose.align.kernels.reference import ImagePairs, frequencies, peaks
+from unpose.align.kernels.reference import ImagePairs, best_poses_of_candidates, frequencies, peaks
 
-__all__ = ["ImagePairs", "best_poses", "peaks"]
+__all__ = ["ImagePairs", "best_poses", "best_poses_of_candidates", "peaks"]
 
 
 def best_poses(

@@ -8,6 +8,9 @@ from torch import Tensor
 from unpose.align import photometry, refine
 from unpose.groups import LieGroup
 
+_MAX_SCORES = 2**27
+"""Scores of pairs and poses held at once."""
+
 
 class ImagePairs:
     """Both sides of many pairs at one size: (n, c, h, w) moving, (m, c, h, w) fixed images, with a mask (h, w).
@@ -63,6 +66,22 @@ def best_poses(
         scores.append(best.values)
         points.append(best.indices.int())
     return torch.stack(scores), torch.stack(points)
+
+
+def best_poses_of_candidates(
+    views: Tensor, fixed: Tensor, candidates: Tensor, starts: NDArray, angles: Tensor, full_circle: bool
+) -> tuple[Tensor, Tensor]:
+    """Find the best pose of each image and its candidates: views (n, V, C), fixed (m, C), candidates (n, c) -> (n, c).
+
+    Scores are float32 and grid points int32, as in :func:`best_poses`.
+    """
+    rows = max(1, _MAX_SCORES // (candidates.shape[1] * views.shape[1] * len(angles)))
+    scores, points = [], []
+    for some, chosen in zip(views.split(rows), candidates.split(rows), strict=True):
+        best = all_scores(some, fixed[chosen], starts, angles.to(views.device)).flatten(-2).max(-1)
+        scores.append(best.values)
+        points.append(best.indices.int())
+    return torch.cat(scores), torch.cat(points)
 
 
 def peaks(
