@@ -3,8 +3,11 @@
 ============================ =====================================================================================
 ``recipe.py``, ``recipes/``  a training run as a validated value; TOML files of published and own recipes
 ``loop.py``                  ``train``: steps, validation, checkpoints, resume
+``objective.py``             what the loop optimizes and measures
+``unlabelled.py``            encoders without labels: VICReg, poses as views, neighbours as positives
 ``training_step.py``         one step; ``cuda_graph.py`` captures and replays it on a GPU
 ``batches.py``               images and random poses of a step
+``symmetry/``                how far symmetries hold, learned with the network
 ``optimizers.py, muon.py``   optimizers, learning-rate schedule, moving average
 ``state.py``                 the resumable state of a run
 ``checkpoint.py``            networks as files; ``cards.py``: model cards inside them
@@ -30,19 +33,27 @@ from unpose.train.quick import QuickNetwork, QuickResult, train_quick
 from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, recipe_from, recipe_names, recipe_toml
 from unpose.train.records import save_quick
 from unpose.train.state import StateError
+from unpose.train.symmetry import Bounds, InstanceAugment, InvarianceConstrained, LearnedSymmetry, SoftEquivariance
+from unpose.train.unlabelled import UnlabelledResult, train_unlabelled, unlabelled_recipe, vicreg_loss
 
 __all__ = [
+    "Bounds",
     "ClassFigures",
     "DivergedError",
+    "InstanceAugment",
+    "InvarianceConstrained",
+    "LearnedSymmetry",
     "Processes",
     "QuickNetwork",
     "QuickResult",
     "Recipe",
     "RecipeError",
+    "SoftEquivariance",
     "StateError",
     "StoppedError",
     "TrainingProgress",
     "TrainingResult",
+    "UnlabelledResult",
     "accuracy",
     "accuracy_by_angle",
     "baseline_description",
@@ -68,6 +79,9 @@ __all__ = [
     "save_quick",
     "train",
     "train_quick",
+    "train_unlabelled",
     "training_operations",
+    "unlabelled_recipe",
+    "vicreg_loss",
     "was_restarted",
 ]

@@ -27,7 +27,7 @@ from unpose.nn import (
     create_network,
     with_larger_group,
 )
-from unpose.train.batches import ImageStore, make_image_store, order_of_epoch, seed_for, steps_in_epoch
+from unpose.train.batches import ImageStore, make_image_store, seed_for
 from unpose.train.by_class import ClassFigures, class_figures
 from unpose.train.checkpoint import load_network, read_notes, save_network
 from unpose.train.cuda_graph import GraphedFunction
@@ -38,12 +38,15 @@ from unpose.train.processes import Processes, share_batch_statistics
 from unpose.train.recipe import Recipe, recipe_table, recipe_toml
 from unpose.train.records import hash_note, light_note
 from unpose.train.state import STATE_FILE, State, load_state, save_state
+from unpose.train.symmetry import LearnedSymmetry, SymmetryObjective, make_symmetry
 from unpose.train.training_step import training_step
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
 _CHECKPOINT_SECONDS = 300.0
 _QUERY_BIAS = 2.0
 """Standard deviation of the query biases with ``initialization = "offsets"``."""
+_VECTOR = 256
+"""Length of the vectors of an encoder that is a classifier without labels."""
 _LOSS_INTERVAL = 20
 """Steps between reads of the loss on a GPU, where every read synchronises."""
 
@@ -98,6 +101,8 @@ class TrainingResult:
         Of the kept network.
     by_class : ClassFigures or None, default None
         What the kept network makes of the test images of each class.
+    symmetry : LearnedSymmetry or None, default None
+        What the last epoch knew about symmetries, if the recipe learns it.
 
     Examples
     --------
@@ -111,6 +116,7 @@ class TrainingResult:
     validation_accuracy: float
     test_accuracy: float
     by_class: ClassFigures | None = None
+    symmetry: LearnedSymmetry | None = None
 
 
 ProgressCallback = Callable[[TrainingProgress], None]
@@ -140,7 +146,12 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
     >>> build_network(Recipe(), load("digits")).group
     c4
     """
-    part = recipe.network
+    part, n_classes, options = recipe.network, len(dataset.classes), dict(recipe.network.options)
+    is_encoder = recipe.unlabelled.loss != "none"
+    if is_encoder and part.kind == "group_resnet":
+        options["head"] = None  # gives the vector itself
+    elif is_encoder:
+        n_classes = _VECTOR
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(recipe.seed, "weights"))
         try:
@@ -148,13 +159,13 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
                 part.kind,
                 group=part.group,
                 in_channels=dataset.channels,
-                n_classes=len(dataset.classes),
+                n_classes=n_classes,
                 image_size=dataset.image_size,
-                **part.options,
+                **options,
             )
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
-        if recipe.unlabelled.loss == "none" and (head := network.description.get("head", "classes")) != "classes":
+        if not is_encoder and (head := network.description.get("head", "classes")) != "classes":
             raise ValueError(f"recipes train classifiers; network.options has head = {head!r}: use a loop of your own")
         for module in network.modules():
             if part.initialization == "he" and isinstance(module, nn.Linear):
@@ -250,14 +261,22 @@ def train(
     if recipe.unlabelled.loss != "none":
         raise ValueError("this recipe learns without labels; use unpose.train.train_unlabelled")
     processes = processes or Processes()
+    learns_symmetry = recipe.symmetry.method != "none"
     state = optimize(
-        dataset, recipe, folder, device=device, processes=processes, resume=resume, force=force,
+        dataset, recipe, folder, kind=SymmetryObjective if learns_symmetry else Objective, device=device,
+        processes=processes, resume=resume, force=force,
         checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch,
     )  # fmt: skip
     best = state.best_network()
     row = state.history[state.best_epoch - 1]
     tested = class_figures(best, dataset.test, dataset.classes, processes=processes, device=torch.device(device))
-    result = TrainingResult(best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested)
+    symmetry = None
+    if learns_symmetry:
+        symmetry = make_symmetry(recipe, dataset)
+        symmetry.load_state_dict(state.extra)
+    result = TrainingResult(
+        best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested, symmetry
+    )
     if folder is not None and processes.is_first:
         table = json.dumps(_result_table(result, recipe, dataset), indent=2)
         write_text(Path(folder) / RESULT_FILE, table + "\n")
@@ -287,7 +306,6 @@ def optimize(
     batch = recipe.batch_size * processes.count
     if len(dataset.train) < processes.count:
         raise InputError(f"{len(dataset.train)} training images are fewer than the {processes.count} processes")
-    per_epoch = steps_in_epoch(len(dataset.train), batch)
     if folder is not None and processes.is_first:
         _prepare_folder(folder, resume, force)
     # With several processes nothing is captured: all-reduce would have to be captured in all of them or in none, and a
@@ -295,6 +313,7 @@ def optimize(
     captured = device.type == "cuda" and processes.count == 1
     with _reproducible(device):
         objective = kind(dataset, recipe, device, processes)
+        per_epoch = objective.steps_in_epoch(batch)
         state = _fresh_state(recipe, dataset, objective, device, captured)
         identity = {"recipe": recipe_table(recipe), "data": _fingerprint(dataset), "processes": processes.count}
         if folder is not None and resume and (folder / STATE_FILE).exists():
@@ -338,7 +357,7 @@ class _Run:
     def epoch(self, state: State, progress: ProgressCallback | None, on_epoch: EpochCallback | None) -> None:
         """Finish the current epoch: remaining steps, validation and checkpoint."""
         recipe, epoch = self.recipe, len(state.history)
-        order = order_of_epoch(len(self.dataset.train), recipe.seed, epoch)
+        order = self.objective.order(epoch, self.batch)
         started, self.saved_at = time.monotonic(), time.monotonic()
         state.network.train()
         while state.step < (epoch + 1) * self.per_epoch:
@@ -404,7 +423,7 @@ class _Run:
             return
         if improved:
             notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, **state.history[-1]}
-            notes |= {"light": light_note(self.dataset), **self.hashes}
+            notes |= {"light": light_note(self.dataset), **self.hashes, **self.objective.notes()}
             network = self.objective.kept(state.best_network())
             save_network(self.folder / MODEL_FILE, network, classes=self.objective.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
@@ -522,4 +541,5 @@ def _result_table(result: TrainingResult, recipe: Recipe, dataset: Dataset) -> d
         "test_accuracy": result.test_accuracy,
         "test_by_class": None if result.by_class is None else result.by_class.as_dictionary(),
         "test_set": "used once, after the epoch was chosen",
+        **({} if result.symmetry is None else {"symmetry": result.symmetry.strengths()}),
     }

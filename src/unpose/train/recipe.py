@@ -108,6 +108,7 @@ class UnlabelledPart:
     invariance: float = 25.0  # weight of the squared distance between the vectors of two views
     variance: float = 25.0  # weight of the hinge that keeps the deviation of every entry above one; 0 collapses
     covariance: float = 1.0  # weight of the squared covariances between different entries
+    steps: int = 100  # of an epoch, whatever the number of images
     expander: int = 1024  # width of the three layers between encoder and loss, which are not kept
     neighbours: int = 4  # nearest images over the orbit of which the second view may be taken
     neighbour_share: float = 0.0  # share of the pairs whose second view is of a neighbour
@@ -120,11 +121,39 @@ class UnlabelledPart:
         _one_of("unlabelled.loss", self.loss, ("none", "vicreg"))
         for name in ("invariance", "variance", "covariance", "brightness", "noise"):
             _within(f"unlabelled.{name}", getattr(self, name), 0.0, math.inf)
+        _within("unlabelled.steps", self.steps, 1, 1_000_000)
         _within("unlabelled.expander", self.expander, 2, 65_536)
         _within("unlabelled.neighbours", self.neighbours, 1, 64)
         _within("unlabelled.neighbour_share", self.neighbour_share, 0.0, 1.0)
         _within("unlabelled.contrast", self.contrast, 1.0, 16.0)
         _within("unlabelled.erase", self.erase, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class SymmetryPart:
+    """How far symmetries hold is learned with the network; by default nothing of it is."""
+
+    method: str = "none"  # "soft", "constrained" or "instance": see unpose.train.symmetry
+    groups: list[str] = field(default_factory=lambda: ["so2"])  # candidates; one continuous group for "instance"
+    strength: float = 0.05  # soft: strength of the penalties
+    slack: float = 0.1  # constrained: by how much the loss at hard poses may exceed that of the images
+    limit: float = 1.0  # constrained: largest multiplier
+    spread: float = 0.5  # instance: geometric mean of the ranges, as a share of the bounds
+    max_angle: float = math.pi  # bounds of continuous groups: radians either way; in degrees in tables
+    max_shift: float = 2.0  # pixels either way
+    max_scale: float = 1.2  # largest factor; the smallest is its inverse
+
+    def __post_init__(self) -> None:
+        _one_of("symmetry.method", self.method, ("none", "soft", "constrained", "instance"))
+        _within("symmetry.strength", self.strength, 0.0, math.inf, open_low=True)
+        _within("symmetry.slack", self.slack, 0.0, math.inf)
+        _within("symmetry.limit", self.limit, 0.0, math.inf, open_low=True)
+        _within("symmetry.spread", self.spread, 0.0, 0.999, open_low=True)
+        _within("symmetry.max_angle (in degrees)", _degrees(self.max_angle), 0.0, 180.0)
+        _within("symmetry.max_shift", self.max_shift, 0.0, math.inf)
+        _within("symmetry.max_scale", self.max_scale, 1.0, 16.0)
+        if self.method == "instance" and len(self.groups) != 1:
+            raise RecipeError(f"symmetry.groups must name one group for the method 'instance', got {self.groups}")
 
 
 @dataclass(frozen=True)
@@ -153,6 +182,8 @@ class Recipe:
     network : NetworkPart, default NetworkPart()
     optimizer : OptimizerPart, default OptimizerPart()
     poses : PosePart, default PosePart()
+    symmetry : SymmetryPart, default SymmetryPart()
+        Whether and how the network learns how far symmetries hold.
     unlabelled : UnlabelledPart, default UnlabelledPart()
         Whether and how an encoder is learnt without labels, by :func:`unpose.train.train_unlabelled`.
 
@@ -175,6 +206,7 @@ class Recipe:
     network: NetworkPart = field(default_factory=NetworkPart)
     optimizer: OptimizerPart = field(default_factory=OptimizerPart)
     poses: PosePart = field(default_factory=PosePart)
+    symmetry: SymmetryPart = field(default_factory=SymmetryPart)
     unlabelled: UnlabelledPart = field(default_factory=UnlabelledPart)
 
     def __post_init__(self) -> None:
@@ -310,8 +342,12 @@ def recipe_table(recipe: Recipe) -> dict[str, Any]:
     """Return the nested dictionaries that :func:`recipe_from` reads, without entries that are None."""
     table = _without_none(dataclasses.asdict(recipe))
     table["poses"]["max_angle"] = _degrees(recipe.poses.max_angle)
+    table["symmetry"]["max_angle"] = _degrees(recipe.symmetry.max_angle)
+    # Recipes that do not use these parts are written as before, so that their runs can be resumed.
+    if recipe.symmetry == SymmetryPart():
+        del table["symmetry"]
     if recipe.unlabelled == UnlabelledPart():
-        del table["unlabelled"]  # recipes of classifiers are written as before, so that their runs can be resumed
+        del table["unlabelled"]
     return table
 
 
@@ -363,7 +399,7 @@ def _build(kind: type[_Table], table: Any, where: str) -> _Table:
             given[name] = _build(typing.cast(type, wanted), value, path)
         else:
             given[name] = _of_type(wanted, value, path)
-    if kind is PosePart and "max_angle" in given:
+    if kind in (PosePart, SymmetryPart) and "max_angle" in given:
         given["max_angle"] = math.radians(given["max_angle"])
     return kind(**given)
 

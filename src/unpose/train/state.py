@@ -61,7 +61,12 @@ class State:
         networks = [self.network] if self.average is None else [self.network, self.average]
         weights = [tensor for network in networks for tensor in (*network.parameters(), *network.buffers())]
         moments = [value for moments in self.optimizer.state.values() for value in moments.values()]
-        return [*weights, *(moment for moment in moments if isinstance(moment, Tensor)), self.totals]
+        return [
+            *weights,
+            *(moment for moment in moments if isinstance(moment, Tensor)),
+            self.totals,
+            *self.extra.values(),
+        ]
 
     def is_finite(self) -> bool:
         """Whether all weights are finite."""

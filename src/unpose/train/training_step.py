@@ -31,12 +31,17 @@ def training_step(
     """
     state.optimizer.zero_grad(set_to_none=True)
     kind = images.device.type
-    with torch.autocast(kind, torch.bfloat16, enabled=recipe.is_mixed_on(kind)):
-        outputs = state.network(images)
-    loss, correct = objective.loss(outputs.float(), labels)
-    (loss / batch).backward()
+
+    def forward(images: Tensor) -> Tensor:
+        with torch.autocast(kind, torch.bfloat16, enabled=recipe.is_mixed_on(kind)):
+            outputs: Tensor = state.network(images)
+        return outputs
+
+    minimised, loss, correct = objective.step(forward, images, labels)
+    (minimised / batch).backward()
     sum_gradients(state.network, processes)
     state.optimizer.step()
+    objective.adjust()
     if state.average is not None:
         update_average(state.average, state.network, recipe.average, step)
     own = torch.stack([loss.detach().double(), correct.double(), torch.full_like(correct, len(labels)).double()])
