@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
 from unpose.align import align, api, nearest, neighbour_graph, pipeline
 from unpose.align.blocks import concatenate, run_blocks
@@ -151,3 +152,18 @@ def test_a_job_is_sent_as_its_images_and_settings_alone(scribbles):
     assert copy.moving_coefficients.numpy().tobytes() == job.moving_coefficients.numpy().tobytes()
     two = pickle.loads(pickle.dumps(pipeline.Job(scribbles[:3], scribbles[3:], pipeline.Search())))
     assert (len(two.fixed), len(two.moving)) == (3, 40)
+
+
+@pytest.mark.parametrize("shape", [(47, 31), (40, 40)])
+def test_what_a_job_computes_does_not_depend_on_the_number_of_threads(shape, rng):
+    """A worker has one thread, the process that submits has several."""
+    images, before, found = rng.random((211, *shape), np.float32), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            job = pipeline.Job(images, None, pipeline.Search(max_shift=2.0))
+            tensors = job.index.analysis, job.moving_coefficients, job.centred.moving_coefficients, job.coarse_fixed
+            found.append([tensor.numpy().tobytes() for tensor in tensors])
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
