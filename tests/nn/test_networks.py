@@ -2,7 +2,6 @@
 
 import io
 import json
-import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -209,17 +208,10 @@ def test_networks_can_be_built_on_the_meta_device():
         assert shapes == {name: tensor.shape for name, tensor in network.state_dict().items()}
 
 
-def test_the_example_of_a_plain_training_loop_runs(monkeypatch, capsys):
-    example = Path(__file__).parents[2] / "examples" / "plain_loop.py"
-    monkeypatch.setattr(sys, "argv", [str(example), "3"])
-    runpy.run_path(str(example), run_name="__main__")
-    assert "the same answer after a quarter turn: 100%" in capsys.readouterr().out
-
-
 def test_the_example_of_a_lightning_module_runs():
     if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
         pytest.skip("lightning is not installed")
-    example = Path(__file__).parents[2] / "examples" / "lightning_module.py"
+    example = Path(__file__).parents[2] / "examples" / "learn" / "lightning_module.py"
     done = subprocess.run([sys.executable, example, "3"], capture_output=True, text=True, check=True)
     assert "the same answer after a quarter turn: 100%" in done.stdout
 

@@ -1,10 +1,16 @@
-"""Train a network of unpose with Lightning: the network is an ordinary module inside a ``LightningModule``.
+"""
+Train with Lightning
+====================
 
-    pip install lightning
-    python examples/lightning_module.py [STEPS]
+A network of ``unpose`` is an ordinary module inside a ``LightningModule``. The loss belongs to the data and not to the
+network, so masks and vectors are trained in the same way: create the network with ``head="mask"`` or
+``head="vectors"`` and change the loss. Lightning is not installed where this site is built, so the example is not run
+there; run it yourself:
 
-The loss belongs to the data and not to the network, so masks and vectors are trained in the same way: create the
-network with ``head="mask"`` or ``head="vectors"`` and change the loss.
+.. code-block:: console
+
+   pip install lightning
+   python examples/learn/lightning_module.py [STEPS]
 """
 
 import sys
