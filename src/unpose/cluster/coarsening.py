@@ -14,7 +14,7 @@ from unpose.cluster.modularity import RESOLUTION, aggregate, louvain
 
 LARGE_GRAPH = 24_000
 """Graphs of more images are contracted before they are read out or laid out."""
-N_GROUPS = 8_000
+N_GROUPS = 16_000
 """Number of groups that a large graph is contracted to, at most."""
 
 

@@ -42,7 +42,7 @@ def graph_layout(weights: sparse.csr_array, *, random_state: int = 0) -> NDArray
     Notes
     -----
     Cost: the number of links plus 16 n, in each of 250 epochs (100 for more than 5,000 images). 20,000 images take
-    about six seconds. More than 24,000 images are placed by the layout of at most 8,000 groups of them.
+    about six seconds. More than 24,000 images are placed by the layout of at most 16,000 groups of them.
 
     Examples
     --------

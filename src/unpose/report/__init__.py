@@ -27,9 +27,9 @@ from unpose.report.audit_results import (
 )
 from unpose.report.audit_words import headline, movement, percent, sentences
 from unpose.report.page import render
-from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
+from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round, Whole
 from unpose.report.symmetry_page import SymmetryFamily, SymmetryResults, render_symmetry
-from unpose.report.thumbnails import display_range, evenly_spaced, thumbnail
+from unpose.report.thumbnails import display_range, evenly_spaced, share_equally, thumbnail
 
 __all__ = [
     "AuditResults",
@@ -47,6 +47,7 @@ __all__ = [
     "Round",
     "SymmetryFamily",
     "SymmetryResults",
+    "Whole",
     "WorstImage",
     "display_range",
     "evenly_spaced",
@@ -57,5 +58,6 @@ __all__ = [
     "render_audit",
     "render_symmetry",
     "sentences",
+    "share_equally",
     "thumbnail",
 ]

@@ -64,8 +64,8 @@ def render(results: Results) -> str:
 
     Notes
     -----
-    Every image is in the page's table and on its map. As many images as fit into 7.5 MB have a thumbnail, divided
-    equally among the clusters and evenly over their confidences; the page says how many have none.
+    Every image of ``results`` is in the page's table and on its map. As many images as fit into 7.5 MB have a
+    thumbnail, divided equally among the clusters and evenly over their confidences; the page says how many have none.
 
     Examples
     --------
@@ -92,8 +92,9 @@ def render(results: Results) -> str:
 
     style = asset("page.css")
     script = '(() => {\n"use strict";\n' + "\n".join(asset(f"{name}.js") for name in _SCRIPTS) + "})();\n"
-    labels = np.asarray(results.labels)
+    labels, confidences = _all_labels(results)
     inside = labels != NO_CLUSTER
+    rejected = len(results.rejected) if results.n_rejected is None else results.n_rejected
     return templates.get_template("page.html.j2").render(
         policy=content_policy(script, style),
         style=Markup(style),
@@ -109,15 +110,16 @@ def render(results: Results) -> str:
         n=len(labels),
         k=len(results.clusters),
         outside=int((~inside).sum()),
-        confidence=float(np.asarray(results.confidences)[inside].mean()) if inside.any() else None,
+        confidence=float(confidences[inside].mean()) if inside.any() else None,
         stability=results.stability,
         remarks=results.remarks,
         copies=len(data["copies"]),
         attention=data["attention"],
         graph=data["graph"] is not None,
         rounds=data["rounds"],
-        rejected=len(results.rejected),
+        rejected=rejected,
         pictured=len(shown),
+        on_page=len(results.names),
     )
 
 
@@ -127,8 +129,14 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
     height, width = np.shape(results.images[0])[:2]
     poses = np.asarray(results.poses, dtype=np.float64)
     poses = (poses / poses[:, 2:, 2:]).reshape(-1, 9)[:, :8]  # the last entry is 1
-    attention = None if results.attention is None else attention_picture(results.attention, labels, confidences)
-    sizes = np.bincount(labels[labels >= 0], minlength=len(results.clusters))
+    whole = results.whole
+    if whole is not None:
+        attention: AttentionPicture | None = attention_picture(whole.attention, whole.labels, whole.confidences)
+    else:
+        attention = None if results.attention is None else attention_picture(results.attention, labels, confidences)
+    all_labels, _ = _all_labels(results)
+    totals = None if whole is None else np.bincount(all_labels + 1, minlength=len(results.clusters) + 1).tolist()
+    sizes = np.bincount(all_labels[all_labels >= 0], minlength=len(results.clusters))
     means, errors, worst = _cluster_sheets(results.clusters, shown_range)
     film = [_film_images(each) for each in results.rounds]
     sheets = {"means": means, "errors": errors}
@@ -156,6 +164,7 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
             }
             for cluster, size in zip(results.clusters, sizes, strict=True)
         ],
+        "totals": totals,  # images without a cluster, then those of each cluster, if the page shows a sample
         "worstError": worst,
         "attention": None if attention is None else _attention_numbers(attention),
         "graph": None if results.attention is None else _graph(results.attention),
@@ -170,6 +179,12 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
                 "version": results.reproduction.version, "key": _key(results)},
     }  # fmt: skip
     return data, sheets
+
+
+def _all_labels(results: Results) -> tuple[NDArray, NDArray]:
+    """Labels and confidences of all images, whether or not they are on the page, (n,) each."""
+    source = results if results.whole is None else results.whole
+    return np.asarray(source.labels), np.asarray(source.confidences)
 
 
 def _graph(attention: Any) -> dict[str, str] | None:

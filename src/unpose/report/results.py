@@ -115,6 +115,29 @@ class Reproduction:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """All images of a run of which the page shows a sample.
+
+    Parameters
+    ----------
+    labels, confidences : (n,) arrays
+        Cluster and confidence of each image.
+    attention : (n, n) scipy sparse matrix
+        Attention among all images.
+
+    Examples
+    --------
+    >>> from scipy import sparse
+    >>> len(Whole(np.zeros(3, int), np.ones(3), sparse.csr_array((3, 3))).labels)
+    3
+    """
+
+    labels: NDArray
+    confidences: NDArray
+    attention: Any
+
+
+@dataclass(frozen=True)
 class Results:
     """Everything that the page shows.
 
@@ -158,6 +181,10 @@ class Results:
         Names that a person gave to the clusters, empty for those without one.
     settled : (n,) array of bool, optional
         The images whose name a person has accepted.
+    n_rejected : int, optional
+        Number of files that were not used, if ``rejected`` does not list all.
+    whole : Whole, optional
+        All images, if those above are a sample: the page then gives the counts of all, and says that it shows a sample.
 
     Examples
     --------
@@ -190,6 +217,8 @@ class Results:
     distances: NDArray | None = None
     group_names: Sequence[str] | None = None
     settled: NDArray | None = None
+    n_rejected: int | None = None
+    whole: Whole | None = None
 
     def __post_init__(self) -> None:
         n, k = len(self.images), len(self.clusters)

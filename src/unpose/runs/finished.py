@@ -3,15 +3,16 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpose
 from unpose.runs.folder import MEANS_FOLDER, RunFolder, fingerprint
+from unpose.runs.page import attended_sample, enlarged_thumbnails, page_sample, thumbnails
 from unpose.runs.settings import RunError, RunSettings
-from unpose.runs.tables import csv_text, pose_parts
+from unpose.runs.tables import csv_lines, pose_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +25,9 @@ _COLUMNS = (
     "path", "frame", "cluster", "confidence", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance",
     "copy_of",
 )  # fmt: skip
-_THUMBNAIL_BYTES = 64 * 2**20
-"""Budget of the thumbnails that a run keeps so that its page can be made again without the images."""
-_THUMBNAIL_SIDE = 64
-_LARGEST_FILE = 2**31
+_LARGEST_FILE = 2**33
+_REJECTED_SHOWN = 10_000
+"""Files that could not be read of which the page says why; rejected.csv lists all."""
 _FILM_CLUSTERS, _FILM_IMAGES_EACH = 6, 2
 
 
@@ -157,6 +157,10 @@ class FinishedRun:
         return "rgb" if len(self.about["shape"]) == 3 else "grey"
 
     def rows(self) -> list[dict[str, Any]]:
+        """The rows of :meth:`iterate_rows` as a list."""
+        return list(self.iterate_rows())
+
+    def iterate_rows(self) -> Iterator[dict[str, Any]]:
         """One dictionary for each image: its name, cluster, confidence, pose, distance, and its class folder if any.
 
         ``copy_of`` is the name of the image that it is a copy of, or None.
@@ -164,7 +168,6 @@ class FinishedRun:
         The distance is the RMS difference between the pixels of the aligned image and those of the mean. It is not the
         distance by which ``unpose predict`` decides, which is that of the pose search and ignores light.
         """
-        rows = []
         classes, names, settled = self.about["classes"], self.cluster_names, self.settled
         for i, name in enumerate(self.about["names"]):
             label = int(self.labels[i])
@@ -182,17 +185,20 @@ class FinishedRun:
                 best = int(chances[i].argmax())
                 row["probable_class"] = self.about["class_names"][int(known[best])]
                 row["probability"] = float(chances[i, best])
-            rows.append(row)
-        return rows
+            yield row
 
     def table(self) -> str:
         """The text of ``labels.csv``: :meth:`rows` for a spreadsheet."""
+        return "".join(self.table_lines())
+
+    def table_lines(self) -> Iterator[str]:
+        """The lines of ``labels.csv``, one after the other, so that a table of a million images takes no memory."""
         columns: tuple[str, ...] = _COLUMNS if self.about["classes"] is None else (*_COLUMNS, "class")
         if any(self.cluster_names):
             columns = (*columns[:3], "name", "settled", *columns[3:])
         if self.about.get("class_names"):
             columns += ("probable_class", "probability")
-        return csv_text(columns, self.rows())
+        return csv_lines(columns, self.iterate_rows())
 
     def clusters(self) -> dict[str, Any]:
         """The contents of ``clusters.json``: size, confidence, exemplar, symmetry and pictures of each cluster."""
@@ -309,7 +315,20 @@ def _check(run: FinishedRun) -> None:
     texts = [run.about["names"], run.about["paths"], run.about["classes"] or run.names]
     if any(len(each) != n or not all(isinstance(text, str) for text in each) for each in texts):
         raise ValueError(f"images.json must name {n} images, as many as the model has")
-    lengths = {"images": n, "layout": n, "distances": n, "means": count, "errors": count, "film": 3, "window": 2}
+    shown = run.pictures.get("shown")
+    if shown is not None and (
+        shown.ndim != 1 or not ((shown[1:] > shown[:-1]).all() and 0 <= shown[0] <= shown[-1] < n)
+    ):
+        raise ValueError(f"shown in pictures.safetensors must be ascending indices of the {n} images")
+    lengths = {
+        "images": n if shown is None else len(shown),
+        "layout": n,
+        "distances": n,
+        "means": count,
+        "errors": count,
+        "film": 3,
+        "window": 2,
+    }
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
             raise ValueError(f"{key} in pictures.safetensors must have {length} entries, got {len(run.pictures[key])}")
@@ -384,8 +403,9 @@ def write_run(
     means, distances = group_means(images.images, counted, model.poses_, count)
     low, high = display_range(images.images[:: max(1, len(images) // 256)])
     frames = attention_frames(images.images, model.neighbours_, model.weights_, _film_images(model))
+    shown = page_sample(model.labels_, model.confidences_, model.copies_, model.exemplars_)
     pictures = {
-        "images": _thumbnails(images.images, low, high),
+        "images": thumbnails(images.images, shown, low, high),
         "means": _quantized(means, low, high, 65535),
         "errors": (model.standard_errors_ / (high - low)).astype(np.float32),
         "film": _quantized(np.stack(frames), low, high, 255),
@@ -393,6 +413,8 @@ def write_run(
         "distances": distances[model.copies_],
         "window": np.array([low, high]),
     }
+    if shown is not None:
+        pictures["shown"] = shown
     about = {
         "input": os.path.abspath(source), "names": images.names,
         "paths": [os.path.abspath(each) for each in images.paths],
@@ -408,7 +430,7 @@ def write_run(
     write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(pictures)])
     write_text(path / "images.json", json.dumps(about) + "\n")
     run = FinishedRun(path, settings, model, about, pictures)
-    write_text(path / "labels.csv", run.table())
+    write_chunks(path / "labels.csv", (line.encode() for line in run.table_lines()))
     folder.write_rejected(images)
     write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
     (path / MEANS_FOLDER).mkdir(exist_ok=True)
@@ -442,14 +464,18 @@ def cluster_name(label: int) -> str:
 
 def _results(run: FinishedRun) -> "Results":
     """What the page shows, from the run folder alone."""
+    import numpy as np
+
     from unpose.files import printable_name
-    from unpose.report import Cluster, Rejected, Reproduction, Results, Round
+    from unpose.report import Cluster, Rejected, Reproduction, Results, Round, Whole
 
     model, pictures, about = run.model, run.pictures, run.about
+    shown = pictures.get("shown")
+    rows = np.arange(len(run.labels)) if shown is None else shown  # images on the page
     clusters = [
         Cluster(
-            mean=pictures["means"][label], confidence=each["confidence"], exemplar=int(model.exemplars_[label]),
-            error=pictures["errors"][label], symmetry=each["symmetry"],
+            mean=pictures["means"][label], confidence=each["confidence"], error=pictures["errors"][label],
+            exemplar=int(np.searchsorted(rows, model.exemplars_[label])), symmetry=each["symmetry"],
         )
         for label, each in enumerate(run.clusters()["clusters"])
     ]  # fmt: skip
@@ -462,24 +488,26 @@ def _results(run: FinishedRun) -> "Results":
         settings |= {"input": "; ".join(str(note) for note in about["notes"])}
     return Results(
         question=f"What kinds are there in {Path(printable_name(str(run.source))).name}, if pose does not count?",
-        images=_EnlargedThumbnails(pictures["images"], run.shape),
-        names=run.names,
-        labels=run.labels,
-        confidences=run.confidences.clip(0, 1),
-        poses=run.poses,
-        layout=pictures["layout"],
+        images=enlarged_thumbnails(pictures["images"], run.shape),
+        names=run.names if shown is None else [about["names"][i] for i in rows],
+        labels=run.labels[rows],
+        confidences=run.confidences.clip(0, 1)[rows],
+        poses=run.poses[rows],
+        layout=pictures["layout"][rows],
         clusters=clusters,
-        attention=model.weights_,
+        attention=model.weights_ if shown is None else attended_sample(model.weights_, rows),
         rounds=[Round(frame, note) for frame, note in zip(pictures["film"], notes, strict=True)],
-        rejected=[Rejected(name, reason) for name, reason in about["rejected"]],
+        rejected=[Rejected(name, reason) for name, reason in about["rejected"][:_REJECTED_SHOWN]],
         reproduction=Reproduction(about["command"], int(about["settings"]["seed"]), about["version"], settings),
         agreement=about["agreement"],
         stability=run.summary()["stability"],
         remarks=model.notes_,
-        copies=model.copies_,
-        distances=pictures["distances"],
+        copies=model.copies_ if shown is None else None,
+        distances=pictures["distances"][rows],
         group_names=run.cluster_names,
-        settled=run.settled,
+        settled=run.settled[rows],
+        n_rejected=len(about["rejected"]),
+        whole=None if shown is None else Whole(run.labels, run.confidences.clip(0, 1), model.weights_),
     )
 
 
@@ -508,32 +536,3 @@ def _quantized(values: "NDArray", low: float, high: float, white: int) -> "NDArr
 
     unit = np.clip((values - low) / (high - low), 0, 1)
     return (unit * white + 0.5).astype(np.uint8 if white == 255 else np.uint16)
-
-
-def _thumbnails(images: "NDArray", low: float, high: float) -> "NDArray":
-    """Small copies of all images, (n, h, w) or (n, h, w, 3) of uint8, as large as the budget in bytes allows."""
-    import numpy as np
-
-    from unpose.report import thumbnail
-
-    channels = 3 if images.ndim == 4 else 1
-    side = int(max(8, min(_THUMBNAIL_SIDE, (_THUMBNAIL_BYTES / (len(images) * channels)) ** 0.5)))
-    small = [np.asarray(thumbnail(image, (low, high), side)) for image in images]  # (h, w, 3) each
-    return np.stack(small if channels == 3 else [each[..., 0] for each in small])
-
-
-class _EnlargedThumbnails(Sequence[Any]):
-    """Thumbnails at the size of the canvas, the unit of the poses; each is enlarged when it is read."""
-
-    def __init__(self, small: "NDArray", shape: tuple[int, int]) -> None:
-        self._small, self._shape = small, shape
-
-    def __len__(self) -> int:
-        return len(self._small)
-
-    def __getitem__(self, index: Any) -> Any:
-        import numpy as np
-        from PIL import Image
-
-        picture = Image.fromarray(self._small[index])
-        return np.asarray(picture.resize(self._shape[::-1], Image.Resampling.NEAREST))

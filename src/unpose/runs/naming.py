@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
     keys: list[tuple[str, int]] = [("", int(label)) for label in run.labels]  # a name, or the number of a cluster
     names = run.cluster_names
     keys = [(names[label], -1) if label >= 0 and names[label] else ("", label) for _, label in keys]
-    settled, unknown = run.settled.copy(), []
+    settled, unknown, named = run.settled.copy(), [], np.zeros(len(run.names), bool)
     for row in rows:
         found = places.get(row["path"] or "") or places.get(plain_text(row["path"] or ""))
         if not found:
@@ -97,18 +98,38 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
             keys[image] = (name, -1)
         elif number.lstrip("-").isdigit():
             keys[image] = ("", int(number))
+        named[image] = True
         settled[image] = is_named and row.get("settled", "yes") in ("yes", "true", "1")
     if len(unknown) == len(rows):
         raise RunError(f"none of the {len(rows)} paths in the table is an image of {run.path}, {unknown[0]!r} first")
+    if "shown" in run.pictures:
+        _follow_sample(run, keys, settled, named)
     constant = run.labels < 0
     keys = [(UNSORTED, -1) if key == ("", -1) else key for key in keys]
     first = [keys[int(copy)] for copy in run.model.copies_]  # a copy has the group of the first
-    inside = [key for key, is_constant in zip(first, constant, strict=True) if not is_constant]
-    counts = {key: inside.count(key) for key in dict.fromkeys(inside)}
+    counts = Counter(key for key, is_constant in zip(first, constant, strict=True) if not is_constant)
     order = sorted(counts, key=lambda key: (-counts[key], key))
     number_of = {key: label for label, key in enumerate(order)}
     labels = [-1 if is_constant else number_of[key] for key, is_constant in zip(first, constant, strict=True)]
     return NamedGroups(np.array(labels), [name for name, _ in order], settled & ~constant, unknown)
+
+
+def _follow_sample(run: FinishedRun, keys: list[tuple[str, int]], settled: "NDArray", listed: "NDArray") -> None:
+    """Give the images that are not in the table the group of those of their cluster that are, if these agree.
+
+    The page of a large run shows a sample, so its table lists only some images of a cluster. ``keys`` and ``settled``
+    are changed in place.
+    """
+    import numpy as np
+
+    for cluster in range(run.model.n_clusters_):
+        members = np.flatnonzero(run.labels == cluster)
+        groups = {keys[i] for i in members[listed[members]]}
+        if len(groups) == 1:
+            (group,) = groups
+            agreed = bool(settled[members[listed[members]]].all())
+            for i in members[~listed[members]]:
+                keys[i], settled[i] = group, settled[i] or agreed
 
 
 def apply_names(

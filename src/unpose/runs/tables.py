@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,9 +38,32 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence
     '=1+1.png,-0.5
     b.png,
     """
-    table: list[Sequence[Any]] = [columns]
-    table += [[row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows]
-    return "".join(_line(cells) for cells in table)
+    return "".join(csv_lines(columns, rows))
+
+
+def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[str]:
+    """The lines of the table that :func:`csv_text` formats, one after the other, for tables of any length.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        The header.
+    rows : iterable of dict or of sequence
+        See :func:`csv_text`.
+
+    Yields
+    ------
+    line : str
+        The header and then the rows, each with its line feed.
+
+    Examples
+    --------
+    >>> list(csv_lines(["path"], (["a.png"] for _ in range(1))))
+    ['path\\n', 'a.png\\n']
+    """
+    yield _line(columns)
+    for row in rows:
+        yield _line([row.get(name) for name in columns] if isinstance(row, Mapping) else row)
 
 
 def _line(cells: Sequence[Any]) -> str:

@@ -49,7 +49,7 @@ function refreshCard(group) {
   const symmetry = data.clusters[group]?.symmetry, settled = membersOf(group).filter((i) => edits.settled[i]).length;
   if (!isFound(group)) element.querySelector(".pile").replaceWith(pile(group));
   element.querySelector(".facts").replaceChildren(
-    make("span", { className: "count" }, counted(size, "image")),
+    make("span", { className: "count" }, countText(group)),
     make("span", { className: "confidence" }, confidenceText(confidence)),
     make("meter", { min: 0, max: 1, value: confidence, "aria-hidden": "true" }),
     make("span", { className: "symmetry" }, settled ? `${settled.toLocaleString("en")} settled`
@@ -57,6 +57,15 @@ function refreshCard(group) {
   const others = partsOf(group).filter((c) => c !== group);
   element.querySelector(".parts").replaceChildren(...(others.length
     ? [make("span", {}, "with"), ...others.map((c) => cut("means", c, tileWidth(28), "mean"))] : []));
+}
+
+// A page of a sample says how many images the group has in all, until images were moved by hand.
+function countText(group) {
+  const shown = counted(sizeOf(group), "image");
+  if (!data.totals || group >= data.clusters.length) return shown;
+  const parts = group === NO_GROUP ? [NO_GROUP] : partsOf(group);
+  const total = parts.reduce((sum, part) => sum + data.totals[part + 1], 0);
+  return `${counted(total, "image")}, ${sizeOf(group).toLocaleString("en")} here`;
 }
 
 const pile = (group) => make("div", { className: "pile" },
@@ -69,7 +78,7 @@ function noGroupCard() {
       type: "button", className: "open", "aria-label": `Open the ${counted(sizeOf(NO_GROUP), "image")} without a group`,
       on: { click: () => openMembers(NO_GROUP) },
     }, pile(NO_GROUP)),
-    make("div", { className: "facts" }, make("span", { className: "count" }, counted(sizeOf(NO_GROUP), "image"))));
+    make("div", { className: "facts" }, make("span", { className: "count" }, countText(NO_GROUP))));
   element.dataset.group = NO_GROUP;
   return element;
 }
