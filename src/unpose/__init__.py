@@ -48,7 +48,7 @@ Names and rooms are imported on first use, because torch takes seconds to import
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = (
     "adapt", "align", "audit", "cluster", "compiled", "contours", "data", "dedupe", "discover", "files", "groups",

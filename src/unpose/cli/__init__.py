@@ -25,8 +25,8 @@ __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("Group a few hundred rotated digits: a first look, without any data of your own.", "start"),
-    "cluster": ("Group images by what they show, whatever the pose of each.", "explanation/clustering"),
-    "align": ("Align images of one object: their mean, their poses and the aligned stack.", "explanation/clustering"),
+    "cluster": ("Group images by what they show, whatever the pose of each.", "tutorials/plankton"),
+    "align": ("Align images of one object: their mean, their poses and the aligned stack.", "howto/align"),
     "dedupe": (
         "Find photographs that are the same though turned, mirrored, scaled, cropped or stamped.",
         "howto/duplicates",
@@ -36,15 +36,15 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("Export the results of a run as a table, sorted folders, arrays or STAR.", "howto/labels"),
     "train": ("Train a network whose answer does not change when the image is rotated.", "howto/train"),
     "evaluate": ("Measure the accuracy of a network on upright and rotated images.", "howto/train"),
-    "predict": ("Assign new images to the clusters of a run or to the classes of a network.", "howto/train"),
-    "models": ("List the trained networks of the package, or show the card of one.", "reference/models"),
+    "predict": ("Assign new images to the clusters of a run or to the classes of a network.", "howto/new-images"),
+    "models": ("List the trained networks of the package, or show the card of one.", "howto/pretrained"),
     "adapt": ("Make a model that one already has ignore rotations and mirrors.", "howto/adapt"),
     "audit": ("Measure how invariant any model is, find what breaks it, and try what would help.", "howto/audit"),
     "discover": ("Find out which transformations images obey, and how far.", "howto/discover"),
     "register": ("Find the rigid motion between two point clouds.", "howto/points"),
     "reproduce": (
         "Reproduce the figures, tables and theorems of the two papers behind this package.",
-        "benchmarks/invariant-attention",
+        "howto/reproduce",
     ),
     "docs": ("Open the documentation, which lies on this computer.", "index"),
 }

@@ -26,11 +26,7 @@ def command(pages: dict[str, str], page: str) -> None:
     PAGE is the name of a command, or of a page such as `start`, `glossary` or `howto/train`. Nothing is downloaded: the
     pages come with the package, or are built by `make docs` in a copy of the repository.
 
-    \b
-    The names of commands and options are completed by the shell after one of these lines in its start-up file:
-      eval "$(_UNPOSE_COMPLETE=bash_source unpose)"              ~/.bashrc
-      eval "$(_UNPOSE_COMPLETE=zsh_source unpose)"               ~/.zshrc
-      _UNPOSE_COMPLETE=fish_source unpose | source               ~/.config/fish/config.fish
+    `unpose docs howto/completion` tells how the shell completes the names of commands and options.
     """
     path = find_page(pages.get(page, page))
     if path is None and folders():
