@@ -1,0 +1,133 @@
+"""Run a benchmark and record what it prints, or write the recorded tables into the pages of the site.
+
+    python benchmarks/record.py run sphere -- benchmarks/sphere.py --seeds 3
+    python benchmarks/record.py pages [--check]
+
+`run` calls a benchmark, shows its output, and stores it in docs/benchmarks/records with the command, the machine, the
+date, the versions and the processor time. `pages` replaces what stands between ``<!-- record: NAME -->`` and
+``<!-- end of record -->`` in the pages of docs/benchmarks by what was recorded under that name, so that no number there
+is typed; ``--check`` only says whether the pages are up to date. Of the output, Markdown tables are shown as tables and
+other lines as they were printed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+PAGES = Path(__file__).parent.parent / "docs" / "benchmarks"
+RECORDS = PAGES / "records"
+MARKED = re.compile(r"(<!-- record: ([a-z0-9-]+) -->\n).*?(<!-- end of record -->\n)", re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = parser.add_subparsers(dest="part", required=True)
+    run = parts.add_parser("run")
+    run.add_argument("name", help="name of the record: small letters, digits and hyphens")
+    run.add_argument("--folder", type=Path, default=RECORDS)
+    run.add_argument("command", nargs="+", help="after --: a benchmark and its arguments")
+    pages = parts.add_parser("pages")
+    pages.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.part == "run":
+        record = run_and_record(options.command)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        (options.folder / f"{options.name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        return
+    stale = [page.name for page in sorted(PAGES.glob("*.md")) if update(page, write=not options.check)]
+    print(f"{'out of date' if options.check else 'updated'}: {', '.join(stale) or 'none'}")
+    sys.exit(options.check and bool(stale))
+
+
+def run_and_record(command: list[str]) -> dict[str, object]:
+    """Run a benchmark in this interpreter's environment and return its output and where it came from."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
+        lines = []
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    if process.returncode:
+        sys.exit(f"{command[0]} ended with status {process.returncode}; nothing was recorded")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "command": " ".join(["python", *command]),
+        "machine": machine("cuda" in command),
+        "date": datetime.date.today().isoformat(),
+        "versions": versions(),
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "output": lines,
+    }
+
+
+def machine(has_gpu: bool) -> str:
+    """Describe the processor, the cores in use and, if the benchmark used it, the GPU."""
+    named = next((line.split(":")[1].strip() for line in _cpu_lines() if line.startswith("model name")), "")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    described = f"{named or platform.machine()}, {cores} cores"
+    if has_gpu:
+        import torch
+
+        described = f"{torch.cuda.get_device_name()}, {described}"
+    return described
+
+
+def _cpu_lines() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("unpose", "torch", "numpy", "scikit-learn"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # run from a checkout that is not installed
+            continue
+    return found
+
+
+def rendered(record: dict[str, object]) -> str:
+    """The record as Markdown: its tables, its other lines, and where it came from."""
+    blocks: list[str] = []
+    kind = None
+    for line in [*record["output"], ""]:  # type: ignore[misc]
+        now = "table" if line.startswith("|") else "text" if line.strip() else None
+        if kind == "text" and now != "text":
+            blocks.append("```")
+        if now is not None and now != kind:
+            blocks.append("" if now == "table" else "\n```text")
+        if now is not None:
+            blocks.append(line)
+        kind = now
+    used = ", ".join(f"{name} {number}" for name, number in record["versions"].items())  # type: ignore[attr-defined]
+    source = f"*Printed by* `{record['command']}` *on {record['date']}: {record['machine']}; {used}; "
+    source += f"{record['cpu_seconds']:,.0f} s of processor time.*"
+    return "\n".join(blocks).strip("\n") + f"\n\n{source}\n"
+
+
+def update(page: Path, *, write: bool) -> bool:
+    """Put the records into a page; returns whether it was out of date."""
+    text = page.read_text()
+
+    def fill(found: re.Match[str]) -> str:
+        record = json.loads((RECORDS / f"{found[2]}.json").read_text())
+        return f"{found[1]}{rendered(record)}{found[3]}"
+
+    new = MARKED.sub(fill, text)
+    if write and new != text:
+        page.write_text(new)
+    return new != text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Tables of the benchmark pages are those that the benchmarks printed."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_spec = importlib.util.spec_from_file_location("record", ROOT / "benchmarks" / "record.py")
+record = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(record)
+
+
+@pytest.mark.parametrize("page", sorted(record.PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_the_tables_of_a_page_are_those_that_were_recorded(page):
+    assert not record.update(page, write=False), "python benchmarks/record.py pages"
+
+
+def test_every_record_is_on_a_page():
+    shown = {found[2] for page in record.PAGES.glob("*.md") for found in record.MARKED.finditer(page.read_text())}
+    assert shown == {path.stem for path in record.RECORDS.glob("*.json")}
+
+
+def test_a_record_is_shown_with_its_source(tmp_path, monkeypatch):
+    script = tmp_path / "benchmark.py"
+    script.write_text("print('a remark\\n\\n| n | s |\\n|---|---|\\n| 1 | 2 |\\nmore')")
+    monkeypatch.setattr(record, "RECORDS", tmp_path)
+    (tmp_path / "small.json").write_text(json.dumps(record.run_and_record([str(script)])))
+    page = tmp_path / "page.md"
+    page.write_text("Before.\n\n<!-- record: small -->\nold\n<!-- end of record -->\n\nAfter.\n")
+    assert record.update(page, write=True)
+    assert not record.update(page, write=False)
+    text = page.read_text()
+    assert "old" not in text
+    assert text.startswith(
+        "Before.\n\n<!-- record: small -->\n```text\na remark\n```\n\n| n | s |\n|---|---|\n| 1 | 2 |\n"
+    )
+    assert "```text\nmore\n```\n\n*Printed by* `python " in text
+    assert text.endswith("processor time.*\n<!-- end of record -->\n\nAfter.\n")
+
+
+def test_a_benchmark_that_fails_is_not_recorded(tmp_path):
+    script = tmp_path / "benchmark.py"
+    script.write_text("print('| 1 |'); raise SystemExit(3)")
+    with pytest.raises(SystemExit, match="status 3; nothing was recorded"):
+        record.run_and_record([str(script)])
