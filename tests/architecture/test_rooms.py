@@ -27,7 +27,7 @@ ARROWS = {
     "reproduce": {"report", "train", "audit", "cluster", "data"},
     "runs": {"report", "cluster", "data", "dedupe"},
     "report": set(),
-    "train": {"nn", "data", "discover"},
+    "train": {"nn", "data", "align", "audit", "discover"},
     "data": {"images", "files"},
     "cluster": {"adapt", "align", "nn", "audit", "data", "contours", "discover"},
     "adapt": {"align", "nn", "audit", "discover"},

@@ -21,7 +21,7 @@ def encoder(group, generator):
 def test_vectors_do_not_change_under_the_group_and_change_under_a_control(group, mirrored, generator):
     network, images = encoder(group, generator), torch.rand(3, 2, 11, 14, generator=generator)
     vectors = network(images)
-    assert vectors.shape == (3, 20)
+    assert vectors.shape == (3, 32)
     turned = network(images.rot90(1, (2, 3)))
     flipped = network(mirror(images))
     torch.testing.assert_close(turned, vectors, atol=1e-5, rtol=1e-4)
@@ -32,7 +32,7 @@ def test_vectors_do_not_change_under_the_group_and_change_under_a_control(group,
 
 def test_an_encoder_is_described_by_the_length_of_its_vectors():
     network = group_resnet("c4", 1, 99, 8, widths=(2, 3), depths=(1, 1), head=None)
-    assert network.description["n_classes"] == 12
+    assert network.description["n_classes"] == 20
     assert rebuild(network.description).description == network.description
     plain = rebuild(baseline_description(network.description))
     assert plain.group.order == 1

@@ -31,10 +31,10 @@ from unpose.train import (
 from unpose.train import loop as loop_module
 from unpose.train import objective as objective_module
 from unpose.train.batches import (
-    _random_bends,
-    _random_poses,
     make_image_store,
     order_of_epoch,
+    random_bends,
+    random_poses,
     seed_for,
     steps_in_epoch,
     training_batch,
@@ -326,7 +326,7 @@ def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_tak
 
 
 def test_a_validation_loss_that_is_no_number_stops_the_run_too(problem, small_recipe, monkeypatch):
-    monkeypatch.setattr(loop_module, "validate", lambda *_, **__: (float("nan"), 0.5))
+    monkeypatch.setattr(objective_module, "validate", lambda *_, **__: (float("nan"), 0.5))
     with pytest.raises(DivergedError, match="the validation loss became nan in epoch 1"):
         train(problem, small_recipe())
 
@@ -355,7 +355,9 @@ def test_states_that_are_cut_off_or_changed(stopped, problem, small_recipe, gene
         broken = bytearray(content)
         broken[at] ^= 1 << (at % 8)
         state.write_bytes(broken)
-        fresh = loop_module._fresh_state(small_recipe(**FULL), problem, torch.device("cpu"))
+        recipe, device = small_recipe(**FULL), torch.device("cpu")
+        objective = objective_module.Objective(problem, recipe, device, Processes())
+        fresh = loop_module._fresh_state(recipe, problem, objective, device)
         try:  # a flipped bit in a number of the history is not to be seen
             loop_module.load_state(state, fresh, {})
         except StateError as error:
@@ -430,8 +432,8 @@ def test_an_epoch_takes_every_image_once_and_each_epoch_another_order():
 
 def test_a_stretch_lengthens_one_axis_by_what_it_shortens_the_other():
     bounds = {"max_angle": math.pi, "max_shift": 2.0, "max_scale": 1.2}
-    still = _random_poses(PosePart(**bounds), 200, 7)
-    stretched = _random_poses(PosePart(**bounds, max_stretch=1.3), 200, 7)
+    still = random_poses(PosePart(**bounds), 200, 7)
+    stretched = random_poses(PosePart(**bounds, max_stretch=1.3), 200, 7)
     assert torch.allclose(torch.linalg.det(stretched), torch.linalg.det(still))
     assert torch.equal(stretched[:, :, 2], still[:, :, 2])
     longer, shorter = torch.linalg.svdvals(stretched[:, :2, :2]).unbind(1)
@@ -439,7 +441,7 @@ def test_a_stretch_lengthens_one_axis_by_what_it_shortens_the_other():
 
 
 def test_a_bend_moves_pixels_and_not_the_image(problem):
-    bends = _random_bends(0.7, 300, 7)
+    bends = random_bends(0.7, 300, 7)
     assert bends.mean((1, 2)).abs().max() < 1e-12
     assert bends.std().item() == pytest.approx(0.7, rel=0.05)
     store, rows = make_image_store(problem.train, torch.device("cpu")), torch.arange(6)

@@ -8,6 +8,7 @@
 ``training_step.py``         one step; ``cuda_graph.py`` captures and replays it on a GPU
 ``batches.py``               images and random poses of a step
 ``symmetry/``                how far symmetries hold, learned with the network
+``auto_group.py``            the group of a network, found from its training images
 ``optimizers.py, muon.py``   optimizers, learning-rate schedule, moving average
 ``state.py``                 the resumable state of a run
 ``checkpoint.py``            networks as files; ``cards.py``: model cards inside them
@@ -21,6 +22,7 @@
 ============================ =====================================================================================
 """
 
+from unpose.train.auto_group import with_found_group
 from unpose.train.baseline import baseline_description
 from unpose.train.by_class import ClassFigures, class_figures, majority_accuracy
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
@@ -84,4 +86,5 @@ __all__ = [
     "unlabelled_recipe",
     "vicreg_loss",
     "was_restarted",
+    "with_found_group",
 ]

@@ -88,23 +88,23 @@ def training_batch(
     images, labels = store.take(rows[share])
     if not poses.is_identity:
         # Drawn for the whole batch, so that poses do not depend on the number of processes.
-        drawn = _random_poses(poses, len(rows), seed_for(seed, "poses", step))
+        drawn = random_poses(poses, len(rows), seed_for(seed, "poses", step))
         shape = images.shape[-2], images.shape[-1]
         points = source_points(to_device(drawn[share].to(images.dtype), images.device), shape)
         if poses.bend:
-            bends = _random_bends(poses.bend, len(rows), seed_for(seed, "bends", step))
+            bends = random_bends(poses.bend, len(rows), seed_for(seed, "bends", step))
             points = points + displacements(to_device(bends[share].to(images.dtype), images.device), shape)
         images = sample(images, points)
     return images, labels
 
 
-def _random_bends(bend: float, count: int, seed: int) -> Tensor:
+def random_bends(bend: float, count: int, seed: int) -> Tensor:
     """Draw displacements at the control points, (count, nodes, nodes, 2), with zero mean: no net shift."""
     drawn = torch.randn(count, _NODES, _NODES, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return bend * (drawn - drawn.mean((1, 2), keepdim=True))
 
 
-def _random_poses(poses: PosePart, count: int, seed: int) -> Tensor:
+def random_poses(poses: PosePart, count: int, seed: int) -> Tensor:
     """Draw poses: (count, 3, 3) in float64."""
     # Without a stretch, similarity: it consumes the same random numbers and gives the same bits as older versions.
     kind = "affine" if poses.max_stretch > 1 else "similarity"

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
 from unpose.data.splits import decode_fingerprints
+from unpose.discover import Discovery
 from unpose.files import write_text
 from unpose.nn import (
     GroupSelfAttention,
@@ -27,6 +28,7 @@ from unpose.nn import (
     create_network,
     with_larger_group,
 )
+from unpose.train.auto_group import with_found_group
 from unpose.train.batches import ImageStore, make_image_store, seed_for
 from unpose.train.by_class import ClassFigures, class_figures
 from unpose.train.checkpoint import load_network, read_notes, save_network
@@ -103,6 +105,8 @@ class TrainingResult:
         What the kept network makes of the test images of each class.
     symmetry : LearnedSymmetry or None, default None
         What the last epoch knew about symmetries, if the recipe learns it.
+    discovery : Discovery or None, default None
+        What the training images say about their symmetries, if the group of the recipe is "auto".
 
     Examples
     --------
@@ -117,6 +121,7 @@ class TrainingResult:
     test_accuracy: float
     by_class: ClassFigures | None = None
     symmetry: LearnedSymmetry | None = None
+    discovery: Discovery | None = None
 
 
 ProgressCallback = Callable[[TrainingProgress], None]
@@ -261,6 +266,7 @@ def train(
     if recipe.unlabelled.loss != "none":
         raise ValueError("this recipe learns without labels; use unpose.train.train_unlabelled")
     processes = processes or Processes()
+    recipe, found = with_found_group(recipe, dataset)
     learns_symmetry = recipe.symmetry.method != "none"
     state = optimize(
         dataset, recipe, folder, kind=SymmetryObjective if learns_symmetry else Objective, device=device,
@@ -275,7 +281,7 @@ def train(
         symmetry = make_symmetry(recipe, dataset)
         symmetry.load_state_dict(state.extra)
     result = TrainingResult(
-        best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested, symmetry
+        best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested, symmetry, found
     )
     if folder is not None and processes.is_first:
         table = json.dumps(_result_table(result, recipe, dataset), indent=2)
@@ -542,4 +548,5 @@ def _result_table(result: TrainingResult, recipe: Recipe, dataset: Dataset) -> d
         "test_by_class": None if result.by_class is None else result.by_class.as_dictionary(),
         "test_set": "used once, after the epoch was chosen",
         **({} if result.symmetry is None else {"symmetry": result.symmetry.strengths()}),
+        **({} if result.discovery is None else {"group_found": [str(each) for each in result.discovery.findings]}),
     }

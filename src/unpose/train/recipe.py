@@ -40,7 +40,7 @@ class NetworkPart:
     """Which network to train; channels, classes and image size come from the data."""
 
     kind: str = "group_cnn"  # a name in unpose.nn.NETWORKS
-    group: str = "c4"
+    group: str = "c4"  # or "auto": the largest finite group that the training images and their labels obey
     # "he": linear weights with variance 2 / fan_in; "offsets": random query biases, so that attention is not uniform
     initialization: str = "default"
     begin: str | None = None  # file or name of a network to start from; it may have fewer rotations
@@ -136,8 +136,7 @@ class SymmetryPart:
     method: str = "none"  # "soft", "constrained" or "instance": see unpose.train.symmetry
     groups: list[str] = field(default_factory=lambda: ["so2"])  # candidates; one continuous group for "instance"
     strength: float = 0.05  # soft: strength of the penalties
-    slack: float = 0.1  # constrained: by how much the loss at hard poses may exceed that of the images
-    limit: float = 1.0  # constrained: largest multiplier
+    slack: float = 0.1  # constrained: by how much the loss at poses may exceed that of the images, in nats
     spread: float = 0.5  # instance: geometric mean of the ranges, as a share of the bounds
     max_angle: float = math.pi  # bounds of continuous groups: radians either way; in degrees in tables
     max_shift: float = 2.0  # pixels either way
@@ -146,8 +145,7 @@ class SymmetryPart:
     def __post_init__(self) -> None:
         _one_of("symmetry.method", self.method, ("none", "soft", "constrained", "instance"))
         _within("symmetry.strength", self.strength, 0.0, math.inf, open_low=True)
-        _within("symmetry.slack", self.slack, 0.0, math.inf)
-        _within("symmetry.limit", self.limit, 0.0, math.inf, open_low=True)
+        _within("symmetry.slack", self.slack, 0.0, math.inf, open_low=True)
         _within("symmetry.spread", self.spread, 0.0, 0.999, open_low=True)
         _within("symmetry.max_angle (in degrees)", _degrees(self.max_angle), 0.0, 180.0)
         _within("symmetry.max_shift", self.max_shift, 0.0, math.inf)

@@ -60,14 +60,15 @@ class GroupResNet(Network):
             inputs = [channels, *[width] * (depth - 1)]
             self.stages.append(nn.Sequential(*(ResidualBlock(group, own, width, kernel_size) for own in inputs)))
             channels = width
-        self.classify = nn.Linear(_STATISTICS * channels, n_classes) if head == "classes" else nn.Identity()
+        self.classify = nn.Linear(_STATISTICS * sum(widths), n_classes) if head == "classes" else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        """(b, in_channels, h, w) -> (b, n_classes), or the statistics (b, 4 channels) without a head"""
-        maps = self.halve_first(silu(self.lift_norm(self.lift(self.standardize(images)))))
+        """(b, in_channels, h, w) -> (b, n_classes), or the statistics (b, 4 sum(widths)) without a head"""
+        maps, found = self.halve_first(silu(self.lift_norm(self.lift(self.standardize(images))))), []
         for number, stage in enumerate(self.stages):
             maps = stage(self.halve(maps) if number else maps)
-        scores: Tensor = self.classify(invariant_statistics(maps))
+            found.append(invariant_statistics(maps))
+        scores: Tensor = self.classify(torch.cat(found, dim=1))
         return scores
 
 
@@ -113,16 +114,18 @@ def group_resnet(
     kernel_size : int, optional
         Odd side of the kernels. Default: 3 if the group maps pixels to pixels, 5 for finer angles.
     head : "classes" or None, default "classes"
-        Class scores (b, n_classes), or None for the vector (b, 4 widths[-1]) that they are computed from: an encoder.
+        Class scores (b, n_classes), or None for the vector (b, 4 sum(widths)) that they are computed from: an encoder.
 
     Returns
     -------
     Network
-        A torch module: (b, in_channels, h, w) -> (b, n_classes), or (b, 4 widths[-1]) without a head.
+        A torch module: (b, in_channels, h, w) -> (b, n_classes), or (b, 4 sum(widths)) without a head.
 
     Notes
     -----
-    Maps are pooled to their mean and deviation over the image, of the maximum and of the mean over the group.
+    The maps of every stage are pooled to their mean and deviation over the image, of the maximum and of the mean over
+    the group. Learnt without labels, vectors of all stages have more neighbours of the same class than those of the
+    last stage alone (``docs/howto/unlabelled.md``).
 
     Examples
     --------
@@ -130,7 +133,7 @@ def group_resnet(
     >>> image = torch.rand(1, 1, 40, 40)
     >>> vector = encoder.eval()(image)
     >>> vector.shape, torch.allclose(vector, encoder(image.rot90(1, (2, 3))), atol=1e-5)
-    (torch.Size([1, 16]), True)
+    (torch.Size([1, 24]), True)
     """
     parsed = parse_point_group(group)
     check_positive(in_channels=in_channels)
@@ -140,6 +143,6 @@ def group_resnet(
         raise ValueError(f"head of a group_resnet must be 'classes' or None, got {head!r}")
     if kernel_size is None:
         kernel_size = 3 if kernel_basis(parsed, 3).shape[1] == 9 else 5
-    outputs = n_classes if head == "classes" else _STATISTICS * widths[-1]
+    outputs = n_classes if head == "classes" else _STATISTICS * sum(widths)
     size = as_image_size(image_size)
     return GroupResNet(parsed, in_channels, outputs, size, tuple(widths), tuple(depths), kernel_size, head)
