@@ -81,9 +81,9 @@ def test_recipes_that_mean_nothing_are_refused(table, words):
 def test_groups_that_cannot_be_candidates_are_refused():
     with pytest.raises(ValueError, match="more than the identity"):
         SoftEquivariance(["c1"])
-    with pytest.raises(ValueError, match="groups of the plane"):
+    with pytest.raises(ValueError, match="finite groups"):
         InvarianceConstrained(["so3"])
-    with pytest.raises(ValueError, match="translation, so2, se2 and similarity"):
+    with pytest.raises(ValueError, match="the mirror is d1"):
         InstanceAugment("so2+mirror")
 
 
@@ -131,6 +131,7 @@ def test_multipliers_and_weights_tell_true_from_false_symmetries():
     assert true > 1.5 * false
 
 
+@pytest.mark.slow
 def test_ranges_are_wide_for_a_ring_and_narrow_for_a_bar_whose_direction_is_its_class():
     torch.manual_seed(0)
     x, y = torch.meshgrid(*[torch.arange(14) - 6.5] * 2, indexing="xy")

@@ -15,6 +15,7 @@ from unpose.adapt.learned import learned
 from unpose.adapt.symmetrize import symmetrize
 from unpose.adapt.views import View
 from unpose.audit import ImageModel, as_model, check_model, evaluation
+from unpose.discover import AUTO, discover_group
 from unpose.groups import FiniteGroup, Group, parse
 
 LEAST_FOR_TRAINING = 60
@@ -78,7 +79,8 @@ def try_adaptations(
     labels : (n,) integers, optional
         Their classes; by default the plain model's answers to the upright images count as right.
     group : str or Group, default "c8"
-        A finite group.
+        A finite group, or "auto": the largest that images and labels obey, of at least 64 images
+        (:func:`unpose.discover.discover_group`). If none but the identity is found, a ``ValueError`` says why.
     border : {"zero", "reflect", "replicate"}, default "reflect"
         What lies outside the image.
     steps : int, default 600
@@ -99,10 +101,15 @@ def try_adaptations(
     >>> [trial.name for trial in try_adaptations(lambda x: x[:, 0, 0], images, group="c4")]
     ['plain', 'mean over c4']
     """
+    wrapped, batch = as_model(model), as_images(images).float()
+    if group == AUTO:
+        found = discover_group(batch.movedim(1, -1).cpu().numpy(), labels, random_state=random_state)  # (n, h, w, c)
+        group = found.finite_group
+        if group == "c1":
+            raise ValueError(f"group 'auto' found no turn or mirror that these images obey:\n{found}")
     parsed = parse(group)
     if not isinstance(parsed, FiniteGroup) or not parsed.is_group:
         raise ValueError(f"adaptations are tried for a finite group such as c4, c8 or d4, got {parsed}")
-    wrapped, batch = as_model(model), as_images(images).float()
     answers = check_model(wrapped, batch[: min(8, len(batch))])
     if answers.ndim != 2 or answers.shape[1] < 2:
         raise ValueError(f"the model must return scores (n, classes), got shape {tuple(answers.shape)}")

@@ -21,6 +21,7 @@ from unpose.audit.modules import NETWORK, NetworkReport, audit_modules
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import in_double, measure_precision, model_device, model_type
 from unpose.audit.probes import infer_inputs
+from unpose.discover import AUTO, discover_group
 from unpose.groups import FiniteGroup, Group
 from unpose.images import as_batch
 
@@ -235,7 +236,8 @@ def audit_model(
     images : (n, h, w) or (n, h, w, c) array, or (n, c, h, w) tensor, optional
         At least two different images. By default synthetic ones of a shape that the model takes.
     group : str or Group, default "d4"
-        The group.
+        The group. "auto" is the largest finite group that the images obey, at least 64 of them
+        (:func:`unpose.discover.discover_group`); ``notes`` say what was found and why.
     actions : str, or dict of str to str, optional
         How outputs transform, as ``output`` of :func:`equivariance_error`; for several outputs by name. Those that are
         left out are found from the data.
@@ -285,9 +287,16 @@ def audit_model(
     >>> audit.verdict, audit.cause
     ('broken', '0')
     """
+    notes: list[str] = []
+    if group == AUTO:
+        if images is None:
+            raise ValueError("group 'auto' looks at your images; give images, or name the group")
+        shown = images.movedim(1, -1).cpu().numpy() if isinstance(images, Tensor) else images  # (n, h, w, c)
+        found = discover_group(shown, random_state=random_state, progress=progress)
+        group = found.finite_group
+        notes += [f"group 'auto' is {group}", *(str(finding) for finding in found.findings)]
     group = plane_group(group)
     takes = kind_of(input, group, group_axis)
-    notes: list[str] = []
     f, network = _callable(model, images)
     if images is None:
         inputs = infer_inputs(network if network is not None else f, group, takes, random_state)

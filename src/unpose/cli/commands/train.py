@@ -2,7 +2,7 @@
 
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +233,9 @@ def _run(
     if root is not None:
         again += f" --root {shlex.quote(str(root))}"
     try:
+        if recipe.network.group == AUTO:
+            found = discovered(dataset.train.images, dataset.train.labels, quiet=quiet)
+            recipe = recipe.changed(group=found.finite_group)
         network = build_network(recipe, dataset)  # fails at once if the recipe does not suit the data
         baseline = None if quiet else _quick_baseline(dataset, recipe, device)
         if not quiet and device.type == "cpu":
@@ -452,7 +455,26 @@ def _report_result(
     )
     if result.by_class is not None:
         _finish(folder, dataset, result.by_class, rows, recipe.class_weights)
+    if result.symmetry is not None:
+        learned = _symmetry_lines(result.symmetry.strengths(), dataset.classes)
+        click.echo(f"What was learned about symmetries:\n{learned}")
+        card = folder / "card.md"
+        write_text(card, f"{card.read_text()}\nWhat was learned about symmetries:\n\n```\n{learned}\n```\n")
     click.echo(f"The curves are in {folder / _CURVES}.")
+
+
+def _symmetry_lines(strengths: dict[str, Any], classes: Sequence[str]) -> str:
+    """What a method learned about symmetries, one line for each kind of figure."""
+    lines = []
+    for name, value in strengths.items():
+        if not isinstance(value, dict):
+            lines.append(f"{name.replace('_', ' ')}: {value}")
+            continue
+        for key, entry in value.items():
+            figures = dict(zip(classes, entry, strict=True)) if isinstance(entry, list) else {"": entry}
+            text = ", ".join(f"{each} {figure:.3g}".strip() for each, figure in figures.items())
+            lines.append(f"{name.replace('_', ' ')}, {key}: {text}")
+    return "\n".join(lines)
 
 
 def _finish(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unpose.groups import FiniteGroup, LieGroup, parse
+from unpose.groups import FiniteGroup, parse
 from unpose.train.processes import Processes
 
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -72,45 +72,65 @@ class LearnedSymmetry(nn.Module):
         raise NotImplementedError
 
 
-def parse_candidates(groups: Sequence[str]) -> list[FiniteGroup | LieGroup]:
-    """Parse the names of candidate groups of the plane."""
+class Candidate:
+    """A group whose elements can be drawn on any device, within bounds."""
+
+    def __init__(self, name: str, bounds: Bounds) -> None:
+        self.group = parse(name)
+        self.limits: tuple[float, ...] = ()  # of the coordinates of a continuous group
+        if isinstance(self.group, FiniteGroup):
+            if self.group.order == 1:
+                raise ValueError(f"candidates must contain more than the identity, got {name!r}")
+        else:
+            known = {"x": bounds.max_shift, "y": bounds.max_shift, "turn": bounds.max_angle}
+            known |= {"log scale": math.log(bounds.max_scale)}
+            if self.group.mirrored or not {each.name for each in self.group.coordinates} <= known.keys():
+                raise ValueError(
+                    "candidates must be finite groups (the mirror is d1), translation, so2, se2 or similarity, got "
+                    f"{name!r}"
+                )
+            self.limits = tuple(known[each.name] for each in self.group.coordinates)
+
+    def __repr__(self) -> str:
+        return repr(self.group)
+
+    def draw(self, like: Tensor, reach: Tensor | None = None) -> Tensor:
+        """Draw an element for each entry of a tensor, on its device and in its precision: (len(like), 3, 3).
+
+        Coordinates of a continuous group are uniform within plus or minus ``reach`` times their limits. Of a finite
+        group any element but the identity is drawn, and replaced by the identity with a probability of ``1 - reach``.
+        Random numbers come from the global generator of the device, so that a step can be captured as a CUDA graph.
+        """
+        n, device = len(like), like.device
+        if isinstance(self.group, FiniteGroup):
+            chosen = torch.randint(1, self.group.order, (n,), device=device)
+            if reach is not None:
+                chosen = torch.where(torch.rand(n, device=device) < reach, chosen, 0)
+            return _elements(self.group, like.dtype, device)[chosen]
+        share = 2 * torch.rand(n, self.group.dim, dtype=like.dtype, device=device) - 1
+        if reach is not None:
+            share = share * reach
+        return self.group.exp(share * _limits(self.limits, like.dtype, device))
+
+
+def parse_candidates(groups: Sequence[str], bounds: Bounds | None) -> list[Candidate]:
+    """Parse the names of candidate groups."""
     if isinstance(groups, str) or not groups:
         raise ValueError(f"groups must be a list of at least one name, such as ['so2', 'd1'], got {groups!r}")
-    parsed = [parse(name) for name in groups]
-    for group in parsed:
-        if isinstance(group, LieGroup) and group.ndim != 2:
-            raise ValueError(f"candidates must be groups of the plane, got {group}")
-        if isinstance(group, FiniteGroup) and group.order == 1:
-            raise ValueError(f"candidates must contain more than the identity, got {group}")
-    return parsed
+    return [Candidate(name, bounds or Bounds()) for name in groups]
 
 
-def random_elements(group: FiniteGroup | LieGroup, bounds: Bounds, like: Tensor) -> Tensor:
-    """Draw an element for each entry of a tensor on its device, (len(like), 3, 3); of a finite group no identities.
-
-    The global generator of the device is used, so that a step can be captured as a CUDA graph.
-    """
-    if isinstance(group, FiniteGroup):
-        chosen = torch.randint(1, group.order, (len(like),), device=like.device)
-        return _elements(group, like.dtype, like.device)[chosen]
-    generator = torch.cuda.default_generators[like.device.index or 0] if like.is_cuda else torch.default_generator
-    return group.random(
-        len(like),
-        generator=generator,
-        max_angle=bounds.max_angle,
-        max_shift=bounds.max_shift,
-        max_scale=bounds.max_scale,
-        dtype=like.dtype,
-        device=like.device,
-    )
+# Constants are kept on the device, because a captured step cannot copy from the host.
+@lru_cache(maxsize=64)
+def _elements(group: FiniteGroup, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return group.elements.to(dtype=dtype, device=device)  # (order, 3, 3)
 
 
 @lru_cache(maxsize=64)
-def _elements(group: FiniteGroup, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The elements on a device, (order, 3, 3); kept, because a captured step cannot copy from the host."""
-    return group.elements.to(dtype=dtype, device=device)
+def _limits(limits: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(limits, dtype=dtype, device=device)  # (dim,)
 
 
-def by_group(groups: Sequence[FiniteGroup | LieGroup], values: Tensor) -> dict[str, float]:
+def by_group(groups: Sequence[Candidate], values: Tensor) -> dict[str, float]:
     """Return one rounded number for each group."""
     return {repr(group): round(value, 4) for group, value in zip(groups, values.tolist(), strict=True)}

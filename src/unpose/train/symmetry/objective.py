@@ -51,7 +51,7 @@ def make_symmetry(recipe: Recipe, dataset: Dataset) -> LearnedSymmetry:
     if part.method == "soft":
         return SoftEquivariance(part.groups, part.strength, bounds)
     if part.method == "constrained":
-        return InvarianceConstrained(part.groups, part.slack, part.limit, bounds)
+        return InvarianceConstrained(part.groups, part.slack, bounds)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(recipe.seed, "symmetry"))
         return InstanceAugment(part.groups[0], dataset.channels, len(dataset.classes), part.spread, bounds)

@@ -18,7 +18,6 @@ from unpose.train.symmetry.base import (
     Losses,
     by_group,
     parse_candidates,
-    random_elements,
 )
 
 _FLOOR = 0.02
@@ -58,7 +57,7 @@ class SoftEquivariance(LearnedSymmetry):
 
     def __init__(self, groups: Sequence[str], strength: float = 0.05, bounds: Bounds | None = None) -> None:
         super().__init__()
-        self.groups, self.bounds = parse_candidates(groups), bounds or Bounds()
+        self.groups = parse_candidates(groups, bounds)
         if strength <= 0:
             raise ValueError(f"strength must be above 0, got {strength}")
         self.strength = strength
@@ -72,7 +71,7 @@ class SoftEquivariance(LearnedSymmetry):
 
     def forward(self, network: Forward, images: Tensor, labels: Tensor, losses: Losses) -> tuple[Tensor, Tensor]:
         """Return the outputs for the images, (b, classes), and the loss with its penalties, summed over the images."""
-        posed = [warp(images, random_elements(group, self.bounds, images)) for group in self.groups]
+        posed = [warp(images, group.draw(images)) for group in self.groups]
         outputs = network(torch.cat([images, *posed]))
         # A constant added to all scores changes no answer.
         scores = (outputs - outputs.mean(1, keepdim=True)).float().view(1 + len(posed), len(images), -1)
