@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 import sys
 from collections import Counter
 from importlib import import_module
@@ -72,15 +73,15 @@ def homes() -> dict[str, str]:
     return {name: home[id(value)] for name, value in names.items() if home.get(id(value), name) != name}
 
 
-class Summaries(dict):
-    """The first paragraph of the docstring of a room, by its name."""
-
-    def __missing__(self, room: str) -> str:
-        return " ".join(inspect.getdoc(import_module(room)).partition("\n\n")[0].split())
+def summaries() -> dict[str, str]:
+    """Return the first paragraph of the docstring of every room that the reference lists, by its name."""
+    text = (Path(__file__).parent / "reference" / "index.md").read_text()
+    rooms = re.findall(r"^   (unpose[\w.]+)$", text, re.M)
+    return {room: " ".join(inspect.getdoc(import_module(room)).partition("\n\n")[0].split()) for room in rooms}
 
 
 autosummary_filename_map = file_names()
-autosummary_context = {"homes": homes(), "summaries": Summaries()}
+autosummary_context = {"homes": homes(), "summaries": summaries()}
 
 
 def constant_docstring(app, what, name, value, options, lines):
