@@ -1,15 +1,17 @@
 """The blocks of a search on the workers of a Dask cluster (:mod:`unpose.align.blocks`).
 
 Dask does the scheduling. What all blocks share, such as the images, is sent as one task that the others depend on, so
-that Dask computes it again wherever it is lost; an array that is a file is sent as its path. A block whose worker dies
-runs again on another one. Results come back to the process that asked for them, in order, and only that process writes
-checkpoints.
+that Dask computes it again wherever it is lost; an array that is mapped from a file is sent as its path. A block whose
+worker dies runs again on another one. Results come back to the process that asked for them, in order, and only that
+process writes checkpoints.
 
 Every block runs on one thread, and its bytes depend neither on the number of workers nor on which of them computes it,
 if all of them have the same versions of unpose and torch and the same kind of processor.
 """
 
+import io
 import logging
+import mmap
 import os
 import pickle
 import pkgutil
@@ -23,6 +25,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from unpose.align.blocks import Work
@@ -100,7 +103,7 @@ class DaskExecutor:
         """A future of the pickled object on the cluster, and a name for it; sent only once."""
         if id(shared) not in self._sent:
             token = uuid.uuid4().hex
-            payload = self._client.submit(_payload, pickle.dumps(shared, 5), key=f"shared-{token}", pure=False)
+            payload = self._client.submit(_payload, _pickled(shared), key=f"shared-{token}", pure=False)
             self._sent[id(shared)] = token, payload
             weakref.finalize(shared, self._sent.pop, id(shared), None)  # Dask then forgets it, too
         return self._sent[id(shared)]
@@ -124,8 +127,9 @@ class DaskExecutor:
         scheduler = self._client.scheduler
         where = f" at {scheduler.address}" if scheduler is not None else ""
         return ConnectionError(
-            f"the connection to the Dask scheduler{where} was lost ({type(error).__name__}); finished blocks are kept, "
-            "so the same run continues from them on this or on any other cluster"
+            f"the connection to the Dask scheduler{where} was lost ({type(error).__name__}). Blocks that were finished "
+            "are kept in the run folder, if there is one: the same command continues from them, with this scheduler or "
+            "another, any number of workers, or without Dask"
         )
 
 
@@ -205,6 +209,22 @@ def _check_workers(client: "Client") -> None:
                 f"the Dask worker {worker} {what}, but this process has unpose {here}; install the same version "
                 f"there: pip install unpose=={here}"
             )
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an array that is mapped from a file as the path of the file."""
+
+    def reducer_override(self, found: Any) -> Any:
+        if not isinstance(found, np.memmap) or not isinstance(found.base, mmap.mmap) or found.filename is None:
+            return NotImplemented  # a part of a mapped array does not know where in the file it begins
+        order = "C" if found.flags.c_contiguous else "F"
+        return np.memmap, (os.path.abspath(found.filename), found.dtype, "r", found.offset, found.shape, order)
+
+
+def _pickled(shared: Any) -> bytes:
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5).dump(shared)
+    return stream.getvalue()
 
 
 def _payload(payload: bytes) -> bytes:

@@ -1,0 +1,288 @@
+"""A search on a Dask cluster: the same bytes whatever happens to its processes, and errors that say what to do.
+
+Most of these tests start processes that import torch, and are slow for that reason alone.
+"""
+
+import os
+import pickle
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unpose.align import api, nearest, neighbour_graph, pipeline
+from unpose.align.dask_executor import DaskExecutor, _pickled, dask_client
+from unpose.cluster import InvariantClustering
+from unpose.data import posed
+
+distributed = pytest.importorskip("distributed")
+KILLS = 20
+
+
+class InMemory(dict):
+    load, store = dict.get, dict.__setitem__
+
+
+@pytest.fixture(scope="module")
+def scribbles():
+    """42 noisy blurred scribbles of six kinds on 23 pixels."""
+    rng = np.random.default_rng(5)
+    yy, xx = np.mgrid[:23, :23]
+    images = np.zeros((6, 23, 23), np.float32)
+    for image in images:
+        for x, y in rng.uniform(6, 17, (4, 2)):
+            image += np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / 4)
+    turned = posed(images, "se2", copies=7, random_state=1, max_shift=2.0).images
+    return turned + 0.05 * rng.random(turned.shape, np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks():
+    """Many blocks, whose sizes divide nothing."""
+    sizes = (
+        (api, "_BLOCK", 13),
+        (api, "_SEARCH_BLOCK", 17),
+        (neighbour_graph, "_BLOCK", 131),
+        (pipeline, "_PAIR_BLOCK", 11),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, size in sizes:
+            patch.setattr(module, name, {"cpu": size})
+        yield
+
+
+def result(model):
+    return [getattr(model, name).tobytes() for name in ("labels_", "poses_", "means_", "confidences_")]
+
+
+def fit(images, **options):
+    return InvariantClustering(6).fit(images, **options)
+
+
+@pytest.fixture(scope="module")
+def alone(scribbles):
+    """The result of one process."""
+    return result(fit(scribbles))
+
+
+@pytest.fixture(scope="module")
+def client():
+    with dask_client("local", 2) as client:
+        yield client
+
+
+class TestMessages:
+    """Without any cluster: what the client raises, and what a user reads."""
+
+    class Client:
+        """A client whose workers have some version of unpose, and whose tasks end with some error."""
+
+        scheduler = type("Scheduler", (), {"address": "tcp://there:8786"})
+
+        def __init__(self, versions=None, error=None):
+            self.versions, self.error = versions or {}, error
+
+        def run(self, function, name, on_error):
+            assert (name, on_error) == ("unpose:__version__", "return")
+            return self.versions
+
+        def nthreads(self):
+            return {"tcp://one": 2, "tcp://two": 1}
+
+        def submit(self, function, *arguments, **options):
+            return self
+
+        def result(self):
+            raise self.error
+
+    def test_workers_without_unpose_or_with_another_version(self):
+        import unpose
+
+        DaskExecutor(self.Client({"tcp://one": unpose.__version__}))
+        with pytest.raises(ValueError, match=r"worker tcp://two has unpose 0\.0, but this process has unpose \d"):
+            DaskExecutor(self.Client({"tcp://one": unpose.__version__, "tcp://two": "0.0"}))
+        missing = ModuleNotFoundError("No module named 'unpose'")
+        with pytest.raises(ValueError, match=r"tcp://one cannot import unpose \(No module.*pip install unpose=="):
+            DaskExecutor(self.Client({"tcp://one": missing}))
+
+    def test_a_lost_scheduler(self, scribbles):
+        executor = DaskExecutor(self.Client(error=CancelledError()))
+        assert executor.ahead == 12
+        with pytest.raises(
+            ConnectionError, match=r"scheduler at tcp://there:8786 was lost.*the same command continues"
+        ):
+            nearest(scribbles[:5], 2, quick=True, executor=executor)
+
+    def test_a_block_that_kills_every_worker(self, scribbles):
+        dead = type("WorkerState", (), {"address": "tcp://one"})
+        executor = DaskExecutor(self.Client(error=distributed.KilledWorker("block", dead, 3)))
+        with pytest.raises(RuntimeError, match=r"lost with 4 workers.*more memory.*fewer workers"):
+            nearest(scribbles[:5], 2, quick=True, executor=executor)
+
+    @pytest.mark.parametrize("address", ["host:8786", "remote", ""])
+    def test_what_is_no_address(self, address):
+        with (
+            pytest.raises(ValueError, match="must be like tcp://host:8786, or the word local, got"),
+            dask_client(address),
+        ):
+            pass
+
+    def test_nobody_listens(self, monkeypatch):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        monkeypatch.setattr("unpose.align.dask_executor._CONNECT_SECONDS", 0.5)
+        with pytest.raises(ConnectionError, match=f"no Dask scheduler answers at {address}"), dask_client(address):
+            pass
+
+    def test_dask_is_not_installed(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "distributed", None)
+        with pytest.raises(ValueError, match=r"pip install 'unpose\[scale\]'"), dask_client("local"):
+            pass
+
+
+def test_a_mapped_array_is_sent_as_its_path(tmp_path):
+    array = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.float32, (300, 11, 13))
+    array[:] = np.arange(array.size).reshape(array.shape)
+    array.flush()
+    sent = _pickled(array)
+    assert len(sent) < 1000
+    assert np.array_equal(pickle.loads(sent), array)
+    assert np.array_equal(pickle.loads(_pickled(array[5:7])), array[5:7])
+    (tmp_path / "images.npy").unlink()
+    with pytest.raises(FileNotFoundError):
+        pickle.loads(sent)
+
+
+@pytest.mark.slow
+class TestCluster:
+    def test_two_workers_give_the_result_of_one_process(self, client, scribbles, alone):
+        told = []
+        model = fit(scribbles, client=client, progress=lambda *each: told.append(each))
+        assert result(model) == alone
+        assert {stage for stage, _, _ in told} >= {"search", "compare", "refine", "align", "read out"}
+
+    def test_it_listens_on_the_loopback_interface_only(self, client):
+        processes = [os.getpid(), *client.run(os.getpid).values()]
+        addresses = [address for process in processes for address in listening(process)]
+        assert len(addresses) >= 3  # the scheduler and two workers
+        assert {address.rpartition(":")[0] for address in addresses} == {"0100007F"}
+
+    def test_workers_that_cannot_see_the_images(self, client, tmp_path):
+        array = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.float32, (5, 7, 7))
+        (tmp_path / "images.npy").unlink()
+        waiting = DaskExecutor(client).submit(total, Shared(array), {"rows": slice(0, 2)})
+        with pytest.raises(OSError, match=r"worker on .* cannot open.*images\.npy.*storage that all workers see"):
+            waiting()
+
+    def test_killed_workers_change_nothing(self, client, scribbles, alone):
+        """Workers are killed at random blocks, each time in a fit of its own."""
+        steps = []
+        fit(scribbles, client=client, progress=lambda *each: steps.append(each))
+        chosen = random.Random(1)
+        for _ in range(KILLS):
+            moment, which, seen, killed = chosen.randrange(len(steps) - 1), chosen.randrange(2), [], []
+
+            def kill(*step, moment=moment, which=which, seen=seen, killed=killed):
+                seen.append(step)
+                if len(seen) == moment + 1:
+                    killed.append(list(client.cluster.workers.values())[which].pid)
+                    os.kill(killed[0], signal.SIGKILL)
+
+            client.wait_for_workers(2)
+            assert result(fit(scribbles, client=client, progress=kill)) == alone
+            assert len(killed) == 1
+
+    def test_both_workers_killed_at_once(self, client, scribbles, alone):
+        client.wait_for_workers(2)
+        killed = []
+
+        def kill(stage, done, total):
+            if stage == "compare" and not killed:
+                killed.extend(worker.pid for worker in client.cluster.workers.values())
+                for process in killed:
+                    os.kill(process, signal.SIGKILL)
+
+        assert result(fit(scribbles, client=client, progress=kill)) == alone
+        assert len(killed) == 2
+
+
+class Shared:
+    def __init__(self, array):
+        self.array = array
+
+
+def total(shared, rows):
+    return {"total": shared.array[rows].sum((1, 2))}
+
+
+def listening(process):
+    """Addresses (hexadecimal) at which a process listens."""
+    sockets = set()
+    for link in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            sockets |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(link)))
+        except OSError:
+            continue  # closed in the meantime
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in sockets:
+                yield fields[1]
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """A scheduler and two workers, each a process of its own: the process of the scheduler, and its address."""
+    started, file = [], tmp_path / "scheduler.json"
+
+    def start(*command):
+        with (tmp_path / f"log{len(started)}.txt").open("w") as log:
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "distributed.cli.dask_" + command[0], *command[1:]]
+            started.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
+
+    start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0",
+          "--scheduler-file", str(file))  # fmt: skip
+    for _ in range(2):
+        start("worker", "--scheduler-file", str(file), "--nthreads", "1", "--no-nanny", "--no-dashboard",
+              "--host", "127.0.0.1", "--local-directory", str(tmp_path))  # fmt: skip
+    try:
+        while not file.exists() or not file.read_text().strip():
+            assert started[0].poll() is None, (tmp_path / "log0.txt").read_text()
+            time.sleep(0.1)
+        yield started[0], re.search(r"tcp://[\d.:]+", file.read_text())[0]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_a_lost_scheduler_stops_the_run_which_continues_elsewhere(scheduler, client, scribbles, alone):
+    process, address = scheduler
+    stored, told = InMemory(), []
+
+    def kill(stage, done, total):
+        told.append(stage)
+        if stage == "compare":
+            process.kill()
+
+    with dask_client(address) as lost:
+        lost.wait_for_workers(2)
+        with pytest.raises(ConnectionError, match=f"scheduler at {address} was lost.*same command continues"):
+            fit(scribbles, client=lost, checkpoints=stored, progress=kill)
+    finished = set(stored)
+    assert finished
+    assert "refine" not in told
+    with dask_client("local", 1) as another:
+        assert result(fit(scribbles, client=another, checkpoints=stored)) == alone
+    assert finished < set(stored)
