@@ -114,7 +114,7 @@ def write_commands(app):
 
 
 def help_text(*words):
-    context = click.Context(main, info_name="unpose", terminal_width=100)
+    context = click.Context(main, info_name="unpose", terminal_width=100, **main.context_settings)
     for word in words:
         context = click.Context(context.command.get_command(context, word), context, info_name=word)
     return f"```text\n{context.get_help().partition(chr(10) + '  Documentation')[0].rstrip()}\n```"
@@ -127,9 +127,11 @@ def setup(app):
 
 
 # The gallery. Examples are run in the folder of their file; `-D plot_gallery=0` leaves them out.
+SECTIONS = ("find", "learn", "adapt", "audit", "groups", "other_worlds")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
+    "subsection_order": [f"../examples/{name}" for name in SECTIONS],
     "filename_pattern": r"[\\/]plot_",
     "ignore_pattern": r"__init__\.py",
     "doc_module": ("unpose",),

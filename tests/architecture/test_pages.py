@@ -91,3 +91,7 @@ def test_every_room_is_in_the_reference():
     assert len(rooms) > 15
     for room in rooms:
         assert f"\n   unpose.{room}\n" in text, f"the reference has no unpose.{room}"
+
+
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
