@@ -35,5 +35,5 @@ axis.set(
 )
 axis.set(xlabel="right answers in per cent, from 80", title="test images")
 axis.invert_yaxis()
-axis.legend(loc="lower left")
+axis.legend(loc="upper right")
 plt.show()

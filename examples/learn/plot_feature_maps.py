@@ -3,7 +3,8 @@ Feature maps turn with the image
 ================================
 
 The first layer of a group network has one map for each rotation. When the image is turned, the maps are turned and
-change places: nothing is lost, and the next layer can rely on it. The picture shows it for a group convolution.
+change places: nothing is lost, and the next layer can rely on it. Here a group convolution finds edges in four
+directions.
 """
 
 import matplotlib.pyplot as plt
@@ -13,8 +14,9 @@ from unpose.audit import equivariance_error
 from unpose.data import drawings
 from unpose.nn import GroupConv2d
 
-torch.manual_seed(2)
-layer = GroupConv2d("c4", 1, 1, kernel_size=5, lifting=True)
+layer = GroupConv2d("c4", 1, 1, kernel_size=3, lifting=True, bias=False)
+with torch.no_grad():
+    layer.weight.copy_(torch.tensor([-1.0, -2, 0, 0, 0, 0, 1, 1, 1]).view_as(layer.weight))  # finds upper edges
 crab = torch.from_numpy(drawings(37)[0]).mean(2)[None, None]
 with torch.no_grad():
     upright = layer(crab)[0, 0]  # (4, 37, 37): one map for each rotation
@@ -31,7 +33,7 @@ figure, axes = plt.subplots(2, 5, figsize=(5.5, 2.7), layout="constrained")
 for row, image, maps in ((axes[0], crab, upright), (axes[1], torch.rot90(crab, 1, (2, 3)), turned)):
     row[0].imshow(image[0, 0], cmap="gray")
     for axis, each in zip(row[1:], maps, strict=True):
-        axis.imshow(each, cmap="viridis", vmin=float(upright.min()), vmax=float(upright.max()))
+        axis.imshow(each, cmap="magma", vmin=0, vmax=float(upright.max()))
 for axis in axes.flat:
     axis.set(xticks=[], yticks=[])
 for axis, name in zip(axes[0], ("image", "map 0", "map 1", "map 2", "map 3"), strict=True):
