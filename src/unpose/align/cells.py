@@ -45,11 +45,12 @@ def divide(signatures: Tensor, n_candidates: int, n_threads: int) -> Cells:
     count = max(1, n // _CELL)
     sample = signatures[_evenly(n, _TRAINING * count)]
     centres = sample[_evenly(len(sample), count)]
+    points = sample.cpu().double()  # summed on the CPU, because the order of additions on a GPU varies
     with worker_pool(n_threads) as threads:
         for _ in range(_ITERATIONS):
-            cell = _nearest_centre(sample, centres, threads)
+            cell = _nearest_centre(sample, centres, threads).cpu()
             sizes = torch.bincount(cell, minlength=len(centres))
-            totals = torch.zeros_like(centres, dtype=torch.float64).index_add_(0, cell, sample.double())
+            totals = torch.zeros(centres.shape, dtype=torch.float64).index_add_(0, cell, points)
             centres = (totals / sizes.clamp(min=1)[:, None])[sizes > 0].to(sample)
         centres = centres[threads.submit(_along_widest, centres).result()]
         cell = _nearest_centre(signatures, centres, threads).cpu().numpy()
@@ -70,7 +71,7 @@ def _along_widest(centres: Tensor) -> Tensor:
 
 
 def _near_cells(centres: Tensor, sizes: NDArray, least: int) -> NDArray:
-    """The nearest cells of each cell, (cells, probed): as many as hold ``least`` images in the neighbourhood of each."""
+    """The nearest cells of each cell, (cells, probed): as many as hold ``least`` images for each."""
     probed = min(len(centres), _PROBED)
     while True:
         near = np.concatenate(

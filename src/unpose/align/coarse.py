@@ -212,7 +212,7 @@ def best_poses(views: Tensor, fixed: Tensor, basis: SteerableBasis, plan: Plan) 
 def best_poses_of_candidates(
     views: Tensor, fixed: Tensor, candidates: Tensor, basis: SteerableBasis, plan: Plan
 ) -> tuple[Tensor, Tensor]:
-    """:func:`best_poses` of views (n, V, C) and a few fixed images of each, candidates (n, c) in (m, C): (n, c) each."""
+    """:func:`best_poses` of views (n, V, C) and their candidates (n, c) among fixed images (m, C): (n, c) each."""
     found: tuple[Tensor, Tensor] = backend_for(views.device).best_poses_of_candidates(
         views, fixed, candidates, basis.starts, plan.angles, plan.full_circle
     )

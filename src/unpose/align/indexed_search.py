@@ -5,7 +5,7 @@
 2. The signatures are divided into cells (:mod:`unpose.align.cells`); the nearest signatures in near cells are the
    candidates of an image.
 3. Candidates are compared on the grid of poses in normal position, all angles and five shifts, and the best are kept.
-4. Pairs are compared and refined (:mod:`unpose.align.neighbour_graph`).
+4. Pairs are compared and refined (:mod:`unpose.align.graph_descent`).
 
 The time grows hardly faster than the number of images. Beside a block of images, the memory holds about two kilobytes
 for each image, whatever its size.
@@ -21,10 +21,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from unpose.align import coarse, neighbour_graph
+from unpose.align import coarse
 from unpose.align.blocks import Work, concatenate, run_blocks
 from unpose.align.cells import Cells, divide, nearest_signatures
 from unpose.align.checkpoints import Arrays, Checkpoints
+from unpose.align.graph_descent import descend
 from unpose.align.pipeline import Job
 from unpose.align.search import Search
 from unpose.align.signatures import Normaliser, fit_normaliser, in_normal_position, normal_poses
@@ -36,11 +37,11 @@ _SAMPLE = 2048
 """Images that the signatures are fitted to."""
 _CANDIDATES = 200
 """Candidates that the index gives for each image."""
-_COMPARED = 32
+_COMPARED = 18
 """Candidates of each image that remain after the grid of poses; their pairs are compared."""
 _BLOCK = {"cpu": 2**11, "cuda": 2**15}
 """Images described, or whose candidates are searched, at once, and stored as one checkpoint."""
-_TILE = 256
+_TILE = {"cpu": 256, "cuda": 2**13}
 """Images of a block that a thread describes at once. It is fixed, so that results are the same bytes."""
 _RESIDENT_SHARE = 0.3
 """Share of the free memory of a GPU up to which all images are kept there."""
@@ -69,6 +70,11 @@ class IndexedJob:
     def _local_search(self, **changes: Any) -> Search:
         """The settings without what a part of the search must not do again: report, distribute, refuse."""
         return replace(self.search, progress=None, executor=None, memory=None, **changes)
+
+    @property
+    def tile(self) -> int:
+        """Images that a thread describes at once."""
+        return _TILE.get(self.device.type, _TILE["cpu"])
 
     @cached_property
     def normaliser(self) -> Normaliser:
@@ -112,13 +118,13 @@ class IndexedJob:
 
     def views(self, rows: NDArray) -> Tensor:
         """Coefficients of images (m,) in normal position in each view, (m, V, C)."""
-        order = np.argsort(rows)
+        order, step = np.argsort(rows), self.tile
 
         def tile(start: int) -> Tensor:
-            return self.normaliser.index.view_coefficients(self.describe(rows[order[start : start + _TILE]])[0])
+            return self.normaliser.index.view_coefficients(self.describe(rows[order[start : start + step]])[0])
 
         with worker_pool(self.n_threads) as threads:
-            parts = list(threads.map(tile, range(0, len(rows), _TILE)))
+            parts = list(threads.map(tile, range(0, len(rows), step)))
         return torch.cat(parts)[torch.from_numpy(np.argsort(order)).to(self.device)]
 
     def run_blocks(
@@ -173,7 +179,9 @@ def nearest_by_index(
     )
     known = Description(**found)
     # As many as k neighbours need, and never more than there are.
-    compared, offered = (min(n - 1, max(count, factor * k)) for count, factor in ((_COMPARED, 2), (_CANDIDATES, 8)))
+    compared, offered = (
+        min(n - 1, max(count, int(factor * k))) for count, factor in ((_COMPARED, 1.5), (_CANDIDATES, 8))
+    )
     cells = divide(torch.from_numpy(known.signatures).to(job.device), offered, job.n_threads)
     work = partial(_candidate_rows, offered=offered, kept=compared)
     block = partial(_candidate_block, known, cells)
@@ -185,9 +193,7 @@ def nearest_by_index(
         return _start_poses(plan, normal[moving], normal[fixed], points[entry])
 
     ordered = _InOrder(job, cells.order)
-    places, distances, poses = neighbour_graph.neighbours_from_pairs(
-        ordered, torch.from_numpy(grid["places"]).long(), start_poses, k, checkpoints
-    )
+    places, distances, poses = descend(ordered, torch.from_numpy(grid["places"]).long(), start_poses, k, checkpoints)
     back = np.argsort(cells.order)
     return cells.order[places[back]], distances[back], poses[back]
 
@@ -198,6 +204,10 @@ class _InOrder:
 
     job: IndexedJob
     order: NDArray  # (n,)
+
+    @property
+    def device(self) -> torch.device:
+        return self.job.device
 
     def run_blocks(
         self,
@@ -226,16 +236,17 @@ def _on_few_images(job: IndexedJob, moving: Tensor, fixed: Tensor, poses: Tensor
 
 def _describe_rows(job: IndexedJob, rows: slice) -> Arrays:
     """Describe a block of images; see :class:`Description`."""
+    step = job.tile
 
     def tile(start: int) -> tuple[Tensor, ...]:
-        images, poses = job.describe(np.arange(start, min(start + _TILE, rows.stop)))
+        images, poses = job.describe(np.arange(start, min(start + step, rows.stop)))
         coefficients = job.normaliser.index.coefficients(images)
-        padded = torch.nn.functional.pad(coefficients, (0, 0, 0, _TILE - len(images)))  # products of one shape
+        padded = torch.nn.functional.pad(coefficients, (0, 0, 0, step - len(images)))  # products of one shape
         signatures = job.normaliser.signatures(padded)[: len(images)]
         return torch.view_as_real(coefficients).half().cpu(), signatures.cpu(), poses.cpu()
 
     with worker_pool(job.n_threads) as threads:
-        parts = list(zip(*threads.map(tile, range(rows.start, rows.stop, _TILE)), strict=True))
+        parts = list(zip(*threads.map(tile, range(rows.start, rows.stop, step)), strict=True))
     names = ("coefficients", "signatures", "poses")
     return {name: torch.cat(part).numpy() for name, part in zip(names, parts, strict=True)}
 

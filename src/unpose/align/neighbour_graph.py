@@ -36,6 +36,10 @@ def n_candidates(n: int, k: int) -> int:
 class Comparer(Protocol):
     """Compares pairs of images in blocks, as :class:`unpose.align.pipeline.Job` does."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where blocks are computed."""
+
     def run_blocks(
         self,
         work: Work,
@@ -62,16 +66,17 @@ def neighbours_from_pairs(
     images (p,) onto fixed ones, for entries (p,) of the flattened candidates.
     """
     n = len(candidates)
-    fixed, moving, entry = _unique_pairs(candidates)
+    fixed, moving, entry = unique_pairs(candidates)
 
     def rough_pairs(rows: slice) -> Mapping[str, Any]:
         some = moving[rows], fixed[rows]
         return {"moving": some[0], "fixed": some[1], "poses": start_poses(*some, entry[rows])}
 
     rough = concatenate(
-        job.run_blocks(_compare, rough_pairs, len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints), len(fixed)
+        job.run_blocks(compare_pairs, rough_pairs, len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints),
+        len(fixed),
     )
-    order, rank = _rank_by_distance(torch.cat([fixed, moving]).numpy(), np.tile(rough["distances"], 2), n)
+    order, rank = rank_by_distance(torch.cat([fixed, moving]).numpy(), np.tile(rough["distances"], 2), n)
     kept = torch.from_numpy(np.unique(order[rank < k + k // 2] % len(fixed)))
     fixed, moving, start = fixed[kept], moving[kept], torch.from_numpy(rough.pop("poses"))[kept]
     final = concatenate(
@@ -81,14 +86,14 @@ def neighbours_from_pairs(
             len(fixed), _BLOCK, stage="refine", checkpoints=checkpoints,
         ), len(fixed),
     )  # fmt: skip
-    order, rank = _rank_by_distance(torch.cat([fixed, moving]).numpy(), final["distances"].T.ravel(), n)
+    order, rank = rank_by_distance(torch.cat([fixed, moving]).numpy(), final["distances"].T.ravel(), n)
     nearest = order[rank < k].reshape(n, k)
     pair, way = nearest % len(fixed), nearest // len(fixed)
     other = np.where(way == 0, moving.numpy()[pair], fixed.numpy()[pair])
     return other, final["distances"][pair, way], final["poses"][pair, way]
 
 
-def _compare(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) -> Arrays:
+def compare_pairs(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) -> Arrays:
     """Better poses (p, 3, 3) and distances (p,) of pairs (p,), from rough poses."""
     poses, distances = refine_briefly(job, moving, fixed, poses, _RERANKING_STEPS)
     return {"poses": poses.numpy(), "distances": distances.numpy()}
@@ -103,7 +108,7 @@ def _refine_both_ways(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) ->
     return {"poses": both.numpy().swapaxes(0, 1), "distances": distances.numpy().T}
 
 
-def _unique_pairs(candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def unique_pairs(candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Each pair of image and candidate once: fixed and moving images (p,), and the entries of ``candidates`` (p,)."""
     n, count = candidates.shape
     fixed, moving = torch.arange(n).repeat_interleave(count), candidates.flatten()
@@ -112,7 +117,7 @@ def _unique_pairs(candidates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return fixed[entry], moving[entry], entry
 
 
-def _rank_by_distance(images: NDArray, distances: NDArray, n: int) -> tuple[NDArray, NDArray]:
+def rank_by_distance(images: NDArray, distances: NDArray, n: int) -> tuple[NDArray, NDArray]:
     """Order entries (e,) by image and then by distance, and give the rank of each within its image, from 0."""
     order = np.lexsort((distances, images))
     first = np.searchsorted(images[order], np.arange(n))

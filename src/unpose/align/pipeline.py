@@ -171,17 +171,19 @@ def refine_and_measure(
     poses: Tensor,
     *,
     refined: bool = True,
+    n_steps: int = refine.MAX_STEPS,
     tolerance: refine.Tolerance = refine.DEFAULT_TOLERANCE,
+    keep_better: bool = True,
     stage: str | None = "refine",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Refine the poses (p, 3, 3) of pairs of indices (p,) over the pyramid, and measure the distances at full size.
 
-    Returns poses (p, 3, 3), distances (p,) and converged (p,). A pose whose refinement does not lower the distance is
-    kept as it was.
+    Returns poses (p, 3, 3), distances (p,) and converged (p,). With ``keep_better``, a pose whose refinement does not
+    lower the distance is kept as it was.
     """
 
     def work(rows: Tensor) -> tuple[Tensor, ...]:
-        return _refine_chunk(job, moving[rows], fixed[rows], poses[rows], refined, tolerance)
+        return _refine_chunk(job, moving[rows], fixed[rows], poses[rows], refined, n_steps, tolerance, keep_better)
 
     if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
@@ -273,22 +275,31 @@ def _chunk_size(job: Job) -> int:
 
 
 def _refine_chunk(
-    job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, refined: bool, tolerance: refine.Tolerance
+    job: Job,
+    moving: Tensor,
+    fixed: Tensor,
+    poses: Tensor,
+    refined: bool,
+    n_steps: int,
+    tolerance: refine.Tolerance,
+    keep_better: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Refine and measure one chunk; see :func:`refine_and_measure`."""
     moving, fixed = moving.to(job.device), fixed.to(job.device)
-    start = poses.to(job.device, torch.float32)
+    start = current = poses.to(job.device, torch.float32)
 
     full = job.pyramid[-1]
-    distances = full.distances(moving, fixed, start, job.contrast)
     best, converged = start, torch.zeros(len(start), dtype=torch.bool, device=job.device)
     if refined:
-        current = start
         for level in job.pyramid:
             current, converged = level.refine(
                 moving, fixed, current, job.plan.group, contrast=job.contrast, bounds=job.plan.refinement_bounds,
-                tolerance=tolerance,
+                n_steps=n_steps, tolerance=tolerance,
             )  # fmt: skip
+    distances = full.distances(moving, fixed, start if keep_better else current, job.contrast)
+    if not keep_better:
+        best = current
+    elif refined:
         refined_distances = full.distances(moving, fixed, current, job.contrast)
         better = refined_distances <= distances
         best = torch.where(better[:, None, None], current, start)

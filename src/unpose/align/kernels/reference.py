@@ -78,7 +78,7 @@ def best_poses_of_candidates(
     rows = max(1, _MAX_SCORES // (candidates.shape[1] * views.shape[1] * len(angles)))
     scores, points = [], []
     for some, chosen in zip(views.split(rows), candidates.split(rows), strict=True):
-        best = all_scores(some, fixed[chosen], starts, angles.to(views.device)).flatten(-2).max(-1)
+        best = all_scores(some, fixed[chosen], starts, angles).flatten(-2).max(-1)
         scores.append(best.values)
         points.append(best.indices.int())
     return torch.cat(scores), torch.cat(points)

@@ -1,0 +1,179 @@
+"""Better neighbours from rough ones: the neighbours of an image's neighbours are likely to be its own neighbours.
+
+This is nearest-neighbour descent (Dong, Moses and Li, 2011) for the orbit distance. If one pose brings c onto b and
+another b onto a, their product brings c nearly onto a: new pairs need no search over poses, only a short refinement.
+Every pair is compared once, for both of its images, and its distance is taken to be the same both ways.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unpose.align.blocks import concatenate
+from unpose.align.checkpoints import Arrays, Checkpoints
+from unpose.align.neighbour_graph import Comparer, compare_pairs, unique_pairs
+from unpose.align.pipeline import Job, refine_and_measure
+from unpose.align.refine import Tolerance
+from unpose.groups import inverse
+
+_ROUNDS = 1
+"""Rounds in which neighbours of neighbours are compared."""
+_NEAREST = 6
+"""Nearest neighbours of an image, and of each of these, that a round goes through."""
+_PROPOSED = 20
+"""New pairs of each image in a round, those of the shortest way through a neighbour."""
+_REFINED = 4
+"""Neighbours beyond k that are refined."""
+_STEPS = 6
+"""Gauss-Newton steps at full size."""
+_TOLERANCE = Tolerance(step=0.1, error=5e-3)
+_BLOCK = {"cpu": 2**16, "cuda": 2**20}
+"""Pairs processed at once, and stored as one checkpoint."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of images, each once: ``poses`` bring the moving images onto the fixed ones."""
+
+    fixed: NDArray  # (p,) int64
+    moving: NDArray  # (p,) int64
+    distances: NDArray  # (p,) float32
+    poses: NDArray  # (p, 3, 3) float32
+
+    def __add__(self, other: "Pairs") -> "Pairs":
+        return Pairs(*(np.concatenate([getattr(each, name) for each in (self, other)]) for name in _FIELDS))
+
+    def nearest(self, n: int, count: int, device: torch.device) -> tuple[NDArray, NDArray]:
+        """The entries of the nearest pairs of each of n images and whether it is the moving one, (n, count) each.
+
+        Every image must be in at least ``count`` pairs. They are sorted on the device.
+        """
+        images = torch.from_numpy(np.concatenate([self.fixed, self.moving])).to(device)
+        distance = torch.from_numpy(self.distances).to(device).view(torch.int32)  # in the order of the floats, if >= 0
+        order = torch.argsort((images << 32) + distance.long().repeat(2), stable=True)
+        sizes = torch.bincount(images, minlength=n)
+        first = torch.cumsum(sizes, 0) - sizes
+        chosen = order[first[:, None] + torch.arange(count, device=device)].cpu().numpy()
+        return chosen % len(self.fixed), chosen >= len(self.fixed)
+
+    def others(self, entry: NDArray, is_moving: NDArray) -> NDArray:
+        """The other image of each pair."""
+        return np.where(is_moving, self.fixed[entry], self.moving[entry])
+
+    def poses_onto(self, entry: NDArray, is_moving: NDArray) -> NDArray:
+        """Poses (..., 3, 3) that bring the other image onto the one that ``is_moving`` tells."""
+        poses = torch.from_numpy(self.poses[entry])
+        back = inverse(poses.double())
+        back = (back / back[..., 2:, 2:]).to(poses)
+        return torch.where(torch.from_numpy(is_moving)[..., None, None], back, poses).numpy()
+
+
+_FIELDS = ("fixed", "moving", "distances", "poses")
+
+
+def descend(
+    job: Comparer,
+    candidates: Tensor,
+    start_poses: Callable[[Tensor, Tensor, Tensor], Tensor],
+    k: int,
+    checkpoints: Checkpoints | None,
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Find nearly the k nearest of each image, nearest first: (n, k) indices, (n, k) distances, (n, k, 3, 3) poses.
+
+    The arguments are those of :func:`unpose.align.neighbour_graph.neighbours_from_pairs`.
+    """
+    n = len(candidates)
+    fixed, moving, entry = unique_pairs(candidates)
+    pairs = _compare(
+        job, fixed.numpy(), moving.numpy(),
+        lambda rows: start_poses(moving[rows], fixed[rows], entry[rows]), "compare", checkpoints,
+    )  # fmt: skip
+    for number in range(_ROUNDS):
+        fixed, moving, poses = propose(pairs, n, min(_NEAREST, candidates.shape[1]), job.device)
+        if len(fixed):
+            pairs += _compare(job, fixed, moving, lambda rows: poses[rows], f"descend{number}", checkpoints)  # noqa: B023
+    entry, _ = pairs.nearest(n, min(k + _REFINED, candidates.shape[1]), job.device)
+    kept = np.unique(entry)
+    pairs = Pairs(*(getattr(pairs, name)[kept] for name in _FIELDS))
+
+    def rough(rows: slice) -> Mapping[str, Any]:
+        return {name: torch.from_numpy(getattr(pairs, name)[rows]) for name in ("moving", "fixed", "poses")}
+
+    final = concatenate(
+        job.run_blocks(_refine, rough, len(kept), _BLOCK, stage="refine", checkpoints=checkpoints), len(kept)
+    )
+    pairs = Pairs(pairs.fixed, pairs.moving, **final)
+    entry, is_moving = pairs.nearest(n, k, job.device)
+    return pairs.others(entry, is_moving), pairs.distances[entry], pairs.poses_onto(entry, is_moving)
+
+
+def _compare(
+    job: Comparer,
+    fixed: NDArray,
+    moving: NDArray,
+    start_poses: Callable[[slice], Tensor],
+    stage: str,
+    checkpoints: Checkpoints | None,
+) -> Pairs:
+    def rough(rows: slice) -> Mapping[str, Any]:
+        sides = torch.from_numpy(moving[rows]), torch.from_numpy(fixed[rows])
+        return {"moving": sides[0], "fixed": sides[1], "poses": start_poses(rows)}
+
+    found = concatenate(
+        job.run_blocks(compare_pairs, rough, len(fixed), _BLOCK, stage=stage, checkpoints=checkpoints), len(fixed)
+    )
+    return Pairs(fixed, moving, found["distances"], found["poses"])
+
+
+def _refine(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) -> Arrays:
+    """Refined poses (p, 3, 3) and distances (p,) of pairs (p,)."""
+    poses, distances, _ = refine_and_measure(
+        job, moving, fixed, poses, n_steps=_STEPS, tolerance=_TOLERANCE, keep_better=False, stage=None
+    )
+    return {"distances": distances.numpy(), "poses": poses.numpy()}
+
+
+def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDArray, NDArray, Tensor]:
+    """New pairs of n images by way of a common neighbour: fixed and moving images (p,), and poses (p, 3, 3).
+
+    The ``count`` nearest neighbours of each image are gone through. Pairs that are known already are left out.
+    """
+    entry, is_moving = pairs.nearest(n, count, device)  # (n, m) each
+    other, distance = pairs.others(entry, is_moving), pairs.distances[entry]
+    known = np.sort(_keys(pairs.fixed, pairs.moving, n))
+    parts = []
+    step = max(1, 2**22 // count**2)
+    for start in range(0, n, step):
+        rows = np.arange(start, min(start + step, n))
+        far = other[other[rows]].reshape(len(rows), -1)  # (r, m * m)
+        length = (distance[rows][:, :, None] + distance[other[rows]]).reshape(len(rows), -1)
+        shortest = np.argsort(length, axis=1, kind="stable")
+        image, way = np.repeat(rows, far.shape[1]), shortest.ravel()
+        end = np.take_along_axis(far, shortest, axis=1).ravel()
+        key = _keys(image, end, n)
+        first = np.zeros(len(key), bool)
+        first[np.unique(image * n + end, return_index=True)[1]] = True  # the shortest way to each end
+        place = np.searchsorted(known, key).clip(max=len(known) - 1)
+        new = first & (image != end) & (known[place] != key)
+        ahead = np.cumsum(new.reshape(len(rows), -1), axis=1).ravel() <= _PROPOSED
+        chosen = np.flatnonzero(new & ahead)
+        parts.append(np.stack([image[chosen], end[chosen], way[chosen]]))
+    fixed, moving, way = np.concatenate(parts, axis=1)
+    once = np.sort(np.unique(_keys(fixed, moving, n), return_index=True)[1])
+    fixed, moving, way = fixed[once], moving[once], way[once]
+    first, second = np.divmod(way, count)
+    middle = other[fixed, first]
+    one = pairs.poses_onto(entry[fixed, first], is_moving[fixed, first])
+    two = pairs.poses_onto(entry[middle, second], is_moving[middle, second])
+    poses = torch.from_numpy(one) @ torch.from_numpy(two)
+    return fixed, moving, poses / poses[:, 2:, 2:]
+
+
+def _keys(one: NDArray, two: NDArray, n: int) -> NDArray:
+    """A number for each pair of images below n, the same both ways."""
+    return np.minimum(one, two) * n + np.maximum(one, two)
