@@ -29,7 +29,7 @@ ARROWS = {
     "report": set(),
     "train": {"nn", "data", "align", "audit", "discover"},
     "data": {"images", "files"},
-    "cluster": {"adapt", "align", "nn", "audit", "data", "contours", "discover"},
+    "cluster": {"train", "adapt", "align", "nn", "audit", "data", "contours", "discover"},
     "adapt": {"align", "nn", "audit", "discover"},
     "discover": {"images"},
     "dedupe": {"align"},

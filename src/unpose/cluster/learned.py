@@ -1,0 +1,44 @@
+"""Encoders that are learnt from the images that are to be clustered, for ``features="learn"``."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unpose.align import Progress
+
+LEARN = "learn"
+"""Features of an encoder that is learnt from the images themselves."""
+_MOST_IMAGES = 20_000
+"""More images are not learnt from; the others get their vectors all the same."""
+
+
+def learn_encoder(
+    images: Tensor,
+    group: str,
+    max_angle: float = math.pi,
+    *,
+    device: str | torch.device = "cpu",
+    random_state: int = 0,
+    progress: Progress | None = None,
+) -> Any:
+    """Learn an encoder from images (n, c, h, w), of at most 20,000 of them; returns a network.
+
+    On a CPU the small recipe is taken, which costs minutes for images of 40 pixels.
+    """
+    from unpose.train import train_unlabelled, unlabelled_recipe
+
+    small = torch.device(device).type == "cpu"
+    recipe = unlabelled_recipe(group, max_angle=max_angle, small=small, seed=random_state)
+    report = None if progress is None else lambda step: progress("learn", step.step, step.steps)
+    return train_unlabelled(as_arrays(images), recipe, device=device, progress=report).encoder
+
+
+def as_arrays(images: Tensor) -> NDArray:
+    """At most 20,000 evenly spaced images (n, c, h, w) as an array (m, h, w) or (m, h, w, c)."""
+    rows = np.linspace(0, len(images) - 1, min(len(images), _MOST_IMAGES)).round().astype(np.int64)
+    array: NDArray = images[rows].movedim(1, -1).cpu().numpy()
+    return np.ascontiguousarray(array[..., 0] if array.shape[-1] == 1 else array)
