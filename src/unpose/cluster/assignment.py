@@ -95,3 +95,15 @@ def outlier_p_values(scores: NDArray, labels: NDArray, known: NDArray, known_lab
             deviation = (np.log(np.maximum(scores[rows], 1e-12)) - logs.mean()) / (spread * np.sqrt(1 + 1 / len(logs)))
             p_values[rows] = stats.t.sf(deviation, len(logs) - 1)
     return p_values
+
+
+def sparser_factor(distances: NDArray, share: float) -> float:
+    """By how much distances to neighbours grow if only a ``share`` of the images is kept.
+
+    ``distances`` are (n, k), nearest first. In a set of dimension d the k-th neighbour is at a distance in proportion
+    to ``k^(1/d)``, from which d is estimated, and the distances grow by ``share^(-1/d)``.
+    """
+    first, last = distances[:, 3], distances[:, -1]
+    known = np.isfinite(last) & (first > 0)
+    ratio = float(np.log(last[known] / first[known]).mean()) if known.any() else 0.0
+    return share ** (-ratio / np.log(distances.shape[1] / 4))

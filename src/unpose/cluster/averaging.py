@@ -1,5 +1,6 @@
 """Average groups of images at unknown pose, and find the pose that brings every image onto its average."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Unpack
@@ -10,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import Search, SearchSettings, align, nearest
-from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
+from unpose.align.checkpoints import Arrays, Checkpoints, PrefixedCheckpoints, load_or_compute
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix
 from unpose.cluster.light import LIGHT_CONTRAST, normalise_light
 from unpose.cluster.pictures import pictures_html
+from unpose.cluster.pieces import Batch, take
 from unpose.images import as_batch, from_batch, warp
 
 _ROUNDS = 3
@@ -24,6 +26,8 @@ _CONVERGED = 0.03
 """Averages have converged when their relative change in a round is smaller."""
 _CHUNK_PIXELS = 2**22
 """Pixels that are warped at a time."""
+BLOCK = 8192
+"""Images that are aligned at once, if they are read in pieces."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def align_stack(
 
 
 def average_groups(
-    images: Tensor, labels: NDArray, exemplars: NDArray, search: Search, checkpoints: Checkpoints | None
+    images: Tensor | Batch, labels: NDArray, exemplars: NDArray, search: Search, checkpoints: Checkpoints | None
 ) -> Averages:
     """Alternate between aligning images to the average of their group and averaging the aligned images.
 
@@ -146,10 +150,16 @@ def average_groups(
     for number in range(_ROUNDS):
         is_last = number == _ROUNDS - 1 or change < _CONVERGED
         rows = everyone if is_last else sample
-        compute = partial(_align_to_means, images[rows], means, labels[rows], search)
-        found = load_or_compute(checkpoints, f"average{number}", compute)
+        some, goals = take(images, rows), means.movedim(1, -1).numpy()
+        stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"average{number}")
+        if isinstance(images, Batch):
+            found = align_to_means(some, goals, labels[rows], search, stored)
+        else:
+            found = load_or_compute(
+                checkpoints, f"average{number}", partial(align_to_means, some, goals, labels[rows], search)
+            )
         previous = means
-        means, errors = _means(images[rows], labels[rows], found["poses"], len(exemplars))
+        means, errors = _means(some, labels[rows], found["poses"], len(exemplars))
         change = float((means - previous).norm() / previous.norm().clamp(min=1e-12))
         if is_last:
             break
@@ -164,9 +174,26 @@ def _sample_rows(labels: NDArray) -> NDArray:
     return np.sort(np.concatenate(chosen))
 
 
-def _align_to_means(images: Tensor, means: Tensor, labels: NDArray, search: Search) -> Arrays:
-    found = align(images.movedim(1, -1), means.movedim(1, -1), to=labels, search=search)
-    return {"poses": found.poses, "distances": found.distances}
+def align_to_means(
+    images: Tensor | Batch, means: NDArray, labels: NDArray, search: Search, checkpoints: Checkpoints | None = None
+) -> Arrays:
+    """Bring images (n, c, h, w) onto the means (K, h, w, c) of their labels (n,): poses (n, 3, 3), distances (n,).
+
+    Images in pieces are aligned block by block, each a checkpoint.
+    """
+    if not isinstance(images, Batch):
+        found = align(images.movedim(1, -1), means, to=labels, search=search)
+        return {"poses": found.poses, "distances": found.distances}
+    parts = []
+    for start in range(0, len(images), BLOCK):
+        rows = slice(start, min(start + BLOCK, len(images)))
+
+        def compute(rows: slice = rows) -> Arrays:
+            return align_to_means(images[rows], means, labels[rows], replace(search, progress=None))
+
+        parts.append(load_or_compute(checkpoints, str(start), compute))
+        search.report("refine", rows.stop, len(images))
+    return {name: np.concatenate([part[name] for part in parts]) for name in ("poses", "distances")}
 
 
 def warp_in_chunks(images: Tensor, poses: NDArray) -> Tensor:
@@ -179,12 +206,12 @@ def warp_in_chunks(images: Tensor, poses: NDArray) -> Tensor:
     return torch.cat(parts)
 
 
-def _means(images: Tensor, labels: NDArray, poses: NDArray, n_groups: int) -> tuple[Tensor, Tensor]:
+def _means(images: Tensor | Batch, labels: NDArray, poses: NDArray, n_groups: int) -> tuple[Tensor, Tensor]:
     """Mean of each group's aligned images and its standard error, (K, c, h, w) each."""
     group = torch.from_numpy(labels)
     total = torch.zeros(n_groups, *images.shape[1:], dtype=torch.float64)
     squares = torch.zeros_like(total)
-    chunk = max(1, _CHUNK_PIXELS // images[0].numel())
+    chunk = max(1, _CHUNK_PIXELS // math.prod(images.shape[1:]))
     for start in range(0, len(images), chunk):
         rows = slice(start, start + chunk)
         aligned = warp_in_chunks(images[rows], poses[rows]).double()
@@ -193,4 +220,4 @@ def _means(images: Tensor, labels: NDArray, poses: NDArray, n_groups: int) -> tu
     size = torch.bincount(group, minlength=n_groups).double()[:, None, None, None]
     mean = total / size
     variance = (squares / size - mean**2).clamp(min=0) * size / (size - 1).clamp(min=1)
-    return mean.to(images), (variance / size).sqrt().to(images)
+    return mean.float(), (variance / size).sqrt().float()

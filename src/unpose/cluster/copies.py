@@ -9,6 +9,7 @@ from scipy import sparse
 from torch import Tensor
 
 from unpose.align import Neighbours
+from unpose.cluster.pieces import Batch
 from unpose.images import warp
 
 _MIN_CORRELATION = 0.995
@@ -17,14 +18,14 @@ _MAX_DEFORMATION = 0.02
 """A copy is found without stretch, shear and tilt, up to this share. Two things of one kind need more."""
 
 
-def first_copies(images: Tensor) -> NDArray:
+def first_copies(images: Tensor | Batch) -> NDArray:
     """Index of the first image with the same pixels, for each of the images (n, ...): (n,)."""
     first: dict[bytes, int] = {}
     digests = (hashlib.sha256(image.cpu().numpy().tobytes()).digest() for image in images)
     return np.array([first.setdefault(digest, i) for i, digest in enumerate(digests)])
 
 
-def near_copies(images: Tensor, neighbours: Neighbours) -> NDArray:
+def near_copies(images: Tensor | Batch, neighbours: Neighbours) -> NDArray:
     """Index of the first image that is the same up to pose and light, for each of the images (n, c, h, w): (n,).
 
     If at least half of the images are copies of others, then the set consists of views of a few things. The clusters
@@ -36,9 +37,9 @@ def near_copies(images: Tensor, neighbours: Neighbours) -> NDArray:
     for part in np.array_split(pairs, len(pairs) // 1024 + 1):
         row, rank = part.T
         others = neighbours.indices[row, rank]
-        moved = warp(images[others], torch.from_numpy(neighbours.poses[row, rank]).to(images)).flatten(1)
-        own = images[row].flatten(1)
-        cosine = torch.nn.functional.cosine_similarity(own, moved, dim=1).numpy()
+        own = images[row]
+        moved = warp(images[others], torch.from_numpy(neighbours.poses[row, rank]).to(own))
+        cosine = torch.nn.functional.cosine_similarity(own.flatten(1), moved.flatten(1), dim=1).numpy()
         links.append(np.stack([row, others])[:, cosine > _MIN_CORRELATION])
     row, others = np.concatenate(links, axis=1)
     graph = sparse.csr_array((np.ones(len(row)), (row, others)), shape=(n, n))

@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from unpose.align import Neighbours, Progress, Search, align, check_memory, near
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
-from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, vote_shares
-from unpose.cluster.averaging import average_groups, warp_in_chunks
+from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, sparser_factor, vote_shares
+from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies, near_copies
 from unpose.cluster.features import (
     EXTRA_NETWORK,
@@ -45,6 +46,7 @@ from unpose.cluster.graph import (
 from unpose.cluster.inputs import are_files, as_images, count_axes, read_files
 from unpose.cluster.joint_graph import FittedFeatures, fit_features
 from unpose.cluster.labels import known_classes, most_instructive, respect_classes, spread_labels
+from unpose.cluster.learned import LEARN, learn_encoder
 from unpose.cluster.light import (
     LIGHT_CONTRAST,
     MIN_LOCAL_GAIN,
@@ -55,6 +57,7 @@ from unpose.cluster.light import (
     normalise_light,
 )
 from unpose.cluster.pictures import pictures_html
+from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
 from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
@@ -72,6 +75,8 @@ _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
 _MAX_REFERENCE_BYTES = 10**9
 """Most memory that the fitted images may take which a fitted estimator keeps."""
+_RANGE_SAMPLE = 2000
+"""Images by which the group is found, if they are read in pieces."""
 
 
 class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
@@ -101,9 +106,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         What images are compared by. "pixels" compares pixels over the orbit. A network is applied over the orbit, and
         its graph of neighbours is joined with that of the pixels; weights are found without labels (see Notes). It is
         "contour", the outlines of silhouettes; "efficientnet-lite0", which comes with the extra ``unpose[features]``;
-        the path of an ``.onnx`` file or of a ``.pt2`` file of ``torch.export``; a torch module; or a function from
-        images (m, h, w) or (m, h, w, c) to vectors (m, d). "auto" is the network of the extra if that is installed,
-        else "pixels".
+        the path of an ``.onnx`` file, of a ``.pt2`` file of ``torch.export`` or of a run of ``unpose train``; a torch
+        module; or a function from images (m, h, w) or (m, h, w, c) to vectors (m, d). "learn" first learns an encoder
+        from the images themselves (:func:`unpose.train.train_unlabelled`), which is kept as ``encoder_``. "auto" is the
+        network of the extra if that is installed, else "pixels".
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -163,7 +169,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The value of ``light`` that was used.
     references_ : (m, c, h, w) array
         The fitted images that are neither constant nor copies, at the size of the search and without effects of light:
-        what new images are compared with.
+        what new images are compared with. Of images that would take more than 1 GB, an evenly spaced sample.
     n_clusters_, n_iter_ : int
         Number of clusters, and of rounds of attention.
     history_ : list of unpose.cluster.rounds.Round
@@ -211,6 +217,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     classes_: NDArray | None
     copies_: NDArray
     features_: FittedFeatures | None
+    encoder_: Any = None  # of features="learn"
     names_: list[str] | None
     _is_vectors: bool
     _has_channels: bool
@@ -219,6 +226,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     probabilities_: NDArray | None
     range_: PoseRange
     references_: NDArray
+    _reference_rows: NDArray | None
 
     def __init__(
         self,
@@ -287,11 +295,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             The estimator itself.
         """
         self.light_, self._local_gain = "ignore" if self.light == "auto" else self.light, 0.0
-        given = self._given(X, fitting=True)
+        given, folder = self._given(X, fitting=True, pieces=True), getattr(checkpoints, "scratch_folder", None)
+        sample = given[evenly_spaced_rows(len(given), _RANGE_SAMPLE)] if isinstance(given, Batch) else given
         self.range_ = pose_range(
-            self.group, self.max_angle, self.max_scale, None if self._is_vectors else given, progress
+            self.group, self.max_angle, self.max_scale, None if self._is_vectors else sample, progress
         )
-        batch, shown = self._without_light(given)
+        batch, shown = self._without_light(given, folder)
         rng = check_random_state(self.random_state)
         n = len(batch)
         known = known_classes(y, n)
@@ -304,18 +313,26 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         search = None if self._is_vectors else self._search(progress, client)
         network = None
         if search is not None and self._compares_features(len(rows)):  # a bad network is refused before the search
-            network = feature_network(self._network(), given[rows], self.device)
+            if isinstance(self.features, str) and self.features == LEARN:
+                chosen, seed = self.range_, int(rng.randint(2**31))
+                self.encoder_ = learn_encoder(
+                    given[rows], chosen.group, chosen.max_angle, device=self.device, random_state=seed,
+                    progress=progress,
+                )  # fmt: skip
+            network = feature_network(self._network(), given[rows[:16]], self.device)
         if search is None:
             neighbours, history = vector_neighbours(batch[rows]), list[Round]()
             typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
         else:
             height, width = batch.shape[-2:]
-            check_memory(len(rows), self.n_clusters or 1, (height, width), batch.shape[1], search)  # of the averages
+            at_once = min(len(rows), BLOCK) if isinstance(batch, Batch) else len(rows)
+            check_memory(at_once, self.n_clusters or 1, (height, width), batch.shape[1], search)  # of the averages
             if self.light == "auto":
-                self._local_gain = self._gain_of_local_contrast(batch[rows], search)
+                self._local_gain = self._gain_of_local_contrast(take(batch, rows), search)
                 if self._local_gain > MIN_LOCAL_GAIN:
-                    self.light_, batch = "local", normalise_light(batch, "local")
-            neighbours, history, first, typical = self._neighbours(batch[rows], search, checkpoints)
+                    self.light_ = "local"
+                    batch, _ = self._without_light(batch, folder)
+            neighbours, history, first, typical = self._neighbours(take(batch, rows), search, checkpoints)
             counted = first == np.arange(len(rows))
             if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
                 self.copies_ = same.copy()
@@ -323,7 +340,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 self.copies_ = self.copies_[same]
                 rows, near = rows[counted], rows[~counted]
                 again = None if checkpoints is None else PrefixedCheckpoints(checkpoints, "different")
-                neighbours, history, _, typical = self._neighbours(batch[rows], search, again)
+                neighbours, history, _, typical = self._neighbours(take(batch, rows), search, again)
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))
             self.stability_, confidences = math.nan, np.zeros(1)
@@ -333,7 +350,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             found = neighbours.indices, neighbours.distances
             if network is not None:
                 found, self.features_ = fit_features(
-                    given[rows],
+                    take(given, rows),
                     network,
                     found,
                     self.range_.group,
@@ -356,15 +373,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.labels_[rows], self.confidences_[rows], self.exemplars_ = labels, confidences, rows[exemplars]
         self.labels_, self.confidences_ = self.labels_[self.copies_], self.confidences_[self.copies_]
         if len(near) and search is not None:
-            images, means = batch[near].movedim(1, -1), self._means_with_channels()
-            self.poses_[near] = align(images, means, to=self.labels_[near], search=replace(search, progress=None)).poses
+            means, quiet = self._means_with_channels(), replace(search, progress=None)
+            self.poses_[near] = align_to_means(take(batch, near), means, self.labels_[near], quiet)["poses"]
         self.poses_ = self.poses_[same]
         self.weights_ = weights_of_all(weights, rows, n)
         self.neighbours_ = neighbours_of_all(neighbours, rows, n)
         self.history_, self.n_iter_ = history, max(1, len(history))
         if self.light == "ignore" and self.stability_ < UNSTABLE and search is not None:
-            self._local_gain = self._gain_of_local_contrast(batch[rows], replace(search, progress=None))
-        self.references_, self._typical_distances = self._as_references(batch[rows]), typical
+            self._local_gain = self._gain_of_local_contrast(take(batch, rows), replace(search, progress=None))
+        self._set_references(take(batch, rows), typical)
         return self
 
     @property
@@ -446,6 +463,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     ) -> tuple[NDArray, NDArray, NDArray, NDArray]:
         """Label, confidence, p-value and second label, (n,) each, of images (n, c, h, w), and of the same as given."""
         counted = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
+        every, counted = (
+            self.labels_[counted],
+            counted if self._reference_rows is None else counted[self._reference_rows],
+        )
         known = self.labels_[counted]
         found = self._nearest_references(images, progress)
         scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
@@ -456,11 +477,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 given, network, orbit_poses(self.range_.group, self.range_.max_angle), self.device, progress
             )
             pixels = self.features_.pixel_share
-            shares = pixels * shares + (1 - pixels) * self.features_.votes(vectors, known, self.n_clusters_)
+            shares = pixels * shares + (1 - pixels) * self.features_.votes(vectors, every, self.n_clusters_)
         order = np.argsort(-shares, axis=1, kind="stable")
         labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
         second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
-        p_values = outlier_p_values(neighbour_distance(found.distances), labels, self._typical_distances, known)
+        p_values = outlier_p_values(neighbour_distance(found.distances), labels, self._typical_distances, every)
         return labels, shares.max(1), p_values, second
 
     def cut(self, n_clusters: int) -> NDArray:
@@ -505,7 +526,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             The estimator itself.
         """
         rows, weights = self._counted_graph()
-        batch, _ = self._read(X, fitting=False)
+        batch, _ = self._without_light(self._given(X, fitting=False, pieces=True))
         given = np.asarray(labels)
         if given.shape != self.labels_.shape or len(batch) != len(given) or given.dtype.kind not in "iu":
             raise ValueError(
@@ -528,9 +549,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.labels_ = self.labels_[self.copies_]
         copies = np.flatnonzero((self.copies_ != np.arange(len(given))) & (self.labels_ >= 0))
         if len(copies) and search is not None:
-            images, means = batch[copies].movedim(1, -1), self._means_with_channels()
-            to = self.labels_[copies]
-            self.poses_[copies] = align(images, means, to=to, search=replace(search, progress=None)).poses
+            means, quiet = self._means_with_channels(), replace(search, progress=None)
+            self.poses_[copies] = align_to_means(take(batch, copies), means, self.labels_[copies], quiet)["poses"]
         return self
 
     def suggest(self, n_images: int) -> NDArray:
@@ -577,6 +597,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 f"the clusters were found with the features of {self.features_.network}, which is not saved with them; "
                 "load that network and set the attribute `features` to it"
             )
+        if isinstance(self.features, str) and self.features == LEARN:
+            if self.encoder_ is None:
+                raise ValueError("the encoder that was learnt is not saved with the clusters; set `encoder_` to it")
+            return self.encoder_
         return EXTRA_NETWORK if isinstance(self.features, str) and self.features == "auto" else self.features
 
     def _spread(
@@ -597,11 +621,6 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _nearest_references(self, images: Tensor, progress: Progress | None) -> Neighbours:
         """The nearest fitted images of images (n, c, h, w)."""
-        if len(self.references_) == 0:
-            raise ValueError(
-                "the fitted images took more than 1 GB and were not kept, so new images cannot be assigned by their "
-                "neighbours; use transform(X).argmin(1), the nearest average"
-            )
         references = torch.from_numpy(self.references_)
         k = min(N_NEIGHBOURS, len(references))
         if self._is_vectors:
@@ -661,19 +680,24 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         tags.input_tags.three_d_array = True
         return tags
 
-    def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Tensor, NDArray]:
+    def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Any, NDArray]:
         """Check the input; returns images (n, c, h, w) without effects of light, and which are not constant (n,)."""
         return self._without_light(self._given(X, fitting=fitting))
 
-    def _without_light(self, given: Tensor) -> tuple[Tensor, NDArray]:
+    def _without_light(self, given: Any, folder: Folder = None) -> tuple[Any, NDArray]:
         """Images (n, c, h, w) without effects of light, and which are not constant (n,)."""
         if self._is_vectors:
             return given, np.ones(len(given), bool)
+        if isinstance(given, Batch):
+            return normalise_pieces(given, self.light_, folder)
         normalised = normalise_light(given, self.light_)
         return normalised, has_content(normalised)
 
-    def _given(self, X: ArrayLike, *, fitting: bool) -> Tensor:
-        """Check the input; returns images as they are, (n, c, h, w), or vectors (n, 1, 1, d)."""
+    def _given(self, X: Any, *, fitting: bool, pieces: bool = False) -> Any:
+        """Check the input; returns images as they are, (n, c, h, w), or vectors (n, 1, 1, d).
+
+        With ``pieces``, many images that are not in memory are returned as a :class:`unpose.cluster.pieces.Batch`.
+        """
         X = X.detach() if isinstance(X, Tensor) else X
         if fitting:
             self.names_ = None
@@ -697,7 +721,13 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         elif isinstance(X, list | tuple) and len({np.shape(picture) for picture in X}) > 1:
             X = onto_one_canvas(X, None if fitting else (self.image_shape_[0], self.image_shape_[1]))
         has_channels = count_axes(X) == 4
-        batch = as_batch(X, dtype=torch.float32, channels_first=has_channels and self._is_channels_first(X)).detach()
+        channels_first = has_channels and self._is_channels_first(X)
+        stored = as_pieces(X) if pieces else None
+        if stored is not None:
+            batch: Any = Batch(stored, channels_first=channels_first)
+        else:
+            X = np.asarray(X) if hasattr(X, "__array__") and not isinstance(X, Tensor) else X
+            batch = as_batch(X, dtype=torch.float32, channels_first=channels_first).detach()
         if fitting:
             self._is_vectors, self._has_channels = False, has_channels
             self.n_features_in_, self.copies_ = math.prod(batch.shape[1:]), first_copies(batch)
@@ -740,14 +770,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         )  # fmt: skip
 
     def _neighbours(
-        self, images: Tensor, search: Search, checkpoints: Checkpoints | None
+        self, images: Any, search: Search, checkpoints: Checkpoints | None
     ) -> tuple[Neighbours | None, list[Round], NDArray, NDArray]:
         """Nearest neighbours of images (n, c, h, w), downscaled, after the rounds of attention; None for one image.
 
         The other results are the statistics of the rounds, the first image that is a near copy of each image, (n,), and
         the distance of each image from its neighbours before any round, (n,).
         """
-        n = len(images)
+        n, in_pieces = len(images), isinstance(images, Batch)
         if n == 1:
             return None, [], np.zeros(1, np.int64), np.zeros(1)
         small = self._small(images)
@@ -758,8 +788,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         while True:
             stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
             found = nearest(
-                small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), candidates=self._candidates(n), quick=quick,
-                checkpoints=stored, search=search,
+                small.images if in_pieces else small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), quick=quick,
+                candidates="index" if in_pieces else self._candidates(n), checkpoints=stored, search=search,
             )  # fmt: skip
             if not history:
                 first, typical = near_copies(small, found), neighbour_distance(found.distances)
@@ -768,7 +798,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 return found, history, first, typical
             small = average_neighbours(small, found)
 
-    def _gain_of_local_contrast(self, images: Tensor, search: Search) -> float:
+    def _gain_of_local_contrast(self, images: Any, search: Search) -> float:
         """By how much local contrast raises the share of mutual neighbours among images (n, c, h, w), a sample."""
         sample = images[evenly_spaced_rows(len(images))]
         if len(sample) <= 2 * N_ATTENDED:
@@ -782,9 +812,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             shares.append(mutual_share(found.indices))
         return shares[1] - shares[0]
 
-    def _small(self, images: Tensor) -> Tensor:
+    def _small(self, images: Any) -> Any:
         """Images (n, c, h, w) at the size at which neighbours are searched."""
-        return downscale(images, max(1.0, max(images.shape[-2:]) / SEARCH_SIDE))
+        factor = max(1.0, max(images.shape[-2:]) / SEARCH_SIDE)
+        if isinstance(images, Batch):
+            return images if factor == 1.0 else images.map(partial(downscale, factor=factor))
+        return downscale(images, factor)
 
     def _graph_search(self, search: Search, side: int) -> Search:
         """The search for neighbours among images whose longer side was ``side`` before they were made small."""
@@ -806,15 +839,29 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """Number of candidates per image that the search among n images looks at; None for all."""
         return _CANDIDATES if torch.device(self.device).type == "cpu" and n > _MAX_EXHAUSTIVE else None
 
-    def _as_references(self, images: Tensor) -> NDArray:
-        """The fitted images that count, (m, c, h, w), as they are kept to compare new ones with."""
+    def _set_references(self, images: Any, typical: NDArray) -> None:
+        """Keep the fitted images that count, (m, c, h, w), or a sample of them, to compare new ones with.
+
+        ``typical`` (m,) are their distances to their neighbours.
+        """
+        self._typical_distances, self._reference_rows = typical, None
         if self._is_vectors:
-            return images.numpy()
-        small = self._small(images).to(torch.float16).numpy()
-        return small if small.nbytes <= _MAX_REFERENCE_BYTES else small[:0]
+            self.references_ = images.numpy()
+            return
+        m = len(images)
+        some = self._small(images[:1])
+        most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (2 * some.numel()))
+        if m > most:
+            self._reference_rows = evenly_spaced_rows(m, most)
+            self._typical_distances = typical * sparser_factor(self.neighbours_.distances, most / m)
+        rows = np.arange(m) if self._reference_rows is None else self._reference_rows
+        kept = [
+            self._small(images[rows[start : start + BLOCK]]).to(torch.float16) for start in range(0, len(rows), BLOCK)
+        ]
+        self.references_ = torch.cat(kept).numpy()
 
     def _set_averages(
-        self, batch: Tensor, rows: NDArray, labels: NDArray, exemplars: NDArray, search: Search | None,
+        self, batch: Any, rows: NDArray, labels: NDArray, exemplars: NDArray, search: Search | None,
         checkpoints: Checkpoints | None,
     ) -> None:  # fmt: skip
         """Set averages, their errors, poses and symmetries; ``search`` is None for vectors."""
@@ -828,7 +875,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 [group.std(0, ddof=min(1, len(group) - 1)) / math.sqrt(len(group)) for group in groups]
             )
             return
-        found = average_groups(batch[rows], labels, exemplars, search, checkpoints)
+        found = average_groups(take(batch, rows), labels, exemplars, search, checkpoints)
         self.means_ = from_batch(found.means, channels=self._has_channels)
         self.standard_errors_ = from_batch(found.standard_errors, channels=self._has_channels)
         self.poses_[rows] = found.poses

@@ -25,6 +25,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unpose.align import Progress
 from unpose.audit import evaluation
+from unpose.cluster.pieces import Batch
 from unpose.contours import outline_features
 from unpose.files import read_file
 from unpose.groups import parse_continuous
@@ -84,7 +85,7 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
     """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
 
     ``features`` is the name of a network, "contour" for the outlines of silhouettes, the path of an ``.onnx`` or
-    ``.pt2`` file, a torch module, or a function.
+    ``.pt2`` file, a torch module, a function, or a network of :mod:`unpose.nn` or its file or run folder.
     Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
     tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
     the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts.
@@ -99,11 +100,22 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
             return _probe(_exported_module(name).to(device), os.path.basename(name), images)
         if name.endswith(".onnx"):
             return _probe(name, os.path.basename(name), images)
-        raise ValueError(
-            f"features must be 'auto', 'pixels', {OUTLINES!r}, {EXTRA_NETWORK!r}, a torch module, a function, or the "
-            f"path of an .onnx or .pt2 file, got {name!r}"
-        )
+        from unpose.train import load_network  # loads the networks of the package, which pixels alone do not need
+
+        path = name if name.endswith(".safetensors") else os.path.join(name, "model.safetensors")
+        try:
+            return _own_network(load_network(path), os.path.basename(os.path.normpath(name)), images, device)
+        except OSError as error:
+            raise ValueError(
+                f"features must be 'auto', 'pixels', 'learn', {OUTLINES!r}, {EXTRA_NETWORK!r}, a torch module, a "
+                "function, the path of an .onnx, .pt2 or .safetensors file, or the folder of a run of unpose train, "
+                f"got {name!r}"
+            ) from error
     if isinstance(features, nn.Module):
+        from unpose.nn import Network
+
+        if isinstance(features, Network):
+            return _own_network(features, "encoder", images, device)
         return _probe(features.to(device), type(features).__name__, images)
     if callable(features):
         from unpose.adapt import as_model  # loads the networks of the package, which pixels alone do not need
@@ -118,6 +130,32 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
 
         return FeatureNetwork(name, _checked(call, name))
     raise ValueError(f"features must be a name, a path, a torch module or a function, got {type(features).__name__}")
+
+
+def _own_network(network: Any, name: str, images: Tensor, device: str | torch.device) -> FeatureNetwork:
+    """Make a :class:`unpose.nn.Network` callable on images like the given ones (n, c, h, w).
+
+    It is called with images at the size that it was trained at; grey images are repeated and colours averaged where it
+    takes the other.
+    """
+    network = network.to(device).eval()
+    channels, size = network.description["in_channels"], tuple(network.description["image_size"])
+    if channels not in (1, 3, images.shape[1]):
+        raise ValueError(f"{name} takes images with {channels} channels, and these have {images.shape[1]}")
+
+    @torch.no_grad()
+    def vectors(views: Tensor) -> Tensor:
+        if views.shape[1] != channels:
+            views = views.mean(1, keepdim=True).expand(-1, channels, -1, -1)
+        answer: Tensor = network(views.float())
+        if answer.ndim != 2 or not torch.isfinite(answer).all():
+            raise ValueError(f"{name} must give finite vectors (n, d), got shape {tuple(answer.shape)}")
+        return answer
+
+    vectors(torch.nn.functional.interpolate(images[:2].float(), size).to(device))
+    is_encoder = network.description["network"] == "group_resnet" and network.description["head"] is None
+    blocks = tuple(width for width in network.description["widths"] for _ in range(4)) if is_encoder else None
+    return FeatureNetwork(name, vectors, None if size == tuple(images.shape[-2:]) else max(size), blocks)
 
 
 def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
@@ -140,7 +178,7 @@ def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
 
 
 def orbit_features(
-    images: Tensor,
+    images: Tensor | Batch,
     network: FeatureNetwork,
     poses: Tensor,
     device: str | torch.device = "cpu",
@@ -154,8 +192,6 @@ def orbit_features(
     height, width = images.shape[-2:]
     long_side = max(height, width)
     side = network.side or long_side
-    if long_side > side:
-        images = downscale(images, long_side / side)
     scale = torch.diag(torch.tensor([side / long_side, side / long_side, 1.0]))
     shape = (side, side) if network.side else (height, width)
     chunk = max(1, _CHUNK_PIXELS.get(torch.device(device).type, 2**22) // (side * side))
@@ -163,7 +199,8 @@ def orbit_features(
     for start in range(0, len(images), chunk):
         if progress is not None:
             progress("features", start, len(images))
-        part = images[start : start + chunk].to(device)
+        part = images[start : start + chunk]
+        part = (downscale(part, long_side / side) if long_side > side else part).to(device)
         ground = torch.from_numpy(border_level(part.cpu().numpy())).to(part)[..., None, None]
         own_scale = scale if part.shape[-1] == width else torch.eye(3)  # images that were downscaled have their size
         views = [

@@ -33,6 +33,7 @@ from unpose.cluster.features import (
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths
 from unpose.cluster.labels import largest_entries
 from unpose.cluster.modularity import RESOLUTION, louvain, modularity
+from unpose.cluster.pieces import Batch
 from unpose.compiled import CACHE
 
 _SHARPNESS = 8.0
@@ -118,7 +119,7 @@ class FittedFeatures:
 
 
 def fit_features(
-    images: Tensor, network: FeatureNetwork, pixels: Graph, group: str, max_angle: float, device: str,
+    images: Tensor | Batch, network: FeatureNetwork, pixels: Graph, group: str, max_angle: float, device: str,
     rng: np.random.RandomState, progress: Progress | None = None, checkpoints: Checkpoints | None = None,
 ) -> tuple[Graph, FittedFeatures]:  # fmt: skip
     """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit."""
@@ -136,7 +137,11 @@ def fit_features(
 
 
 def _extract(
-    images: Tensor, network: FeatureNetwork, poses: Tensor, device: str | torch.device, progress: Progress | None
+    images: Tensor | Batch,
+    network: FeatureNetwork,
+    poses: Tensor,
+    device: str | torch.device,
+    progress: Progress | None,
 ) -> Arrays:
     return {"features": orbit_features(images, network, poses, device, progress)}
 

@@ -21,9 +21,9 @@ MIN_LOCAL_GAIN = 0.12
 _SAMPLE = 250
 
 
-def evenly_spaced_rows(n: int) -> NDArray:
-    """The rows of up to 250 of n images by which the light is judged."""
-    return np.linspace(0, n - 1, min(n, _SAMPLE)).astype(np.int64)
+def evenly_spaced_rows(n: int, count: int = _SAMPLE) -> NDArray:
+    """The rows of up to ``count`` of n images; by default of the 250 by which the light is judged."""
+    return np.linspace(0, n - 1, min(n, count)).astype(np.int64)
 
 
 def light_notes(light: str, gain: float) -> list[str]:

@@ -6,13 +6,18 @@ pixels, the difference of two shapes is not. Rounds are therefore repeated as lo
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import sparse
 from torch import Tensor
 
 from unpose.align import Neighbours
 from unpose.cluster.graph import N_ATTENDED, attention_matrix
+from unpose.cluster.pieces import Batch, as_stored
+from unpose.files import store_images
 from unpose.images import warp
 
 MAX_ROUNDS = 3
@@ -21,6 +26,8 @@ NOISE_CORRELATION = 0.35
 _MIN_UNEXPLAINED = 0.05
 """Smallest share of an image's energy missing in its nearest neighbour for which averaging is worthwhile."""
 _SAMPLE = 512
+_AT_ONCE = 2048
+"""Images that are averaged at once, if they are read in pieces."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,11 @@ class Round:
     averaged: bool  # whether the images were then replaced by means
 
 
-def measure_round(images: Tensor, neighbours: Neighbours, *, may_average: bool) -> Round:
+def measure_round(images: Tensor | Batch, neighbours: Neighbours, *, may_average: bool) -> Round:
     """Measure a round on a sample of the images (n, c, h, w), and decide whether to average."""
     rows = np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(np.int64)
-    poses = torch.from_numpy(neighbours.poses[rows, 0]).to(images)
-    near, own = warp(images[neighbours.indices[rows, 0]], poses), images[rows]
+    own = images[rows]
+    near = warp(images[neighbours.indices[rows, 0]], torch.from_numpy(neighbours.poses[rows, 0]).to(own))
     gain = (own * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
     residual = own - gain * near
     unexplained = float(residual.square().sum() / own.square().sum().clamp(min=1e-20))
@@ -54,14 +61,22 @@ def measure_round(images: Tensor, neighbours: Neighbours, *, may_average: bool) 
     )
 
 
-def average_neighbours(images: Tensor, neighbours: Neighbours) -> Tensor:
+def average_neighbours(images: Tensor | Batch, neighbours: Neighbours) -> Any:
     """Replace images (n, c, h, w) by the invariant mean (3.3) of each image and its nearest neighbours."""
     weights = attention_matrix(neighbours.indices, neighbours.distances)
-    total, mass = images.clone(), torch.ones(len(images), 1, 1, 1).to(images)
-    rows = np.arange(len(images))
+    if isinstance(images, Batch):
+        parts = np.array_split(np.arange(len(images)), len(images) // _AT_ONCE + 1)
+        return Batch(store_images(as_stored(_averages(images, neighbours, weights, rows)) for rows in parts))
+    return _averages(images, neighbours, weights, np.arange(len(images)))
+
+
+def _averages(images: Tensor | Batch, neighbours: Neighbours, weights: sparse.csr_array, rows: NDArray) -> Tensor:
+    """The means of the images ``rows`` (m,) and their neighbours, (m, c, h, w)."""
+    total = images[rows].clone()
+    mass = torch.ones(len(rows), 1, 1, 1).to(total)
     for rank in range(min(N_ATTENDED, neighbours.indices.shape[1])):
-        others = neighbours.indices[:, rank]
-        weight = torch.from_numpy(np.asarray(weights[rows, others])).to(images)[:, None, None, None]
-        total += weight * warp(images[others], torch.from_numpy(neighbours.poses[:, rank]).to(images))
+        others = neighbours.indices[rows, rank]
+        weight = torch.from_numpy(np.asarray(weights[rows, others])).to(total)[:, None, None, None]
+        total += weight * warp(images[others], torch.from_numpy(neighbours.poses[rows, rank]).to(total))
         mass += weight
     return total / mass

@@ -51,6 +51,8 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
             "features.mean": fitted.space.mean, "features.basis": fitted.space.basis,
             "features.whitening": fitted.whitening, "features.points": fitted.points,
         }  # fmt: skip
+    if model._reference_rows is not None:
+        arrays["reference_rows"] = model._reference_rows
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
     # A group that was found is saved by its name: images that arrive later are compared in the same way.
     parameters |= {"group": _json_value(model.range_.group), "max_angle": model.range_.max_angle}
@@ -112,7 +114,12 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
         if arrays[name].shape != size:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {size}")
     n_counted = int(((model.labels_ >= 0) & (model.copies_ == np.arange(n))).sum())
-    if len(arrays["references_"]) not in (0, n_counted) or arrays["typical_distances"].shape != (n_counted,):
+    model._reference_rows = rows = arrays.get("reference_rows")
+    if rows is not None and (
+        rows.shape != (len(arrays["references_"]),) or not ((rows >= 0) & (rows < n_counted)).all()
+    ):
+        raise ValueError(f"reference_rows are not rows of the {n_counted} images that count")
+    if (rows is None and len(arrays["references_"]) != n_counted) or arrays["typical_distances"].shape != (n_counted,):
         raise ValueError(f"references_ or typical_distances do not belong to the {n_counted} images that count")
     if not ((arrays["copies_"] >= 0) & (arrays["copies_"] <= np.arange(n))).all():
         raise ValueError("copies_ has entries that are not earlier images")

@@ -7,6 +7,7 @@ Where to look:
 ``pictures``        PNG, JPEG, WebP, BMP, GIF, PPM and HEIC, with Pillow; animations
 ``tiff``            TIFF, with tifffile and Pillow; pages, channels, 16-bit and float colour
 ``stacks``          arrays of images: ``.npy``, ``.npz``, MRC, HDF5
+``pieces``          images that stay on disk and are read in pieces
 ``zarr``, ``star``  Zarr folders; STAR files that list stacks
 ``fits``, ``dicom`` images of astronomy and medicine
 ``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
@@ -28,10 +29,12 @@ from unpose.files.exchange import exchanged_images, read_numbers
 from unpose.files.formats import decoder_limits, read_frames, read_header
 from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
 from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
+from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
 
 __all__ = [
     "LUMINANCE",
     "Header",
+    "ImagesInPieces",
     "ListedFile",
     "Listing",
     "UnreadableError",
@@ -40,9 +43,11 @@ __all__ = [
     "available_memory",
     "decoder_limits",
     "exchanged_images",
+    "images_in_pieces",
     "in_bytes",
     "list_images",
     "list_paths",
+    "open_images",
     "printable_name",
     "read_file",
     "read_frames",
@@ -51,6 +56,7 @@ __all__ = [
     "read_points",
     "readable_bytes",
     "split_array_name",
+    "store_images",
     "write_chunks",
     "write_image",
     "write_text",

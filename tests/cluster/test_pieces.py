@@ -1,0 +1,108 @@
+"""Images that are read in pieces are clustered as those in memory are."""
+
+import numpy as np
+import pytest
+import torch
+
+from unpose.cluster import InvariantClustering, agreement_with_classes, pieces
+from unpose.cluster.averaging import average_groups
+from unpose.cluster.light import has_content, normalise_light
+from unpose.cluster.pieces import Batch, as_pieces, normalise_pieces
+from unpose.cluster.rounds import average_neighbours
+from unpose.data import posed
+from unpose.files import images_in_pieces, open_images, store_images
+
+
+def shapes(copies=13):
+    images = np.zeros((3, 20, 20), np.float32)
+    images[0, 4:16, 9:11] = images[1, 6:14, 6:14] = images[2, 5:15, 8:10] = images[2, 13:15, 8:15] = 1
+    rng = np.random.default_rng(0)
+    found = posed(images, copies=copies, max_shift=2.0)
+    return (found.images + 0.01 * rng.standard_normal(found.images.shape)).astype(np.float32), found.sources
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Sets of more than ten images are read in pieces, which hold nine images."""
+    monkeypatch.setattr(pieces, "FEWEST_IN_PIECES", 10)
+    monkeypatch.setattr(pieces, "_PIECE_PIXELS", 9 * 400)
+
+
+@pytest.mark.parametrize("light", ["ignore", "local", "keep"])
+def test_light_is_removed_as_in_memory(light, few):
+    images, _ = shapes()
+    images[5] = 0.5
+    batch = torch.from_numpy(images)[:, None]
+    expected = normalise_light(batch, light)
+    found, shown = normalise_pieces(Batch(images_in_pieces(images)), light)
+    torch.testing.assert_close(found[:], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(shown, has_content(expected))
+    torch.testing.assert_close(found.take(np.array([7, 3]))[1:], expected[3:4], rtol=1e-5, atol=1e-6)
+
+
+def test_averages_in_blocks_are_those_of_all_images(few, monkeypatch):
+    from unpose.align import Search, nearest
+    from unpose.cluster import averaging
+
+    monkeypatch.setattr(averaging, "BLOCK", 11)
+    images, labels = shapes(7)
+    batch, order = torch.from_numpy(images)[:, None], np.argsort(labels, kind="stable")
+    exemplars = order[np.unique(labels[order], return_index=True)[1]]
+    whole = average_groups(batch, labels, exemplars, Search(n_jobs=1), None)
+    parts = average_groups(Batch(images_in_pieces(images)), labels, exemplars, Search(n_jobs=1), None)
+    torch.testing.assert_close(parts.means, whole.means, rtol=0, atol=0.02)
+    np.testing.assert_allclose(parts.distances, whole.distances, atol=0.02)
+    near = nearest(images, 3, n_jobs=1)
+    torch.testing.assert_close(
+        average_neighbours(Batch(images_in_pieces(images)), near)[:], average_neighbours(batch, near)
+    )
+
+
+def test_a_fit_in_pieces_finds_the_clusters(few):
+    images, sources = shapes(8)
+    stored = store_images([(255 * images.clip(0, 1)).astype(np.uint8)])
+    model = InvariantClustering(3, features="pixels", n_jobs=1).fit(stored)
+    assert agreement_with_classes([str(source) for source in sources], model.labels_)["accuracy"] > 0.9
+    assert model.means_.shape == (3, 20, 20)
+    assert model.references_.shape[1:] == (1, 20, 20)
+
+
+@pytest.mark.slow
+def test_every_kind_of_array_gives_the_same_bytes(few, tmp_path):
+    images, _ = shapes()
+    dask = pytest.importorskip("dask.array")
+    np.save(tmp_path / "stack.npy", images)
+    given = [
+        open_images(tmp_path / "stack.npy"), np.load(tmp_path / "stack.npy", mmap_mode="r"),
+        dask.from_array(images, chunks=(5, 20, 20)), store_images([images]),
+    ]  # fmt: skip
+    first, *others = (InvariantClustering(3, features="pixels", n_jobs=1).fit(each) for each in given)
+    for other in others:
+        np.testing.assert_array_equal(other.labels_, first.labels_)
+        np.testing.assert_array_equal(other.poses_, first.poses_)
+        np.testing.assert_array_equal(other.means_, first.means_)
+    np.testing.assert_array_equal(first.predict(images[:4]), first.labels_[:4])
+    assert first.regroup(given[0], np.where(first.labels_ == 2, 1, first.labels_)).means_.shape == (2, 20, 20)
+
+
+def test_few_images_and_arrays_in_memory_are_read_at_once():
+    images = np.zeros((50, 8, 8), np.float32)
+    assert as_pieces(images) is None
+    assert as_pieces(torch.from_numpy(images)) is None
+    assert as_pieces(images_in_pieces(images)) is None
+    assert as_pieces([images[0]]) is None
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_references_still_assigns(monkeypatch):
+    from unpose.cluster import estimator
+
+    images, _ = shapes(25)
+    model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
+    full = model.assign(images[60:])
+    monkeypatch.setattr(estimator, "_MAX_REFERENCE_BYTES", 30 * 2 * 400)
+    model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
+    assert len(model.references_) == 30
+    found = model.assign(images[60:])
+    np.testing.assert_array_equal(found.labels, full.labels)
+    assert np.nanmedian(found.p_values) > 0.05  # the images are no outliers, though their neighbours are farther

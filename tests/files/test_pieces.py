@@ -1,0 +1,130 @@
+"""Images that stay on disk are indexed like an array in memory, from every format, also in another process."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from unpose.files import images_in_pieces, open_images, store_images
+
+
+def pixels(n=23, dtype=np.uint8):
+    return np.random.default_rng(0).integers(0, 255, (n, 7, 5)).astype(dtype)
+
+
+def write(kind, folder, images):
+    path = folder / f"stack.{kind}"
+    if kind == "npy":
+        np.save(path, images)
+    elif kind == "h5":
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(path, "w") as file:
+            file.create_dataset("images", data=images, chunks=(4, 7, 5))
+    elif kind == "zarr":
+        zarr = pytest.importorskip("zarr")
+        zarr.create_array(str(path), data=images, chunks=(4, 7, 5))
+    else:
+        mrcfile = pytest.importorskip("mrcfile")
+        with mrcfile.new(path) as file:
+            file.set_data(images.astype(np.float32))
+    return path
+
+
+KEYS = [
+    slice(None), slice(3, 11), slice(20, 3, -2), 4, -1, np.array([1, 2, 19]), np.array([5, 0, 5, -2]), [],
+    np.arange(23) % 3 == 0, (slice(2, 9), slice(1, 3)), (3, slice(2), 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["npy", "h5", "zarr", "mrc"])
+def test_pieces_are_those_of_the_array(kind, tmp_path):
+    images = pixels(dtype=np.float32 if kind == "mrc" else np.uint8)
+    opened = open_images(write(kind, tmp_path, images))
+    assert (opened.shape, opened.dtype, len(opened)) == (images.shape, images.dtype, 23)
+    for key in KEYS:
+        key = np.asarray(key, dtype=np.int64) if isinstance(key, list) else key
+        np.testing.assert_array_equal(opened[key], images[key])
+    sent = pickle.loads(pickle.dumps(opened.take(np.array([3, 1, 8])).scaled(np.array([1.0, 2.0, 0.5]))))
+    assert len(pickle.dumps(opened)) < 1000  # a path, not the pixels
+    expected = images[[3, 1, 8]] * np.array([1.0, 2.0, 0.5], np.float32)[:, None, None]
+    np.testing.assert_array_equal(sent[:], expected)
+    np.testing.assert_array_equal(sent[[2, 0]], expected[[2, 0]])
+    np.testing.assert_array_equal(np.asarray(sent), expected)
+
+
+def test_arrays_of_other_libraries_are_read_in_pieces(tmp_path):
+    images = pixels()
+    dask = pytest.importorskip("dask.array")
+    np.save(tmp_path / "stack.npy", images)
+    for given in (dask.from_array(images, chunks=(4, 7, 5)), np.load(tmp_path / "stack.npy", mmap_mode="r")):
+        opened = images_in_pieces(given)
+        for key in (slice(3, 11), np.array([1, 2, 19]), 4):
+            np.testing.assert_array_equal(opened[key], images[key])
+        with pytest.raises(TypeError, match="save them"):
+            pickle.dumps(opened)
+
+
+def test_only_what_is_asked_for_is_read():
+    read = []
+    images = pixels(1000)
+
+    def watched(start, stop):
+        read.append((start, stop))
+        return images[start:stop]
+
+    opened = type(store_images([images]))(watched, images.shape, images.dtype)
+    np.testing.assert_array_equal(opened[[3, 5, 700, 701]], images[[3, 5, 700, 701]])
+    assert read == [(3, 6), (700, 702)]
+
+
+def test_stored_images_are_a_file_of_numpy_that_goes_with_them(tmp_path):
+    images = pixels()
+    stored = store_images((images[start : start + 5] for start in range(0, 23, 5)), tmp_path)
+    (file,) = tmp_path.iterdir()
+    np.testing.assert_array_equal(np.load(file), images)
+    np.testing.assert_array_equal(stored[:], images)
+    temporary = store_images([images])
+    part = temporary.take(np.array([2, 4]))
+    del temporary
+    np.testing.assert_array_equal(part[:], images[[2, 4]])  # the file lives as long as any of its images
+    with pytest.raises(ValueError, match="no images"):
+        store_images([])
+
+
+def test_threads_read_the_same_file(tmp_path):
+    images = pixels(500, np.uint16)
+    np.save(tmp_path / "stack.npy", images)
+    opened, wrong = open_images(tmp_path / "stack.npy"), []
+
+    def check(seed):
+        for rows in np.random.default_rng(seed).integers(0, 500, (40, 9)):
+            if not np.array_equal(opened[rows], images[rows]):
+                wrong.append(rows)
+
+    threads = [threading.Thread(target=check, args=(seed,)) for seed in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (np.zeros(7), "images are"), (np.zeros((3, 4, 5), "U2"), "images are"),
+        (np.asfortranarray(np.zeros((3, 4, 5))), "C order"),
+    ],
+)  # fmt: skip
+def test_what_is_no_array_of_images_is_refused(content, message, tmp_path):
+    np.save(tmp_path / "stack.npy", content)
+    with pytest.raises(ValueError, match=message):
+        open_images(tmp_path / "stack.npy")
+
+
+def test_an_index_outside_is_an_error():
+    opened = store_images([pixels(3)])
+    for key in (3, -4, [0, 3]):
+        with pytest.raises(IndexError):
+            opened[key]
