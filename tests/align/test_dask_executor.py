@@ -59,18 +59,15 @@ def small_blocks():
         yield
 
 
-def result(model):
-    return [getattr(model, name).tobytes() for name in ("labels_", "poses_", "means_", "confidences_")]
-
-
-def fit(images, **options):
-    return InvariantClustering(6).fit(images, **options)
+def neighbours(images, **options):
+    found = nearest(images, 4, quick=True, max_shift=3.0, **options)
+    return [getattr(found, name).tobytes() for name in ("indices", "distances", "poses")]
 
 
 @pytest.fixture(scope="module")
 def alone(scribbles):
-    """The result of one process."""
-    return result(fit(scribbles))
+    """The neighbours that one process finds."""
+    return neighbours(scribbles)
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +163,19 @@ def test_a_mapped_array_is_sent_as_its_path(tmp_path):
 class TestCluster:
     def test_two_workers_give_the_result_of_one_process(self, client, scribbles, alone):
         told = []
-        model = fit(scribbles, client=client, progress=lambda *each: told.append(each))
-        assert result(model) == alone
-        assert {stage for stage, _, _ in told} >= {"search", "compare", "refine", "align", "read out"}
+        executor = DaskExecutor(client)
+        assert neighbours(scribbles, executor=executor, progress=lambda *each: told.append(each)) == alone
+        assert {stage for stage, _, _ in told} == {"search", "compare", "refine"}
+        assert len(told) > 9
+
+    def test_an_estimator_is_fitted_on_the_cluster(self, client, scribbles):
+        told = []
+        one, many = InvariantClustering(6), InvariantClustering(6)
+        one.fit(scribbles)
+        many.fit(scribbles, client=client, progress=lambda stage, *_: told.append(stage))
+        assert "align" in told  # to the averages
+        for name in ("labels_", "poses_", "means_", "confidences_"):
+            assert getattr(one, name).tobytes() == getattr(many, name).tobytes()
 
     def test_it_listens_on_the_loopback_interface_only(self, client):
         processes = [os.getpid(), *client.run(os.getpid).values()]
@@ -184,35 +191,35 @@ class TestCluster:
             waiting()
 
     def test_killed_workers_change_nothing(self, client, scribbles, alone):
-        """Workers are killed at random blocks, each time in a fit of its own."""
-        steps = []
-        fit(scribbles, client=client, progress=lambda *each: steps.append(each))
-        chosen = random.Random(1)
+        """A worker is killed at a random block, each time in a search of its own."""
+        steps, chosen = [], random.Random(1)
+        neighbours(scribbles, executor=DaskExecutor(client), progress=lambda *each: steps.append(each))
         for _ in range(KILLS):
-            moment, which, seen, killed = chosen.randrange(len(steps) - 1), chosen.randrange(2), [], []
-
-            def kill(*step, moment=moment, which=which, seen=seen, killed=killed):
-                seen.append(step)
-                if len(seen) == moment + 1:
-                    killed.append(list(client.cluster.workers.values())[which].pid)
-                    os.kill(killed[0], signal.SIGKILL)
-
             client.wait_for_workers(2)
-            assert result(fit(scribbles, client=client, progress=kill)) == alone
-            assert len(killed) == 1
+            kill = Kill(client, chosen.randrange(len(steps) - 1), [chosen.randrange(2)])
+            assert neighbours(scribbles, executor=DaskExecutor(client), progress=kill) == alone
+            assert kill.done
 
     def test_both_workers_killed_at_once(self, client, scribbles, alone):
         client.wait_for_workers(2)
-        killed = []
+        kill = Kill(client, 4, [0, 1])
+        assert neighbours(scribbles, executor=DaskExecutor(client), progress=kill) == alone
+        assert kill.done
 
-        def kill(stage, done, total):
-            if stage == "compare" and not killed:
-                killed.extend(worker.pid for worker in client.cluster.workers.values())
-                for process in killed:
-                    os.kill(process, signal.SIGKILL)
 
-        assert result(fit(scribbles, client=client, progress=kill)) == alone
-        assert len(killed) == 2
+class Kill:
+    """Kills some of the workers when so many blocks are done."""
+
+    def __init__(self, client, moment, which):
+        self.client, self.left, self.which, self.done = client, moment, which, False
+
+    def __call__(self, stage, done, total):
+        self.left -= 1
+        if self.left < 0 and not self.done:
+            workers = list(self.client.cluster.workers.values())
+            for number in self.which:
+                os.kill(workers[number].pid, signal.SIGKILL)
+            self.done = True
 
 
 class Shared:
@@ -267,7 +274,7 @@ def scheduler(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_lost_scheduler_stops_the_run_which_continues_elsewhere(scheduler, client, scribbles, alone):
+def test_a_lost_scheduler_stops_the_search_which_continues_on_another_number_of_workers(scheduler, scribbles, alone):
     process, address = scheduler
     stored, told = InMemory(), []
 
@@ -279,10 +286,10 @@ def test_a_lost_scheduler_stops_the_run_which_continues_elsewhere(scheduler, cli
     with dask_client(address) as lost:
         lost.wait_for_workers(2)
         with pytest.raises(ConnectionError, match=f"scheduler at {address} was lost.*same command continues"):
-            fit(scribbles, client=lost, checkpoints=stored, progress=kill)
+            neighbours(scribbles, executor=DaskExecutor(lost), checkpoints=stored, progress=kill)
     finished = set(stored)
     assert finished
     assert "refine" not in told
     with dask_client("local", 1) as another:
-        assert result(fit(scribbles, client=another, checkpoints=stored)) == alone
+        assert neighbours(scribbles, executor=DaskExecutor(another), checkpoints=stored) == alone
     assert finished < set(stored)
