@@ -252,7 +252,7 @@ def _run_block(work: Work, token: str, payload: bytes, arguments: Mapping[str, A
 def _unpickled(payload: bytes) -> Any:
     try:
         return pickle.loads(payload)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # readers of formats raise a ValueError where a file is missing
         import socket
 
         raise OSError(
