@@ -143,6 +143,7 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "write_computation_times": False,
     "min_reported_time": 5,
+    "parallel": True,  # as many examples at a time as `-j` says
     "matplotlib_animations": False,
     "remove_config_comments": True,
     "reset_modules": ("matplotlib",),
