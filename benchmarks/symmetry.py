@@ -1,12 +1,18 @@
-"""Does `unpose.discover` find the symmetry that was planted, and the known ones of real images?
+"""Does `unpose.discover` find the symmetry that was planted, and the known ones of real images? Do recipes learn it?
 
-    UNPOSE_DATA=/path/to/arrays python benchmarks/symmetry.py [planted] [real] [--seeds 2] [--jobs 1] [--out FILE]
+    UNPOSE_DATA=/path/to/arrays python benchmarks/symmetry.py [planted] [real] [generators] [learned]
+                                                              [--seeds 2] [--jobs 1] [--device cpu] [--out FILE]
 
 `planted`: images with a known upright pose are turned by any angle, turned within 30 degrees, left upright, mirrored at
 random, left unmirrored, or scaled within 1.2; no labels are given. Thresholds were chosen on digits and characters;
 silhouettes, clothes (not used for mirrors, because most clothes are symmetric) and photographs were not used for them,
 but two rules were added after their first results were seen (docs/benchmarks/discover.md).
 `real`: images as they are, with their labels and without.
+`generators`: images moved by random elements of a one-parameter group; does `find_generators` find it? Developed on
+digits; the other sets were not used.
+`learned`: the three methods of `[symmetry]` in recipes, on digits that are upright, turned by any angle or mirrored at
+random, beside a plain network, blind augmentation and augmentation within the angle that `discover` finds. The test
+images are used once. Needs a GPU for minutes, or a CPU for hours.
 """
 
 import argparse
@@ -14,13 +20,17 @@ import json
 import math
 import multiprocessing
 import platform
+import time
 
 import numpy as np
 import torch
 
 from arrays import load
-from unpose.data import posed
-from unpose.discover import discover
+from unpose.data import Dataset, Split, posed
+from unpose.discover import discover, find_generators
+from unpose.groups import parse_continuous
+from unpose.images import as_batch, warp
+from unpose.train import predict_logits, recipe_from, train
 
 COUNT = 1500
 TRIED = ("turns", "mirror", "half turn", "quarter turn", "scale")
@@ -114,6 +124,109 @@ def real(task):
     return rows
 
 
+# name -> (coordinates in the affine Lie algebra, largest strength; uniform within), and none
+PLANTED_GENERATORS = {
+    "turn": ((0, 0, 1, 0, 0, 0), math.pi),
+    "turn, within 30 degrees": ((0, 0, 1, 0, 0, 0), math.pi / 6),
+    "shear": ((0, 0, 0, 0, 0, 1), 0.6),
+    "shear along x": ((0, 0, 0.5, 0, 0, 0.5), 0.8),
+    "nothing": ((0, 0, 0, 0, 0, 0), 0.0),
+}
+
+
+def generators(task):
+    base, name, seed = task
+    x, _ = images_of(base, seed)
+    coordinates, most = PLANTED_GENERATORS[name]
+    batch = as_batch(x)
+    margin = batch.shape[-1] // 7  # sheared images need space
+    batch = torch.nn.functional.pad(batch - batch[..., :1, :1], [margin] * 4)
+    strength = 2 * torch.rand(len(batch), 1, generator=torch.Generator().manual_seed(seed)) - 1
+    poses = parse_continuous("affine").exp(most * strength * torch.tensor(coordinates, dtype=torch.float32))
+    moved = warp(batch, poses).movedim(1, -1).numpy()
+    started = time.process_time()
+    found = find_generators(moved, random_state=seed)
+    best = found.all[0]
+    wanted = "turn" if name.startswith("turn") else name
+    return {"base": base, "development": base == "mnist", "planted": name, "seed": seed, "found": best.name,
+            "cosine": None if name == "nothing" else best.cosine(wanted), "spreads": [g.spread for g in found.all],
+            "group": found.group, "cpu_seconds": time.process_time() - started}  # fmt: skip
+
+
+CANDIDATES = ("so2", "d1", "c2")
+FAMILY = {"so2": "turns", "d1": "mirror", "c2": "half turn"}
+# world -> (how images are made, which candidates hold)
+WORLDS = {
+    "upright": (lambda x, s: x, ()),
+    "turned by any angle": (lambda x, s: turned(x, s, 180), ("so2", "c2")),
+    "mirrored at random": (mirrored, ("d1",)),
+}
+DISCOVERED = 19.5  # degrees within which discover says that turns of digits hold; see the part `real`
+RECIPES = {
+    "plain": {},
+    "blind augmentation, 180 degrees": {"poses": {"max_angle": 180}},
+    f"augmentation, {DISCOVERED} degrees": {"poses": {"max_angle": DISCOVERED}},
+    "soft": {"symmetry": {"method": "soft", "groups": ["so2"]}},
+    "constrained": {"symmetry": {"method": "constrained", "groups": ["so2"]}},
+    "instance": {"symmetry": {"method": "instance", "groups": ["so2"]}},
+}
+
+
+def digits(seed, make, sizes):
+    """Digits divided into training, validation and test images, each made by ``make``."""
+    x, y, x_test, y_test = load("mnist.npz", "x_train", "y_train", "x_test", "y_test")
+    chosen = np.random.default_rng(1000 + seed).permutation(len(x))[: sizes[0] + sizes[1]]
+    parts = [(x[chosen[: sizes[0]]], y[chosen[: sizes[0]]]), (x[chosen[sizes[0] :]], y[chosen[sizes[0] :]])]
+    parts.append((x_test[: sizes[2]], y_test[: sizes[2]]))
+    splits = [Split(make(images.astype(np.float32) / 255, 3 * seed + k), labels.astype(np.int64))
+              for k, (images, labels) in enumerate(parts)]  # fmt: skip
+    return Dataset("digits", "MNIST", tuple("0123456789"), *splits)
+
+
+def trained(dataset, seed, changes, given):
+    network = {"kind": "group_resnet", "group": "c1", "options": {"widths": [16, 32, 64], "depths": [1, 1, 1]}}
+    table = {"epochs": given.epochs, "batch_size": 128, "seed": seed, "keep": "last", "network": network,
+             "optimizer": {"learning_rate": 0.003, "warmup_epochs": 1}} | changes  # fmt: skip
+    started = time.monotonic()
+    result = train(dataset, recipe_from(table), device=given.device)
+    return result, time.monotonic() - started
+
+
+def learned(given):
+    """Rows of both tables, printed as they come."""
+    sizes = (given.images, given.images // 10, given.images)
+    rows = []
+    for seed in range(given.seeds):
+        upright = digits(seed, WORLDS["upright"][0], sizes)
+        test = upright.test
+        around = Split(turned(test.images, 77, 180), test.labels)
+        for name, changes in RECIPES.items():
+            result, seconds = trained(upright, seed, changes, given)
+            answers = predict_logits(result.network.to(given.device), around.images).argmax(1)
+            row = {"table": "recipes", "recipe": name, "seed": seed, "upright": result.test_accuracy,
+                   "turned": float((answers.numpy() == around.labels).mean()), "seconds": seconds,
+                   "strengths": None if result.symmetry is None else result.symmetry.strengths()}  # fmt: skip
+            if name == "instance":
+                ranges = result.symmetry.ranges(as_batch(test.images))[:, 0].detach().rad2deg().numpy()
+                row["ranges"] = [float(ranges[test.labels == k].mean()) for k in range(10)]
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+        for world, (make, true) in WORLDS.items():
+            dataset = digits(seed, make, sizes)
+            sample = dataset.train.take(np.arange(min(2000, len(dataset.train))))
+            found = discover(sample.images, sample.labels, families=[FAMILY[c] for c in CANDIDATES], random_state=seed)
+            for method in ("constrained", "soft"):
+                changes = {"symmetry": {"method": method, "groups": list(CANDIDATES)}}
+                result, seconds = trained(dataset, seed, changes, given)
+                strengths = result.symmetry.strengths()
+                figures = strengths["multipliers" if method == "constrained" else "mismatch"]
+                rows.append({"table": "worlds", "world": world, "method": method, "seed": seed, "true": true,
+                             "figures": figures, "test": result.test_accuracy, "seconds": seconds,
+                             "discover": {c: found[FAMILY[c]].answer for c in CANDIDATES}})  # fmt: skip
+                print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def tables(results):
     """The tables of docs/benchmarks/discover.md; wrong verdicts are bold."""
     planted_rows, real_rows = results["planted"], results["real"]
@@ -144,10 +257,13 @@ def main():
     parser.add_argument("parts", nargs="*", default=["planted", "real"])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--images", type=int, default=10_000, help="training images of `learned`")
+    parser.add_argument("--epochs", type=int, default=20, help="of `learned`")
     parser.add_argument("--out")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    results = {"machine": platform.machine(), "planted": [], "real": []}
+    results = {"machine": platform.machine(), "planted": [], "real": [], "generators": [], "learned": []}
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         if "planted" in given.parts:
             tasks = [(base, condition, seed) for base in BASES for condition in PLANTED for seed in range(given.seeds)
@@ -169,6 +285,15 @@ def main():
                     known = "labels" if row["labels"] else "images"
                     print(f"{row['set']:14} {row['seed']} {known:7} {row['family']:13} {row['verdict']:28} {row['why']}"
                           f"{mark}", flush=True)  # fmt: skip
+        if "generators" in given.parts:
+            tasks = [(base, name, seed) for base in BASES for name in PLANTED_GENERATORS for seed in range(given.seeds)]
+            for row in pool.imap(generators, tasks):
+                results["generators"].append(row)
+                cosine = "" if row["cosine"] is None else f"{row['cosine']:.4f}"
+                print(f"{row['base']:14} {row['planted']:24} {row['seed']}  {row['found']:14} {cosine:7} "
+                      f"{row['spreads'][0]:.2f} {row['spreads'][1]:.2f} {row['group']}", flush=True)  # fmt: skip
+    if "learned" in given.parts:
+        results["learned"] = learned(given)
     print(tables(results))
     if given.out:
         with open(given.out, "w") as file:

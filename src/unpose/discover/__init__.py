@@ -5,6 +5,7 @@ moving changes the class, and names the largest group that is safe. Files, by wh
 
 ================== ==================================================================================================
 ``symmetry.py``    :func:`discover` and its results: the rule that turns curves into verdicts
+``generators.py``  :func:`find_generators`: one-parameter groups found from images, without candidates
 ``auto_group.py``  what ``group="auto"`` means in other rooms
 ``families.py``    the candidates: turns, mirrors, scale, ...
 ``two_sample.py``  can a classifier tell moved images from real ones?
@@ -15,6 +16,7 @@ moving changes the class, and names the largest group that is safe. Files, by wh
 
 from unpose.discover.auto_group import AUTO, discover_group
 from unpose.discover.families import FAMILIES, Family
+from unpose.discover.generators import Generator, Generators, find_generators
 from unpose.discover.label_test import LabelGain, label_gains
 from unpose.discover.symmetry import FEWEST, Discovery, Finding, Objection, Reading, discover, moved_example
 from unpose.discover.two_sample import Overlap, two_sample_overlap
@@ -26,12 +28,15 @@ __all__ = [
     "Discovery",
     "Family",
     "Finding",
+    "Generator",
+    "Generators",
     "LabelGain",
     "Objection",
     "Overlap",
     "Reading",
     "discover",
     "discover_group",
+    "find_generators",
     "label_gains",
     "moved_example",
     "two_sample_overlap",

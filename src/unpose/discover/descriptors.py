@@ -39,9 +39,7 @@ def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
     >>> small.shape, centred.shape
     (torch.Size([5, 1, 32, 24]), torch.Size([5, 3, 3]))
     """
-    images = downscale(images, max(1.0, max(images.shape[-2:]) / SIDE))
-    border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
-    images = images - border.median(dim=-1).values[..., None, None]
+    images = reduced(images)
     x, y = (torch.arange(side, dtype=images.dtype) - (side - 1) / 2 for side in (images.shape[-1], images.shape[-2]))
     mass = images.abs().mean(dim=1)  # (n, h, w)
     total = mass.sum(dim=(1, 2)).clamp_min(torch.finfo(images.dtype).tiny)
@@ -50,6 +48,28 @@ def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
     half = min(images.shape[-2:]) / 2
     radius = (half - centroid.norm(dim=1)).clamp_min(half / 2)[:, None, None]
     return images * _fading(distance / radius)[:, None], translation(-centroid)
+
+
+def reduced(images: Tensor) -> Tensor:
+    """Reduce images to at most 32 pixels on each side, and subtract the median of their border.
+
+    Parameters
+    ----------
+    images : Tensor of shape (n, c, h, w)
+        Images.
+
+    Returns
+    -------
+    Tensor of shape (n, c, h', w')
+
+    Examples
+    --------
+    >>> reduced(torch.rand(2, 1, 64, 48)).shape
+    torch.Size([2, 1, 32, 24])
+    """
+    images = downscale(images, max(1.0, max(images.shape[-2:]) / SIDE))
+    border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
+    return images - border.median(dim=-1).values[..., None, None]
 
 
 def descriptors(images: Tensor) -> tuple[Tensor, Tensor]:
