@@ -51,6 +51,8 @@ def test_pieces_are_those_of_the_array(kind, tmp_path):
     np.testing.assert_array_equal(sent[:], expected)
     np.testing.assert_array_equal(sent[[2, 0]], expected[[2, 0]])
     np.testing.assert_array_equal(np.asarray(sent), expected)
+    cropped = pickle.loads(pickle.dumps(opened.cropped(1)))
+    np.testing.assert_array_equal(cropped[3:5], images[3:5, 1:-1, 1:-1])
 
 
 def test_arrays_of_other_libraries_are_read_in_pieces(tmp_path):

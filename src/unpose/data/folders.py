@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from unpose.files import (
     LUMINANCE,
     Header,
+    ImagesInPieces,
     ListedFile,
     Listing,
     UnreadableError,
@@ -29,6 +30,7 @@ from unpose.files import (
     read_header,
     readable_bytes,
     split_array_name,
+    store_images,
 )
 from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_canvas, onto_one_canvas
 
@@ -37,6 +39,10 @@ Progress = Callable[[str, int, int], None]
 """Called with a stage, the amount done and the total."""
 
 DEFAULT_MEMORY = 4 * 2**30
+_IN_MEMORY = 2**28
+"""Images of at most so many bytes are kept in memory, also if they may be kept in a file."""
+_FRAMES_AT_ONCE = 2048
+"""Images that are decoded before they are written to the file."""
 _GREY_TOLERANCE = 0.02
 """An image whose channels differ by at most this share of full scale is grey: JPEG compression adds as much."""
 
@@ -71,7 +77,8 @@ class ImageSet:
     Parameters
     ----------
     images : ndarray of float32, shape (n, h, w) or (n, h, w, 3)
-        ``uint8`` and ``uint16`` pixels scaled to [0, 1], others as stored.
+        ``uint8`` and ``uint16`` pixels scaled to [0, 1], others as stored. An :class:`unpose.files.ImagesInPieces` if
+        they were kept in a file.
     names : list of str
         Names relative to the input, safe to print; ``FILE[k]`` for frame k of a file with several.
     paths : list of Path
@@ -98,7 +105,7 @@ class ImageSet:
     ['stack.npy[0]', 'stack.npy[1]']
     """
 
-    images: NDArray
+    images: Any
     names: list[str]
     paths: list[Path]
     frames: NDArray
@@ -119,6 +126,7 @@ def read_images(
     memory: int | str | None = None,
     colour: Colour = "auto",
     min_images: int = 2,
+    pieces: bool | str | os.PathLike[str] = False,
     n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
@@ -141,6 +149,9 @@ def read_images(
         "auto" gives colour only if at least one image is coloured.
     min_images : int, default 2
         How many images must be readable. One is enough for prediction, not for comparison.
+    pieces : bool, str or path, default False
+        True keeps images that take more than 256 MB, or a quarter of the budget, in a temporary file; a path is the
+        folder of that file, which then stays. They are read from it in pieces, and need not fit into the memory.
     n_jobs : int, optional
         Number of threads; the result does not depend on it.
     progress : callable, optional
@@ -198,34 +209,119 @@ def read_images(
         try_header = partial(_try_header, side=size or LARGEST_DEFAULT_CANVAS)
         headers = _in_threads(workers, try_header, listing.files, "headers", report)
         readable = _readable(listing.files, headers, budget, rejected)
-        readable = _fitting(readable, size, colour, budget, rejected)
+        if pieces is False:
+            readable = _fitting(readable, size, colour, budget, rejected)
         sizes = _sizes(readable)
         if len(sizes) < min_images:
             raise _too_few(shown, len(sizes), min_images, listing, rejected)
         shape, rule = choose_canvas(sizes, size)
-        _check_budget(shown, len(sizes), shape, _channels(readable, colour), budget)
+        needed = _bytes(len(sizes), shape, _channels(readable, colour))
+        stored = pieces is not False and needed > min(_IN_MEMORY, budget // 4)
+        if not stored:
+            _check_budget(shown, len(sizes), shape, _channels(readable, colour), budget)
         workers = max(1, min(workers, (budget // 2) // max(header.cost for _, header in readable)))
-        try_frames = partial(_try_frames, shape=shape, colour=colour)
-        results = _in_threads(workers, try_frames, [found for found, _ in readable], "images", report)
-    kept: list[_Kept] = []
-    for (found, header), (good, bad) in zip(readable, results, strict=True):
-        several = found.row_of_frame is not None or len(header.sizes) > 1 or any(frame.number for frame in good)
-        for frame in good:
-            frame.name = f"{found.name}[{frame.number}]" if several else found.name
-        kept += good
-        for number, reason in bad:
-            rejected.append((f"{found.name}[{number}]" if several and number is not None else found.name, reason))
+        kept: list[_Kept] = []
+        if stored:
+            folder = None if pieces is True else pieces
+            images: Any = _store(readable, kept, rejected, shape, colour, workers, report, folder)
+        else:
+            try_frames = partial(_try_frames, shape=shape, colour=colour)
+            results = _in_threads(workers, try_frames, [found for found, _ in readable], "images", report)
+            for source_file, result in zip(readable, results, strict=True):
+                _keep(source_file, result, kept, rejected)
     if len(kept) < min_images:
         raise _too_few(shown, len(kept), min_images, listing, rejected)
-    kept.sort(key=lambda frame: frame.row)  # a stable sort: only STAR files define an order of rows
+    order = sorted(range(len(kept)), key=lambda k: kept[k].row)  # stable: only STAR files define an order of rows
+    if stored and order != list(range(len(kept))):
+        images = images.take(np.array(order))
+    kept = [kept[k] for k in order]
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
-    images, stored = _stacked(kept, shape, colour), sizes[0] if len(set(sizes)) == 1 else None
+    images = images if stored else _stacked(kept, shape, colour)
+    source_shape = sizes[0] if len(set(sizes)) == 1 else None
     notes = _notes(listing, readable)
     if labels is not None and all(_DATE_OR_RUN.fullmatch(label) for label in labels):
         notes.append("folders are named by date or by run, so they are not taken as classes")
         labels = None
-    return ImageSet(images, names, paths, numbers, labels, rejected, rule, stored, notes)
+    return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
+
+
+def _keep(
+    source: _Source, result: "tuple[list[_Kept], list[tuple[int | None, str]]]", kept: "list[_Kept]",
+    rejected: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    """Name the frames of a file and add them to ``kept``, and those that could not be read to ``rejected``."""
+    (found, header), (good, bad) = source, result
+    several = found.row_of_frame is not None or len(header.sizes) > 1 or any(frame.number for frame in good)
+    for frame in good:
+        frame.name = f"{found.name}[{frame.number}]" if several else found.name
+    kept += good
+    for number, reason in bad:
+        rejected.append((f"{found.name}[{number}]" if several and number is not None else found.name, reason))
+
+
+def _store(
+    readable: Sequence[_Source], kept: "list[_Kept]", rejected: list[tuple[str, str]], shape: tuple[int, int],
+    colour: Colour, workers: int, report: Progress, folder: str | os.PathLike[str] | None,
+) -> ImagesInPieces | None:  # fmt: skip
+    """Decode all images into one file, a group of files or a part of a stack at a time; None if none can be read.
+
+    Whether the images are coloured must be known before the first is written: a sample of them decides.
+    """
+    if colour == "auto":
+        colour = "rgb" if _is_coloured(readable, shape) else "grey"
+    total = len(_sizes(readable))
+    try_frames = partial(_try_frames, shape=shape, colour=colour)
+
+    def decoded() -> Iterator[NDArray]:
+        for group in _groups(readable):
+            frames: list[_Kept] = []
+            results = _in_threads(workers, try_frames, [found for found, _ in group], "images", _no_progress)
+            for source, result in zip(group, results, strict=True):
+                _keep(source, result, frames, rejected)
+            if frames:
+                yield _stacked(frames, shape, colour)
+                kept.extend(frames)
+            report("images", min(total, len(kept) + len(rejected)), total)
+
+    try:
+        return store_images(decoded(), folder)
+    except ValueError:
+        if not kept:
+            return None  # the caller says why nothing could be read
+        raise
+
+
+def _groups(readable: Sequence[_Source]) -> Iterator[list[_Source]]:
+    """Groups of files of at most ``_FRAMES_AT_ONCE`` frames in all; stacks of more frames are divided."""
+    group: list[_Source] = []
+    count = 0
+    for found, header in readable:
+        rows = found.row_of_frame
+        frames = list(range(len(header.sizes))) if rows is None else sorted(rows)
+        for start in range(0, len(frames), _FRAMES_AT_ONCE):
+            part = frames[start : start + _FRAMES_AT_ONCE]
+            if group and count + len(part) > _FRAMES_AT_ONCE:
+                yield group
+                group, count = [], 0
+            whole = len(part) == len(frames)
+            wanted = found if whole else replace(found, row_of_frame={k: 0 if rows is None else rows[k] for k in part})
+            group.append((wanted, header))
+            count += len(part)
+    if group:
+        yield group
+
+
+def _is_coloured(readable: Sequence[_Source], shape: tuple[int, int]) -> bool:
+    """Whether one of up to 64 images is coloured, of the files that declare colours."""
+    declared = [source for source in readable if source[1].colour]
+    for k in np.unique(np.linspace(0, len(declared) - 1, min(64, len(declared))).astype(int)) if declared else ():
+        found, header = declared[k]
+        some = replace(found, row_of_frame={len(header.sizes) // 2: 0}) if found.row_of_frame is None else found
+        for frame in _try_frames(some, shape, "auto")[0]:
+            if frame.pixels is not None and frame.pixels.ndim == 3:
+                return True
+    return False
 
 
 def _from_arrays(

@@ -74,6 +74,11 @@ class ImagesInPieces:
         """Number of axes."""
         return len(self.shape)
 
+    @property
+    def path(self) -> Path | None:
+        """The file that the images were opened from, if any."""
+        return Path(self.origin[1][0]).resolve() if self.origin is not None else None
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -95,6 +100,18 @@ class ImagesInPieces:
     def scaled(self, factors: NDArray) -> "ImagesInPieces":
         """The images, each multiplied by a factor (n,) when it is read."""
         return self._with(self._rows, np.asarray(factors, np.float32))
+
+    def cropped(self, margin: int) -> "ImagesInPieces":
+        """The images without ``margin`` pixels at every side."""
+        _, height, width, *channels = self.shape
+        sides, read = (height - 2 * margin, width - 2 * margin), self._read
+
+        def inside(start: int, stop: int) -> NDArray:
+            return read(start, stop)[:, margin : height - margin, margin : width - margin]
+
+        shape = (self._stored, *sides, *channels)
+        origin = None if self.origin is None else (_open_cropped, (*self.origin[1], margin))
+        return ImagesInPieces(inside, shape, self.dtype, self._chunk_length, self._rows, self._factors, origin)
 
     def _with(self, rows: NDArray | None, factors: NDArray | None) -> "ImagesInPieces":
         stored = (self._stored, *self.shape[1:])
@@ -145,6 +162,13 @@ def _again(
 ) -> ImagesInPieces:
     images: ImagesInPieces = origin[0](*origin[1])
     return images._with(rows, factors)
+
+
+def _open_cropped(path: str, key: str | None, *margins: int) -> ImagesInPieces:
+    images = open_images(path, key)
+    for margin in margins:
+        images = images.cropped(margin)
+    return images
 
 
 def open_images(path: str | os.PathLike[str], key: str | None = None) -> ImagesInPieces:
@@ -277,6 +301,8 @@ def store_images(pieces: Iterable[NDArray], folder: str | os.PathLike[str] | Non
 
 def _write_pieces(pieces: Iterable[NDArray], folder: str | os.PathLike[str] | None) -> str:
     """Write pieces to a new ``.npy`` file in a folder, and return its path; if they raise, no file is left."""
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
     handle, name = tempfile.mkstemp(suffix=".npy", prefix="images-", dir=folder)
     try:
         with os.fdopen(handle, "wb") as stream:

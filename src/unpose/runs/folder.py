@@ -65,6 +65,24 @@ class RunFolder:
         return self.path / _CHECKPOINTS
 
     @property
+    def scratch_folder(self) -> Path:
+        """Where a run keeps files of the size of its images until it is finished."""
+        return self._checkpoints
+
+    @contextmanager
+    def reading(self) -> Iterator[Path]:
+        """Yield the folder for decoded images; if the block raises and no run has begun here, leave no trace of it."""
+        made = [place for place in (self._checkpoints, self.path) if not place.exists()]
+        try:
+            yield self._checkpoints
+        except BaseException:
+            if self._checkpoints in made and not self.is_unfinished:
+                shutil.rmtree(self._checkpoints, ignore_errors=True)
+            if self.path in made and self.path.is_dir() and not any(self.path.iterdir()):
+                self.path.rmdir()
+            raise
+
+    @property
     def _mark(self) -> Path:
         return self._checkpoints / "begun.json"
 
@@ -125,6 +143,9 @@ class RunFolder:
         except OSError as error:
             raise OSError(f"{self.path} cannot be written: {error.strerror}") from error
         with _locked(self._checkpoints / "lock", self.path):
+            for decoded in self._checkpoints.glob("images-*.npy"):  # those of a run that was stopped
+                if getattr(images.images, "path", None) != decoded.resolve():
+                    decoded.unlink()
             is_new = self._prepare(now, force)
             try:
                 yield
@@ -286,7 +307,8 @@ def fingerprint(images: "ImageSet") -> str:
 
     facts = [images.names, images.labels, images.rejected, list(images.images.shape), str(images.images.dtype)]
     digest = hashlib.sha256(json.dumps(facts).encode("ascii"))
-    digest.update(np.ascontiguousarray(images.images).data)
+    for start in range(0, len(images), 1024):  # they may be in a file
+        digest.update(np.ascontiguousarray(images.images[start : start + 1024]).data)
     return digest.hexdigest()
 
 

@@ -22,6 +22,8 @@ _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
 _MEMORY_SHARE = 0.8
 """Share of the free memory that a run may use unless told otherwise."""
+_DISCOVERY_SAMPLE = 5000
+"""Images by which the group is found, of more evenly spaced ones."""
 _SMALLEST_SIDE = 8
 """Pixels that must remain of the canvas after cropping."""
 
@@ -127,7 +129,8 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     source = moved or run.source
     try:
         with progress() as report:
-            images = cropped(read_images(source, size=max(run.canvas_shape), progress=report), int(run.settings.crop))
+            images = read_images(source, size=max(run.canvas_shape), pieces=True, progress=report)
+            images = cropped(images, int(run.settings.crop))
     except ValueError as error:
         raise UserError(
             f"the images of the run cannot be read again: {error}; give their place with --images"
@@ -137,8 +140,13 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     return images
 
 
-def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, RunSettings]":
-    """Read the images of a run, and replace settings that are ``auto`` by the values chosen for them."""
+def read_run_images(
+    source: Path, settings: "RunSettings", pieces: bool | Path = False
+) -> "tuple[ImageSet, RunSettings]":
+    """Read the images of a run, and replace settings that are ``auto`` by the values chosen for them.
+
+    ``pieces`` is that of :func:`unpose.data.read_images`.
+    """
     import torch
 
     from unpose.data import read_images
@@ -157,12 +165,12 @@ def read_run_images(source: Path, settings: "RunSettings") -> "tuple[ImageSet, R
     with progress() as report:
         images = read_images(
             source, size=value_or_none(settings.size), memory=value_or_none(settings.memory),
-            n_jobs=value_or_none(settings.jobs), progress=report,
+            pieces=pieces, n_jobs=value_or_none(settings.jobs), progress=report,
         )  # fmt: skip
     size, margin = max(images.images.shape[1:3]), _margin(settings.crop, images)
     images = cropped(images, margin)
     if group == AUTO:
-        found = discovered(images.images)
+        found = discovered(images.images[:: max(1, len(images) // _DISCOVERY_SAMPLE)])
         group = found.group
         settings = replace(settings, max_angle=found.max_angle, max_scale=found.max_scale)
     shift = max(images.images.shape[1:3]) / 4 if settings.max_shift == "auto" else settings.max_shift
@@ -187,8 +195,13 @@ def cropped(images: "ImageSet", margin: int) -> "ImageSet":
     """The images without ``margin`` pixels at every side."""
     if margin == 0:
         return images
+    from unpose.files import ImagesInPieces
+
     height, width = images.images.shape[1:3]
-    inside = images.images[:, margin : height - margin, margin : width - margin]
+    if isinstance(images.images, ImagesInPieces):
+        inside: Any = images.images.cropped(margin)
+    else:
+        inside = images.images[:, margin : height - margin, margin : width - margin]
     rule = f"{images.canvas}; {margin} pixels are cut off at every side"
     return replace(images, images=inside, canvas=rule)
 
@@ -197,7 +210,7 @@ def finished_run(command: str, source: Path, folder: "RunFolder", settings: "Run
     """The configuration of this very run if the folder holds it finished; a different finished run is an error."""
     if (config := folder.finished_config()) is None:
         return None
-    images, settings = read_run_images(source, settings)
+    images, settings = read_run_images(source, settings, pieces=command == "cluster")
     folder.check_same(config, command, settings, images)
     folder.remove_leftovers()
     click.echo(f"{folder.path} holds this run, already finished.", err=True)
