@@ -114,7 +114,7 @@ def write_commands(app):
 
 
 def help_text(*words):
-    context = click.Context(main, info_name="unpose", terminal_width=100, **main.context_settings)
+    context = click.Context(main, info_name="unpose", terminal_width=80, **main.context_settings)
     for word in words:
         context = click.Context(context.command.get_command(context, word), context, info_name=word)
     return f"```text\n{context.get_help().partition(chr(10) + '  Documentation')[0].rstrip()}\n```"
