@@ -52,6 +52,7 @@ def synthetic(n, side, n_clusters, seed=0):
     model.stability_, model.history_, model.n_iter_, model.light_, model._local_gain = 0.9, [], 1, "ignore", 0.0
     model.features_ = model.classes_ = model.probabilities_ = model.names_ = None
     model.references_ = np.zeros((0, 1, side, side), np.float16)
+    model._reference_rows, model._n_fitted = np.zeros(0, np.int64), n
     model._typical_distances = np.ones(int((labels >= 0).sum()))
     model._is_vectors, model._has_channels = False, False
     model.range_ = PoseRange("se2", np.pi, 1.5)

@@ -19,6 +19,7 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ``stability.py``   how far the clusters of random subsets agree, the measure of confidence
 ``copies.py``      images that are copies of others
 ``assignment.py``  new images: the votes of their neighbours, and images of none of the clusters
+``additions.py``   images that are added to a finished clustering
 ``averaging.py``   alternate between aligning images to their average and averaging them
 ``saving.py``      a fitted estimator as two files
 ``pictures.py``    aligned images, averages and rounds of attention as people see them

@@ -21,6 +21,7 @@ from unpose.align import Neighbours, Progress, Search, align, check_memory, near
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
+from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, sparser_factor, vote_shares
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies, near_copies
@@ -227,6 +228,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     range_: PoseRange
     references_: NDArray
     _reference_rows: NDArray | None
+    _n_fitted: int
 
     def __init__(
         self,
@@ -332,7 +334,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 if self._local_gain > MIN_LOCAL_GAIN:
                     self.light_ = "local"
                     batch, _ = self._without_light(batch, folder)
-            neighbours, history, first, typical = self._neighbours(take(batch, rows), search, checkpoints)
+            neighbours, history, first, typical = self._neighbours(take(batch, rows), search, checkpoints, folder)
             counted = first == np.arange(len(rows))
             if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
                 self.copies_ = same.copy()
@@ -340,7 +342,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 self.copies_ = self.copies_[same]
                 rows, near = rows[counted], rows[~counted]
                 again = None if checkpoints is None else PrefixedCheckpoints(checkpoints, "different")
-                neighbours, history, _, typical = self._neighbours(take(batch, rows), search, again)
+                neighbours, history, _, typical = self._neighbours(take(batch, rows), search, again, folder)
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))
             self.stability_, confidences = math.nan, np.zeros(1)
@@ -441,28 +443,70 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Labels, confidences, p-values that are small for images of none of the clusters, and poses.
         """
         check_is_fitted(self)
+        return self._assign(X, progress)[0]
+
+    def partial_fit(self, X: Any, y: object = None, *, progress: Progress | None = None) -> "InvariantClustering":
+        """Add images that arrive later: assign them as :meth:`assign` does, and append them to the fitted images.
+
+        The first call is a :meth:`fit`. Later calls append to ``labels_``, ``confidences_``, ``poses_``, ``copies_``,
+        ``neighbours_``, ``weights_`` and ``probabilities_``, and set ``added_`` to the assignment of the new images.
+        Clusters, averages and ``references_`` stay; :meth:`regroup` with all images computes new averages.
+
+        Parameters
+        ----------
+        X : like that of :meth:`fit`
+            New images.
+        y : ignored
+            Present for the conventions of scikit-learn; the first call passes it to :meth:`fit`.
+        progress : callable, optional
+            Called as ``progress(stage, done, total)``.
+
+        Returns
+        -------
+        InvariantClustering
+            The estimator itself.
+        """
+        if not hasattr(self, "labels_"):
+            return self.fit(X, y, progress=progress)
+        self.added_, near = self._assign(X, progress)
+        append_assigned(self, self.added_, near)
+        return self
+
+    def _assign(self, X: Any, progress: Progress | None) -> tuple[Assignment, Neighbours]:
+        """See :meth:`assign`; also the nearest fitted images, with index -1 for constant images."""
         given = self._given(X, fitting=False)
         batch, shown = self._without_light(given)
         n, rows = len(batch), np.flatnonzero(shown)
         labels, second, distances = np.full(n, -1), np.full(n, -1), np.full(n, np.inf)
         confidences, p_values, poses = np.zeros(n), np.zeros(n), np.tile(np.eye(3), (n, 1, 1))
+        near = neighbours_of_all(None, rows, n, self.neighbours_.indices.shape[1])
         if len(rows) == 0:
-            return Assignment(labels, confidences, p_values, second, distances, poses)
+            return Assignment(labels, confidences, p_values, second, distances, poses), near
         images = batch[rows]
-        labels[rows], confidences[rows], p_values[rows], second[rows] = self._votes(images, given[rows], progress)
+        (labels[rows], confidences[rows], p_values[rows], second[rows]), found_near = self._votes(
+            images, given[rows], progress
+        )
+        k = near.indices.shape[1]
+        near.indices[rows], near.distances[rows] = found_near.indices[:, :k], found_near.distances[:, :k]
+        near.poses[rows] = found_near.poses[:, :k]
         if self._is_vectors:
             distances[rows] = np.linalg.norm(images[:, 0, 0].numpy() - self.means_[labels[rows]], axis=1)
         else:
             means, search = self._means_with_channels(), self._search(progress)
             found = align(images.movedim(1, -1), means, to=labels[rows], search=search)
             distances[rows], poses[rows] = found.distances, found.poses
-        return Assignment(labels, confidences, p_values, second, distances, poses)
+        return Assignment(labels, confidences, p_values, second, distances, poses), near
 
     def _votes(
         self, images: Tensor, given: Tensor, progress: Progress | None
-    ) -> tuple[NDArray, NDArray, NDArray, NDArray]:
-        """Label, confidence, p-value and second label, (n,) each, of images (n, c, h, w), and of the same as given."""
+    ) -> tuple[tuple[NDArray, NDArray, NDArray, NDArray], Neighbours]:
+        """Votes for images (n, c, h, w), given without the effects of light and as they are.
+
+        These are label, confidence, p-value and second label, (n,) each. Also returns the nearest fitted images.
+        """
+        n_fitted = self._n_fitted
         counted = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
+        counted = counted[counted < n_fitted]
         every, counted = (
             self.labels_[counted],
             counted if self._reference_rows is None else counted[self._reference_rows],
@@ -482,7 +526,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
         second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
         p_values = outlier_p_values(neighbour_distance(found.distances), labels, self._typical_distances, every)
-        return labels, shares.max(1), p_values, second
+        return (labels, shares.max(1), p_values, second), replace(found, indices=counted[found.indices])
 
     def cut(self, n_clusters: int) -> NDArray:
         """Labels (n,) of another number of clusters, without a new fit: unions or parts of the fitted clusters.
@@ -770,7 +814,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         )  # fmt: skip
 
     def _neighbours(
-        self, images: Any, search: Search, checkpoints: Checkpoints | None
+        self, images: Any, search: Search, checkpoints: Checkpoints | None, folder: Folder
     ) -> tuple[Neighbours | None, list[Round], NDArray, NDArray]:
         """Nearest neighbours of images (n, c, h, w), downscaled, after the rounds of attention; None for one image.
 
@@ -780,7 +824,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         n, in_pieces = len(images), isinstance(images, Batch)
         if n == 1:
             return None, [], np.zeros(1, np.int64), np.zeros(1)
-        small = self._small(images)
+        small = self._small(images, folder)
         search = self._graph_search(search, max(images.shape[-2:]))
         # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
         quick = torch.device(self.device).type == "cpu" and not parse_continuous(self.range_.group).scales
@@ -796,7 +840,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
             if not history[-1].averaged:
                 return found, history, first, typical
-            small = average_neighbours(small, found)
+            small = average_neighbours(small, found, folder)
 
     def _gain_of_local_contrast(self, images: Any, search: Search) -> float:
         """By how much local contrast raises the share of mutual neighbours among images (n, c, h, w), a sample."""
@@ -812,11 +856,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             shares.append(mutual_share(found.indices))
         return shares[1] - shares[0]
 
-    def _small(self, images: Any) -> Any:
+    def _small(self, images: Any, folder: Folder = None) -> Any:
         """Images (n, c, h, w) at the size at which neighbours are searched."""
         factor = max(1.0, max(images.shape[-2:]) / SEARCH_SIDE)
         if isinstance(images, Batch):
-            return images if factor == 1.0 else images.map(partial(downscale, factor=factor))
+            return images if factor == 1.0 else images.map(partial(downscale, factor=factor), folder)
         return downscale(images, factor)
 
     def _graph_search(self, search: Search, side: int) -> Search:
@@ -844,7 +888,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
         ``typical`` (m,) are their distances to their neighbours.
         """
-        self._typical_distances, self._reference_rows = typical, None
+        self._typical_distances, self._reference_rows, self._n_fitted = typical, None, len(self.labels_)
         if self._is_vectors:
             self.references_ = images.numpy()
             return

@@ -74,9 +74,12 @@ def weights_of_all(weights: sparse.csr_array, rows: NDArray, n: int) -> sparse.c
     return sparse.csr_array((edges.data, (rows[edges.row], rows[edges.col])), shape=(n, n))
 
 
-def neighbours_of_all(neighbours: Neighbours | None, rows: NDArray, n: int) -> Neighbours:
-    """Extend the neighbours of the images ``rows`` to all n images, with index -1 and infinite distances."""
-    k = 0 if neighbours is None else neighbours.indices.shape[1]
+def neighbours_of_all(neighbours: Neighbours | None, rows: NDArray, n: int, k: int = 0) -> Neighbours:
+    """Extend the neighbours of the images ``rows`` to all n images, with index -1 and infinite distances.
+
+    Without neighbours, all images have k such entries.
+    """
+    k = k if neighbours is None else neighbours.indices.shape[1]
     indices, distances = np.full((n, k), -1), np.full((n, k), np.inf)
     poses = np.tile(np.eye(3), (n, k, 1, 1))
     if neighbours is not None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unpose.align import Neighbours
 from unpose.cluster.graph import N_ATTENDED, attention_matrix
-from unpose.cluster.pieces import Batch, as_stored
+from unpose.cluster.pieces import Batch, Folder, as_stored
 from unpose.files import store_images
 from unpose.images import warp
 
@@ -61,12 +61,13 @@ def measure_round(images: Tensor | Batch, neighbours: Neighbours, *, may_average
     )
 
 
-def average_neighbours(images: Tensor | Batch, neighbours: Neighbours) -> Any:
+def average_neighbours(images: Tensor | Batch, neighbours: Neighbours, folder: Folder = None) -> Any:
     """Replace images (n, c, h, w) by the invariant mean (3.3) of each image and its nearest neighbours."""
     weights = attention_matrix(neighbours.indices, neighbours.distances)
     if isinstance(images, Batch):
         parts = np.array_split(np.arange(len(images)), len(images) // _AT_ONCE + 1)
-        return Batch(store_images(as_stored(_averages(images, neighbours, weights, rows)) for rows in parts))
+        averages = (as_stored(_averages(images, neighbours, weights, rows)) for rows in parts)
+        return Batch(store_images(averages, folder))
     return _averages(images, neighbours, weights, np.arange(len(images)))
 
 

@@ -65,6 +65,7 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         },
         "light": model.light_, "local_gain": model._local_gain,
         "stability": None if math.isnan(model.stability_) else model.stability_,
+        "n_fitted": model._n_fitted,
         "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
@@ -113,7 +114,8 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     for name, size in wanted.items():
         if arrays[name].shape != size:
             raise ValueError(f"{name} has shape {arrays[name].shape}, not {size}")
-    n_counted = int(((model.labels_ >= 0) & (model.copies_ == np.arange(n))).sum())
+    model._n_fitted = int(about.get("n_fitted", n))  # without images that were added
+    n_counted = int(((model.labels_ >= 0) & (model.copies_ == np.arange(n)))[: model._n_fitted].sum())
     model._reference_rows = rows = arrays.get("reference_rows")
     if rows is not None and (
         rows.shape != (len(arrays["references_"]),) or not ((rows >= 0) & (rows < n_counted)).all()
