@@ -36,7 +36,13 @@ from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, 
 from unpose.train.records import save_quick
 from unpose.train.state import StateError
 from unpose.train.symmetry import Bounds, InstanceAugment, InvarianceConstrained, LearnedSymmetry, SoftEquivariance
-from unpose.train.unlabelled import UnlabelledResult, train_unlabelled, unlabelled_recipe, vicreg_loss
+from unpose.train.unlabelled import (
+    UnlabelledResult,
+    train_unlabelled,
+    unlabelled_recipe,
+    unlabelled_seconds,
+    vicreg_loss,
+)
 
 __all__ = [
     "Bounds",
@@ -84,6 +90,7 @@ __all__ = [
     "train_unlabelled",
     "training_operations",
     "unlabelled_recipe",
+    "unlabelled_seconds",
     "vicreg_loss",
     "was_restarted",
     "with_found_group",

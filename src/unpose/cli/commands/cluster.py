@@ -34,6 +34,7 @@ if TYPE_CHECKING:
       unpose cluster scans/ -o run --group se2+mirror    objects that lie on either side
       unpose cluster shapes/ -o run --group similarity   ignore size, too
       unpose cluster cells/ -o run --features efficientnet-lite0             compare by what a network sees, too
+      unpose cluster cells/ -o run --features learn                          learn what to compare by from the images
       unpose cluster cells/ -o run --labels known.csv                        some classes are known
       unpose cluster slides/ -o run --max-angle 20       nearly upright already
       unpose cluster coins/ -o run --light local --mask disc --crop 0.1      metal under changing light
@@ -99,7 +100,8 @@ def run_cluster(
     shown_command = command_line("cluster", source, Path("RUN"), decisive)
     again = command_line("cluster", source, out, settings) + (f" --dask {dask}" if dask else "")
     with run_errors(folder, again), _dask_client(dask, settings) as client:
-        images, settings = read_run_images(source, settings)
+        with folder.reading() as place:
+            images, settings = read_run_images(source, settings, place)
         n_clusters = value_or_none(settings.clusters)
         if n_clusters is not None and n_clusters > len(images):
             raise UserError(f"--clusters must be at most the number of images ({len(images)}), got {n_clusters}")
@@ -162,10 +164,18 @@ def _fit(
             phase = "averages"
         report(stage if stage == "read out" else f"{phase}: {stage}", done, total)
 
+    features = settings.features
+    if features == "learn":
+        from unpose.cli.shared.unlabelled_run import learn_for_run
+
+        features = learn_for_run(
+            images.images, folder.path / "encoder", settings.group, math.radians(settings.max_angle), settings.seed,
+            settings.device, report,
+        )  # fmt: skip
     model = InvariantClustering(
         value_or_none(settings.clusters), group=settings.group, max_angle=math.radians(settings.max_angle),
         max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, light=settings.light,
-        features=settings.features,
+        features=features,
         mask=None if settings.mask == "none" else settings.mask, random_state=settings.seed, device=settings.device,
         n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings),
     )  # fmt: skip

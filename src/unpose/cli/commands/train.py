@@ -32,6 +32,7 @@ _MOST_TESTED = 5_000
     Examples:
       unpose train photos/ --quick                 a first answer in seconds, without a network
       unpose train photos/ --group c8              your own images, eight rotations
+      unpose train photos/ --unlabelled -o encoder an encoder, without classes
       unpose train photos/ --split-by "slide[0-9]+"
                                                    images of one slide are never in both training and test
       unpose train --recipe digits                 a first run on small digits of the package
@@ -58,6 +59,13 @@ _MOST_TESTED = 5_000
     help="Start from the weights of this network, a file or a name; it may have another number of rotations.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Fit a classifier to fixed invariant statistics, in seconds.")
+@click.option("--unlabelled", is_flag=True, help="Learn an encoder from the images alone, without classes.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="M",
+    help="With --unlabelled: train for at most about so many minutes on this machine.",
+)
 @click.option(
     "--split-by", metavar="WHAT",
     help="Keep images of one slide or patient in one part: a column of labels.csv in the folder, parent-folder, or a "
@@ -83,9 +91,9 @@ _MOST_TESTED = 5_000
 @click.option("--print", "only_print", is_flag=True, help="Print the recipe as TOML and stop.")
 def command(
     images: Path | None, name: str | None, config: Path | None, resume: Path | None, group: str | None,
-    begin: str | None, quick: bool, split_by: str | None, class_weights: str | None, size: int | None,
-    epochs: int | None, seed: int | None, root: Path | None, device: str, out: Path | None, force: bool,
-    only_print: bool,
+    begin: str | None, quick: bool, unlabelled: bool, minutes: float | None, split_by: str | None,
+    class_weights: str | None, size: int | None, epochs: int | None, seed: int | None, root: Path | None, device: str,
+    out: Path | None, force: bool, only_print: bool,
 ) -> None:  # fmt: skip
     """Train a network whose answer does not change when the image is rotated.
 
@@ -104,6 +112,11 @@ def command(
     quick.safetensors (the classifier of --quick), state.safetensors (to continue from), confusion.png and confusion.csv
     (what is taken for what), card.md (a summary) and result.json. With --quick, model.safetensors is the classifier,
     and there is nothing to continue.
+
+    With --unlabelled, IMAGES is any folder or file of images that unpose cluster reads. Views of an image at random
+    poses get similar vectors (VICReg). The run folder has config.toml, log.csv (with two gauges that show a collapse),
+    model.safetensors (the encoder), state.safetensors, card.md and result.json, and serves as --features of unpose
+    cluster. --group is d4 (rotations and mirror images) unless it is given.
     """
     from unpose.train import RecipeError, joined_processes, named_recipe, recipe_names, recipe_toml, was_restarted
 
@@ -111,6 +124,16 @@ def command(
         names = recipe_names()
         for known in names:
             click.echo(f"{known:{max(map(len, names))}}  {named_recipe(known).title}")
+        return
+    if unlabelled or minutes is not None or _is_unlabelled(config, resume):
+        if minutes is not None and not unlabelled:
+            raise click.UsageError("--minutes belongs to --unlabelled")
+        if quick or begin is not None or split_by is not None or class_weights is not None or name is not None:
+            raise click.UsageError(
+                "--unlabelled learns from images alone; it takes no --quick, --begin, --split-by, --class-weights or "
+                "--recipe"
+            )
+        _run_unlabelled(images, config, resume, group, size, epochs, minutes, seed, device, out, force, only_print)
         return
     if group == AUTO:
         if images is None:
@@ -174,6 +197,53 @@ def _recipe(images: Path | None, name: str | None, config: Path | None, resume: 
     if resume is None or not (resume / "config.toml").is_file():
         raise click.BadParameter(f"{resume} holds no run: it has no config.toml", param_hint="--resume")
     return read_recipe(resume / "config.toml"), resume.name
+
+
+def _is_unlabelled(config: Path | None, resume: Path | None) -> bool:
+    """Whether a recipe of a file or of a run to continue learns without labels."""
+    from unpose.train import RecipeError, read_recipe
+
+    path = config or (resume / "config.toml" if resume is not None else None)
+    try:
+        return path is not None and path.is_file() and read_recipe(path).unlabelled.loss != "none"
+    except (RecipeError, OSError):
+        return False  # the caller reads it again, and reports what is wrong
+
+
+def _run_unlabelled(
+    images: Path | None, config: Path | None, resume: Path | None, group: str | None, size: int | None,
+    epochs: int | None, minutes: float | None, seed: int | None, device: str, out: Path | None, force: bool,
+    only_print: bool,
+) -> None:  # fmt: skip
+    from unpose.cli.shared.unlabelled_run import run_unlabelled
+    from unpose.train import read_recipe, recipe_toml, unlabelled_recipe
+
+    torch_device = pick_device(device)
+    changes = (images, group, size, epochs, minutes, seed, out)
+    if resume is not None and (any(each is not None for each in changes) or force):
+        raise click.UsageError("--resume continues a run with its own settings; it takes only --device besides")
+    if resume is None and config is None and images is None:
+        raise click.UsageError("--unlabelled needs a folder or file of images")
+    recipe = None
+    if resume is not None or config is not None:
+        recipe = read_recipe(config or Path(resume or "") / "config.toml").changed(
+            group=group, size=size, epochs=epochs, seed=seed
+        )
+        images = images or Path(recipe.data.name)
+    if images is None or not images.exists():
+        raise click.UsageError(f"there are no images at {images}, which the recipe names")
+    if only_print:
+        small = torch_device.type == "cpu"
+        shown = recipe or unlabelled_recipe(group or "d4", small=small, epochs=epochs, seed=seed or 0)
+        click.echo(recipe_toml(shown), nl=False)
+        return
+    folder = resume or out or Path("runs") / f"{images.resolve().stem}-unlabelled-seed{seed or 0}"
+    if resume is None:
+        _check_free(folder, force)
+    run_unlabelled(
+        images, folder, recipe, torch_device, group=group, size=size, epochs=epochs, minutes=minutes, seed=seed,
+        resume=resume is not None, force=force, stop=_training_progress(False),
+    )  # fmt: skip
 
 
 def _on_images(recipe: "Recipe", images: Path) -> "Recipe":

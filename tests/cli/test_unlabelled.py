@@ -1,0 +1,114 @@
+"""``unpose train --unlabelled`` and ``unpose cluster --features``: the commands that learn and use an encoder."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from unpose.cli import main
+from unpose.data import posed
+from unpose.files import write_image
+
+RECIPE = """
+epochs = 2
+batch_size = 16
+keep = "last"
+[network]
+kind = "group_resnet"
+group = "c4"
+[network.options]
+widths = [2, 3]
+depths = [1, 1]
+[poses]
+max_angle = 180
+[unlabelled]
+loss = "vicreg"
+steps = 3
+expander = 8
+"""
+
+
+def command(*arguments):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unlabelled") / "photos"
+    folder.mkdir()
+    plain = np.zeros((2, 15, 15), np.float32)
+    plain[0, 3:12, 6:8] = plain[0, 10:12, 6:11] = plain[1, 4:11, 4:11] = 1
+    turned = posed(plain, "se2", copies=16, max_shift=1.0, random_state=2).images
+    for number, image in enumerate(np.clip(turned, 0, 1)):
+        write_image(folder / f"{number:02d}.png", image)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(photos):
+    recipe, folder = photos.parent / "tiny.toml", photos.parent / "encoder"
+    recipe.write_text(RECIPE)
+    result = command("train", photos, "--config", recipe, "-o", folder)
+    assert result.exit_code == 0, result.output
+    assert "vectors of 20 numbers" in result.output
+    assert "--features" in result.output
+    return folder
+
+
+def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
+    names = {path.name for path in encoder.iterdir()}
+    assert names == {"card.md", "config.toml", "log.csv", "model.safetensors", "result.json", "state.safetensors"}
+    table = json.loads((encoder / "result.json").read_text())
+    assert table["images"] == 32
+    assert table["vector"] == 20
+    assert not table["has_collapsed"]
+    again = command("train", "--resume", encoder)
+    assert again.exit_code == 2
+    assert "holds a finished run" in again.output
+    other = command("train", encoder.parent / "photos", "--unlabelled", "-o", encoder)
+    assert "already holds a run" in other.output
+
+
+def test_the_encoder_serves_cluster_and_audit(encoder, photos, tmp_path):
+    grouped = command("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", encoder, "--device", "cpu")
+    assert grouped.exit_code == 0, grouped.output
+    assert "compared by encoder" in grouped.output
+    audited = command("audit", encoder / "model.safetensors", "--images", photos, "--kind", "embedding", "--json")
+    assert audited.exit_code in (0, 1), audited.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--unlabelled"], "needs a folder or file of images"),
+        (["PHOTOS", "--unlabelled", "--quick"], "takes no --quick"),
+        (["PHOTOS", "--minutes", "1"], "--minutes belongs to --unlabelled"),
+        (["PHOTOS", "--unlabelled", "--group", "so3"], "group of the plane"),
+        (["--resume", "ENCODER", "--epochs", "3"], "its own settings"),
+    ],
+)
+def test_wrong_options_say_what_to_do(arguments, message, encoder, photos):
+    places = {"PHOTOS": photos, "ENCODER": encoder}
+    result = command("train", *(places.get(argument, argument) for argument in arguments))
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_too_few_images(photos, tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes((photos / f"{number:02d}.png").read_bytes())
+    result = command("train", tmp_path, "--unlabelled", "--epochs", 2, "-o", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "at least 8 images" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_collapse_is_said(photos, encoder, tmp_path):
+    recipe = tmp_path / "without.toml"
+    recipe.write_text(RECIPE.replace("steps = 3", "steps = 40\nvariance = 0.0\ncovariance = 0.0"))
+    recipe.write_text(recipe.read_text() + "[optimizer]\nlearning_rate = 0.03\n")
+    result = command("train", photos, "--config", recipe, "-o", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "The encoder has collapsed" in result.output
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["has_collapsed"]
