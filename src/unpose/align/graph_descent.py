@@ -34,14 +34,16 @@ _STEPS = 6
 _TOLERANCE = Tolerance(step=0.1, error=5e-3)
 _BLOCK = {"cpu": 2**16, "cuda": 2**20}
 """Pairs processed at once, and stored as one checkpoint."""
+_SORTED = {"cpu": 2**16, "cuda": 2**21}
+"""Images whose pairs are sorted at once."""
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of images, each once: ``poses`` bring the moving images onto the fixed ones."""
 
-    fixed: NDArray  # (p,) int64
-    moving: NDArray  # (p,) int64
+    fixed: NDArray  # (p,) int32
+    moving: NDArray  # (p,) int32
     distances: NDArray  # (p,) float32
     poses: NDArray  # (p, 3, 3) float32
 
@@ -51,15 +53,32 @@ class Pairs:
     def nearest(self, n: int, count: int, device: torch.device) -> tuple[NDArray, NDArray]:
         """The entries of the nearest pairs of each of n images and whether it is the moving one, (n, count) each.
 
-        Every image must be in at least ``count`` pairs. They are sorted on the device.
+        Every image must be in at least ``count`` pairs. They are sorted on the device, some images at a time.
         """
-        images = torch.from_numpy(np.concatenate([self.fixed, self.moving])).to(device)
+        step = _SORTED.get(device.type, _SORTED["cpu"])
+        sides = [torch.from_numpy(side).to(device) for side in (self.fixed, self.moving)]
         distance = torch.from_numpy(self.distances).to(device).view(torch.int32)  # in the order of the floats, if >= 0
-        order = torch.argsort((images << 32) + distance.long().repeat(2), stable=True)
-        sizes = torch.bincount(images, minlength=n)
-        first = torch.cumsum(sizes, 0) - sizes
-        chosen = order[first[:, None] + torch.arange(count, device=device)].cpu().numpy()
-        return chosen % len(self.fixed), chosen >= len(self.fixed)
+        found = []
+        for start in range(0, n, step):
+            rows = [((side >= start) & (side < start + step)).nonzero()[:, 0] for side in sides]
+            images = torch.cat([side[some] for side, some in zip(sides, rows, strict=True)]).long() - start
+            order = torch.argsort((images << 32) + distance[torch.cat(rows)], stable=True)
+            sizes = torch.bincount(images, minlength=min(step, n - start))
+            first = torch.cumsum(sizes, 0) - sizes
+            chosen = order[first[:, None] + torch.arange(count, device=device)]
+            entry, is_moving = torch.cat(rows)[chosen], chosen >= len(rows[0])
+            found.append((entry.cpu().numpy(), is_moving.cpu().numpy()))
+        return np.concatenate([entry for entry, _ in found]), np.concatenate([is_moving for _, is_moving in found])
+
+    def best(self, n: int, count: int, device: torch.device) -> "Pairs":
+        """The pairs that are among the ``count`` nearest of either of their images."""
+        kept = np.unique(self.nearest(n, count, device)[0])
+        return Pairs(*(getattr(self, name)[kept] for name in _FIELDS))
+
+    def block(self, rows: slice) -> Mapping[str, Any]:
+        """Some of the pairs, as a block of pairs takes them."""
+        sides = {name: torch.from_numpy(getattr(self, name)[rows]).long() for name in ("moving", "fixed")}
+        return sides | {"poses": torch.from_numpy(self.poses[rows])}
 
     def others(self, entry: NDArray, is_moving: NDArray) -> NDArray:
         """The other image of each pair."""
@@ -87,29 +106,44 @@ def descend(
 
     The arguments are those of :func:`unpose.align.neighbour_graph.neighbours_from_pairs`.
     """
-    n = len(candidates)
-    fixed, moving, entry = unique_pairs(candidates)
-    pairs = _compare(
-        job, fixed.numpy(), moving.numpy(),
-        lambda rows: start_poses(moving[rows], fixed[rows], entry[rows]), "compare", checkpoints,
-    )  # fmt: skip
+    n, refined = len(candidates), min(k + _REFINED, candidates.shape[1])
+    pairs = _compare_candidates(job, candidates, start_poses, checkpoints)
     for number in range(_ROUNDS):
-        fixed, moving, poses = propose(pairs, n, min(_NEAREST, candidates.shape[1]), job.device)
-        if len(fixed):
-            pairs += _compare(job, fixed, moving, lambda rows: poses[rows], f"descend{number}", checkpoints)  # noqa: B023
-    entry, _ = pairs.nearest(n, min(k + _REFINED, candidates.shape[1]), job.device)
-    kept = np.unique(entry)
-    pairs = Pairs(*(getattr(pairs, name)[kept] for name in _FIELDS))
-
-    def rough(rows: slice) -> Mapping[str, Any]:
-        return {name: torch.from_numpy(getattr(pairs, name)[rows]) for name in ("moving", "fixed", "poses")}
-
+        new = _compare_proposed(job, pairs, n, min(_NEAREST, candidates.shape[1]), f"descend{number}", checkpoints)
+        pairs = pairs.best(n, refined, job.device) + new
+    pairs = pairs.best(n, refined, job.device)
     final = concatenate(
-        job.run_blocks(_refine, rough, len(kept), _BLOCK, stage="refine", checkpoints=checkpoints), len(kept)
+        job.run_blocks(_refine, pairs.block, len(pairs.fixed), _BLOCK, stage="refine", checkpoints=checkpoints),
+        len(pairs.fixed),
     )
     pairs = Pairs(pairs.fixed, pairs.moving, **final)
     entry, is_moving = pairs.nearest(n, k, job.device)
     return pairs.others(entry, is_moving), pairs.distances[entry], pairs.poses_onto(entry, is_moving)
+
+
+def _compare_candidates(
+    job: Comparer,
+    candidates: Tensor,
+    start_poses: Callable[[Tensor, Tensor, Tensor], Tensor],
+    checkpoints: Checkpoints | None,
+) -> Pairs:
+    """Compare images and their candidates (n, c)."""
+    fixed, moving, entry = unique_pairs(candidates)
+
+    def poses(rows: slice) -> Tensor:
+        return start_poses(moving[rows], fixed[rows], entry[rows])
+
+    return _compare(job, fixed.int().numpy(), moving.int().numpy(), poses, "compare", checkpoints)
+
+
+def _compare_proposed(
+    job: Comparer, pairs: Pairs, n: int, count: int, stage: str, checkpoints: Checkpoints | None
+) -> Pairs:
+    """Compare the pairs that :func:`propose` finds."""
+    fixed, moving, poses = propose(pairs, n, count, job.device)
+    if len(fixed) == 0:
+        return Pairs(fixed, moving, np.zeros(0, np.float32), np.zeros((0, 3, 3), np.float32))
+    return _compare(job, fixed, moving, poses.__getitem__, stage, checkpoints)
 
 
 def _compare(
@@ -121,7 +155,7 @@ def _compare(
     checkpoints: Checkpoints | None,
 ) -> Pairs:
     def rough(rows: slice) -> Mapping[str, Any]:
-        sides = torch.from_numpy(moving[rows]), torch.from_numpy(fixed[rows])
+        sides = torch.from_numpy(moving[rows]).long(), torch.from_numpy(fixed[rows]).long()
         return {"moving": sides[0], "fixed": sides[1], "poses": start_poses(rows)}
 
     found = concatenate(
@@ -144,8 +178,8 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
     The ``count`` nearest neighbours of each image are gone through. Pairs that are known already are left out.
     """
     entry, is_moving = pairs.nearest(n, count, device)  # (n, m) each
-    other, distance = pairs.others(entry, is_moving), pairs.distances[entry]
-    known = np.sort(_keys(pairs.fixed, pairs.moving, n))
+    other, distance = pairs.others(entry, is_moving).astype(np.int64), pairs.distances[entry]
+    known = np.sort(_keys(pairs.fixed.astype(np.int64), pairs.moving.astype(np.int64), n))
     parts = []
     step = max(1, 2**22 // count**2)
     for start in range(0, n, step):
@@ -171,7 +205,7 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
     one = pairs.poses_onto(entry[fixed, first], is_moving[fixed, first])
     two = pairs.poses_onto(entry[middle, second], is_moving[middle, second])
     poses = torch.from_numpy(one) @ torch.from_numpy(two)
-    return fixed, moving, poses / poses[:, 2:, 2:]
+    return fixed.astype(np.int32), moving.astype(np.int32), poses / poses[:, 2:, 2:]
 
 
 def _keys(one: NDArray, two: NDArray, n: int) -> NDArray:
