@@ -36,6 +36,8 @@ _BLOCK = {"cpu": 2**16, "cuda": 2**20}
 """Pairs processed at once, and stored as one checkpoint."""
 _SORTED = {"cpu": 2**16, "cuda": 2**21}
 """Images whose pairs are sorted at once."""
+_COMPOSED = 2**18
+"""Poses that are composed at once."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,12 @@ class Pairs:
         """The other image of each pair."""
         return np.where(is_moving, self.fixed[entry], self.moving[entry])
 
-    def poses_onto(self, entry: NDArray, is_moving: NDArray) -> NDArray:
-        """Poses (..., 3, 3) that bring the other image onto the one that ``is_moving`` tells."""
-        poses = torch.from_numpy(self.poses[entry])
+    def poses_onto(self, entry: NDArray, is_moving: NDArray, device: torch.device) -> Tensor:
+        """Poses (..., 3, 3) that bring the other image onto the one that ``is_moving`` tells, on the device."""
+        poses = torch.from_numpy(self.poses[entry]).to(device)
         back = inverse(poses.double())
         back = (back / back[..., 2:, 2:]).to(poses)
-        return torch.where(torch.from_numpy(is_moving)[..., None, None], back, poses).numpy()
+        return torch.where(torch.from_numpy(is_moving).to(device)[..., None, None], back, poses)
 
 
 _FIELDS = ("fixed", "moving", "distances", "poses")
@@ -118,7 +120,9 @@ def descend(
     )
     pairs = Pairs(pairs.fixed, pairs.moving, **final)
     entry, is_moving = pairs.nearest(n, k, job.device)
-    return pairs.others(entry, is_moving), pairs.distances[entry], pairs.poses_onto(entry, is_moving)
+    parts = np.array_split(np.arange(n), n * k // _COMPOSED + 1)
+    poses = [pairs.poses_onto(entry[rows], is_moving[rows], job.device).cpu().numpy() for rows in parts]
+    return pairs.others(entry, is_moving), pairs.distances[entry], np.concatenate(poses)
 
 
 def _compare_candidates(
@@ -200,12 +204,16 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
     fixed, moving, way = np.concatenate(parts, axis=1)
     once = np.sort(np.unique(_keys(fixed, moving, n), return_index=True)[1])
     fixed, moving, way = fixed[once], moving[once], way[once]
-    first, second = np.divmod(way, count)
-    middle = other[fixed, first]
-    one = pairs.poses_onto(entry[fixed, first], is_moving[fixed, first])
-    two = pairs.poses_onto(entry[middle, second], is_moving[middle, second])
-    poses = torch.from_numpy(one) @ torch.from_numpy(two)
-    return fixed.astype(np.int32), moving.astype(np.int32), poses / poses[:, 2:, 2:]
+    poses = torch.empty(len(fixed), 3, 3)
+    for start in range(0, len(fixed), _COMPOSED):
+        rows = slice(start, start + _COMPOSED)
+        first, second = np.divmod(way[rows], count)
+        middle = other[fixed[rows], first]
+        one = pairs.poses_onto(entry[fixed[rows], first], is_moving[fixed[rows], first], device)
+        two = pairs.poses_onto(entry[middle, second], is_moving[middle, second], device)
+        product = one @ two
+        poses[rows] = (product / product[:, 2:, 2:]).cpu()
+    return fixed.astype(np.int32), moving.astype(np.int32), poses
 
 
 def _keys(one: NDArray, two: NDArray, n: int) -> NDArray:

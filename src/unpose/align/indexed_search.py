@@ -30,7 +30,7 @@ from unpose.align.pipeline import Job
 from unpose.align.search import Search
 from unpose.align.signatures import Normaliser, fit_normaliser, in_normal_position, normal_poses
 from unpose.compiled import worker_pool
-from unpose.groups import inverse
+from unpose.groups import inverse, scaling
 from unpose.images import as_batch
 
 _SAMPLE = 2048
@@ -186,11 +186,16 @@ def nearest_by_index(
     work = partial(_candidate_rows, offered=offered, kept=compared)
     block = partial(_candidate_block, known, cells)
     grid = concatenate(job.run_stage(work, block, n, _BLOCK, "candidates", checkpoints), n)
-    normal, points = torch.from_numpy(known.poses[cells.order]), torch.from_numpy(grid["points"]).flatten()
+    normal, points = (
+        torch.from_numpy(each).to(job.device) for each in (known.poses[cells.order], grid["points"].ravel())
+    )
     del known, found
+    # Grid points bring an image onto its candidate; the poses wanted go the other way.
+    grid_poses = inverse(plan.poses(torch.arange(len(plan.views) * len(plan.angles)))).to(job.device)
 
     def start_poses(moving: Tensor, fixed: Tensor, entry: Tensor) -> Tensor:
-        return _start_poses(plan, normal[moving], normal[fixed], points[entry])
+        moving, fixed, entry = (each.to(job.device) for each in (moving, fixed, entry))
+        return _start_poses(plan, grid_poses[points[entry].long()], normal[moving], normal[fixed])
 
     ordered = _InOrder(job, cells.order)
     places, distances, poses = descend(ordered, torch.from_numpy(grid["places"]).long(), start_poses, k, checkpoints)
@@ -312,20 +317,19 @@ def _candidate_rows(
     }
 
 
-def _start_poses(plan: coarse.Plan, moving: Tensor, fixed: Tensor, points: Tensor) -> Tensor:
+def _start_poses(plan: coarse.Plan, grid: Tensor, moving: Tensor, fixed: Tensor) -> Tensor:
     """Poses (p, 3, 3) that bring candidates onto images, in full-size pixels and within the bounds of the plan.
 
-    moving and fixed (p, 3, 3) bring both into normal position, in coarse pixels.
+    grid (p, 3, 3) brings the candidates onto the images in normal position; moving and fixed (p, 3, 3) bring both into
+    normal position, in coarse pixels.
     """
-    moving, fixed = moving.double(), fixed.double()
-    for poses in (moving, fixed):
-        poses[:, :2, 2] *= plan.factor
-    found = inverse(fixed) @ inverse(plan.poses(points)) @ moving
+    resize = scaling(torch.tensor(plan.factor, dtype=torch.float64, device=grid.device))
+    found = resize @ inverse(fixed.double()) @ inverse(resize) @ grid @ resize @ moving.double() @ inverse(resize)
     scale = torch.linalg.det(found[:, :2, :2]).abs().sqrt()
     found[:, :2, :2] *= (scale.clamp(1 / plan.max_scale, plan.max_scale) / scale)[:, None, None]
     shift = found[:, :2, 2].norm(dim=1)
     found[:, :2, 2] *= (plan.max_shift / shift.clamp(min=1e-12)).clamp(max=1.0)[:, None]
-    return found
+    return found.cpu()
 
 
 def _as_array(images: Any) -> Any:
