@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.align import align, api, nearest, neighbour_graph, pipeline
+from unpose.align import align, api, indexed_search, nearest, neighbour_graph, pipeline
 from unpose.align.blocks import concatenate, run_blocks
 from unpose.data import posed
 
@@ -101,7 +101,7 @@ def scribbles():
 def small_blocks(monkeypatch):
     """Many blocks, whose sizes divide nothing."""
     for module, name, size in (
-        (api, "_BLOCK", 13), (api, "_SEARCH_BLOCK", 17), (api, "_GRID_BLOCK", 19), (neighbour_graph, "_BLOCK", 331),
+        (indexed_search, "_BLOCK", 23), (api, "_BLOCK", 13), (api, "_SEARCH_BLOCK", 17), (api, "_GRID_BLOCK", 19), (neighbour_graph, "_BLOCK", 331),
         (pipeline, "_PAIR_BLOCK", 11),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, {"cpu": size})
@@ -111,11 +111,13 @@ SEARCHES = {
     "quick": {"quick": True},
     "quick among candidates": {"quick": True, "candidates": 12, "group": "se2+mirror"},
     "full": {"group": "se2+mirror"},
+    "index": {"candidates": "index"},
 }
 
 
 @pytest.mark.parametrize(
-    "search", ["quick among candidates", *(pytest.param(each, marks=pytest.mark.slow) for each in ("quick", "full"))]
+    "search",
+    ["quick among candidates", *(pytest.param(each, marks=pytest.mark.slow) for each in ("quick", "full", "index"))],
 )
 def test_neighbours_are_the_same_bytes_in_any_blocks(search, scribbles, request):
     whole = nearest(scribbles, 3, **SEARCHES[search])
