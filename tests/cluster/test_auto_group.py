@@ -17,6 +17,7 @@ def letters(count, seed):
     return images
 
 
+@pytest.mark.slow
 def test_upright_letters_are_not_turned_and_turned_ones_are(tmp_path):
     upright = InvariantClustering(2, group="auto", features="pixels").fit(letters(70, 0))
     assert upright.range_.max_angle < math.radians(30)

@@ -14,7 +14,7 @@ from unpose.images import as_batch, warp
 COORDINATES = {"turn": (0, 0, 1, 0, 0, 0), "shear": (0, 0, 0, 0, 0, 1)}
 
 
-def moved_digits(name, most, count=400):
+def moved_digits(name, most, count=300):
     """Digits of 8 x 8 pixels, enlarged by two onto 24 x 24, moved by random elements of a one-parameter group."""
     digits = load_digits().images[:count].astype(np.float32) / 16
     batch = torch.nn.functional.pad(as_batch(np.kron(digits, np.ones((2, 2), np.float32))), [4] * 4)

@@ -119,6 +119,7 @@ def strengths_on(turned, symmetry):
     return train(problem_of(turned), recipe_from(table)).symmetry.strengths()
 
 
+@pytest.mark.slow
 def test_multipliers_and_weights_tell_true_from_false_symmetries():
     true, false = (
         strengths_on(turned, {"method": "constrained", "groups": ["c2"]})["multipliers"]["c2"]
