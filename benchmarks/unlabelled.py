@@ -1,7 +1,7 @@
 """Encoders learnt without labels: neighbours of the same class, beside pixels, SimCLR and ImageNet features.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/unlabelled.py [--only cells,plankton,...] [--seeds 3] [--device cuda]
-                                                                [--workers 1] [--epochs N] [--out FILE]
+                                                                [--workers 1] [--epochs N | --seconds S] [--out FILE]
 
 Every seed draws other images, or other poses where there is one set of images, and other weights. Labels are used for
 the figures alone. 5-NN is the accuracy of five nearest neighbours among all other images of the set (leave one out),
@@ -38,7 +38,6 @@ from sklearn.model_selection import cross_val_score
 from torch.nn.functional import cross_entropy, normalize
 
 from arrays import load
-from cluster import canvas
 from unpose.align import nearest
 from unpose.audit import equivariance_error
 from unpose.cluster.features import (
@@ -79,7 +78,8 @@ def plankton(seed, first=0):
 def drawn_and_posed(name, seed, n=10_000):
     x, y = load(name, "x_test", "y_test")
     rows = np.random.default_rng(seed).permutation(len(x))[:n]
-    return posed(canvas(x[rows], 40), "se2", random_state=seed, max_shift=4.0).images, y[rows].astype(np.int64)
+    padded = np.pad(x[rows], ((0, 0), (6, 6), (6, 6))) / np.float32(255)  # 40 x 40
+    return posed(padded, "se2", random_state=seed, max_shift=4.0).images, y[rows].astype(np.int64)
 
 
 SETS = {
@@ -147,8 +147,15 @@ def recipe_for(group, seed, options):
     return recipe
 
 
-def run(job):
-    """All rows of one set, seed and method."""
+def within_seconds(recipe, images, device, seconds):
+    """As many epochs as take so many seconds now, on a machine that other processes use too."""
+    short = replace(recipe, epochs=2, unlabelled=replace(recipe.unlabelled, steps=30, neighbour_share=0.0))
+    rate = 30 / train_unlabelled(images, short, device=device).history[1]["seconds"]
+    return recipe.changed(epochs=max(4, int(seconds * rate / recipe.unlabelled.steps)))
+
+
+def run(job, rows):
+    """All rows of one set, seed and method, appended to ``rows``."""
     name, seed, methods, options = job
     device = options["device"]
     torch.set_num_threads(2)
@@ -156,7 +163,7 @@ def run(job):
     make, group = (SETS | DEVELOPMENT)[name]
     images, classes = make(seed)
     images = np.ascontiguousarray(images, np.float32)
-    poses, rows = orbit_poses(group), []
+    poses = orbit_poses(group)
 
     def row(method, started, **values):
         about = {"set": name, "seed": seed, "n": len(images), "method": method, "what": options.get("what", "")}
@@ -165,6 +172,9 @@ def run(job):
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
 
     recipe, found = recipe_for(group, seed, options), {}
+    if options.get("seconds") and {"encoder", "simclr"} & set(methods):
+        recipe = within_seconds(recipe, images, device, options["seconds"])
+    steps = recipe.epochs * recipe.unlabelled.steps
     blocks = tuple(width for width in recipe.network.options["widths"] for _ in range(4))
     if "encoder" in methods:
         start = time.perf_counter()
@@ -175,7 +185,7 @@ def run(job):
         found["encoder"] = vectors_of(result.encoder, images, poses, device)
         last = result.history[-1]
         gauges = {key: last[key] for key in ("effective_rank", "tree_length")}
-        row("encoder", start, training=trained, **measured(found["encoder"], classes, blocks),
+        row("encoder", start, training=trained, steps=steps, **measured(found["encoder"], classes, blocks),
             loss=last["train_loss"], **gauges)  # fmt: skip
         start = time.perf_counter()
         one = vectors_of(result.encoder, images, poses[:1], device)
@@ -189,7 +199,13 @@ def run(job):
         state = optimize(_unlabelled_dataset(images, name), plain, kind=SimCLR, device=device)
         encoder = state.best_network().encoder
         trained = time.perf_counter() - start
-        row("SimCLR", start, training=trained, **measured(vectors_of(encoder, images, poses, device), classes, blocks))
+        row(
+            "SimCLR",
+            start,
+            training=trained,
+            steps=steps,
+            **measured(vectors_of(encoder, images, poses, device), classes, blocks),
+        )
     if "others" in methods:
         start = time.perf_counter()
         network = build_network(recipe, _unlabelled_dataset(images, name))
@@ -211,14 +227,15 @@ def run(job):
             start = time.perf_counter()
             both = np.concatenate([found["encoder"], found["ImageNet"]], axis=1)
             row("both", start, **measured(both, classes, (*blocks, *network.blocks)))
-    return rows
 
 
 def guarded(job):
+    rows = []
     try:
-        return job, run(job), None
+        run(job, rows)
     except Exception:  # the other sets still count
-        return job, [], traceback.format_exc()
+        return job, rows, traceback.format_exc()
+    return job, rows, None
 
 
 def run_all(jobs, workers, out, machine):
@@ -239,11 +256,12 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="trainings that run at the same time")
     parser.add_argument("--epochs", type=int, help="instead of the recipe's")
+    parser.add_argument("--seconds", type=float, help="train for about so long, instead of a number of epochs")
     parser.add_argument("--methods", default="encoder,simclr,others")
     parser.add_argument("--out", default="unlabelled.json")
     options = parser.parse_args()
     machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.platform()
-    about = {"device": options.device, "epochs": options.epochs}
+    about = {"device": options.device, "epochs": options.epochs, "seconds": options.seconds}
     wanted = options.methods.split(",")
     jobs = [
         (name, seed, (method, "both") if method == "encoder" else (method,), about)
