@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "howto/duplicates",
     ),
     "report": ("Make the page of a run again.", "howto/labels"),
+    "update": ("Add images that arrived later to a finished run.", "howto/new-images"),
     "apply": ("Write the names that were given on the page of a run into the run.", "howto/labels"),
     "export": ("Export the results of a run as a table, sorted folders, arrays or STAR.", "howto/labels"),
     "train": ("Train a network whose answer does not change when the image is rotated.", "howto/train"),

@@ -9,6 +9,8 @@ Which file to open:
 - ``folder.py``: the folder while a run is in progress; the lock, checkpoints, and what may be replaced
 - ``from_python.py``: the page of an estimator that was fitted in Python
 - ``naming.py``: groups and names that a person gave on the page, written into the run
+- ``page.py``: which images the page shows, and their thumbnails
+- ``updates.py``: images that are added to a finished run
 - ``settings.py``: the settings of a run and ``config.toml``
 - ``tables.py``: CSV that is safe in spreadsheets, and poses as readable numbers
 """
@@ -19,23 +21,28 @@ from unpose.runs.from_python import write_report
 from unpose.runs.naming import NamedGroups, apply_names, named_dataset, read_names
 from unpose.runs.settings import RunConfig, RunError, RunSettings, read_settings
 from unpose.runs.tables import csv_text, pose_parts
+from unpose.runs.updates import LEAST_P_VALUE, Update, joined, update_run
 
 __all__ = [
+    "LEAST_P_VALUE",
     "FinishedRun",
     "NamedGroups",
     "RunConfig",
     "RunError",
     "RunFolder",
     "RunSettings",
+    "Update",
     "apply_names",
     "cluster_name",
     "csv_text",
     "fingerprint",
+    "joined",
     "named_dataset",
     "pose_parts",
     "read_names",
     "read_run",
     "read_settings",
+    "update_run",
     "write_report",
     "write_run",
 ]

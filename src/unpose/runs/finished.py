@@ -134,6 +134,11 @@ class FinishedRun:
         return np.asarray(self.about.get("settled") or [False] * len(self.names), dtype=bool)
 
     @property
+    def added(self) -> list[dict[str, Any]]:
+        """What was added to the run (``unpose update``), oldest first: input, number of images and fingerprint."""
+        return list(self.about.get("added") or [])
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the images that were compared, in pixels."""
         height, width = self.about["shape"][:2]
@@ -281,6 +286,7 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
 
     path = Path(path)
     folder = RunFolder(path)
+    folder.complete_replacement()
     if (config := folder.finished_config()) is None:
         wrong = "an unfinished run; finish it first" if folder.is_unfinished else "no run of `unpose cluster`"
         raise RunError(f"{path} holds {wrong}")
@@ -354,7 +360,8 @@ def _check(run: FinishedRun) -> None:
 def write_run(
     path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: RunSettings, command: str,
     class_names: Sequence[str] | None = None, cluster_names: Sequence[str] | None = None,
-    settled: Sequence[bool] | None = None,
+    settled: Sequence[bool] | None = None, added: Sequence[dict[str, Any]] | None = None,
+    digest: str | None = None,
 ) -> FinishedRun:  # fmt: skip
     """Write the results of a fitted clustering as a run folder, without the page.
 
@@ -378,6 +385,10 @@ def write_run(
         Names that a person gave to the clusters, empty for those without one.
     settled : sequence of bool, optional
         Whether a person has accepted the name of each image.
+    added : sequence of dict, optional
+        ``FinishedRun.added`` of a run that images were added to; ``images`` are all of them.
+    digest : str, optional
+        Fingerprint of the images that the run began with; by default that of ``images``.
 
     Returns
     -------
@@ -392,13 +403,12 @@ def write_run(
     True
     """
     import numpy as np
-    import safetensors.numpy
 
     from unpose.cluster import agreement_with_classes, attention_frames, graph_layout, group_means
-    from unpose.files import write_chunks, write_image, write_text
+    from unpose.files import write_image
     from unpose.report import display_range
 
-    folder, count, digest = RunFolder(path), model.n_clusters_, fingerprint(images)
+    folder, count, digest = RunFolder(path), model.n_clusters_, digest or fingerprint(images)
     counted = np.where(model.copies_ == np.arange(len(images)), model.labels_, -1)  # copies count once
     means, distances = group_means(images.images, counted, model.poses_, count)
     low, high = display_range(images.images[:: max(1, len(images) // 256)])
@@ -426,13 +436,10 @@ def write_run(
         "settled": None if settled is None else [bool(each) for each in settled],
         "agreement": {} if images.labels is None else agreement_with_classes(images.labels, model.labels_),
     }  # fmt: skip
-    model.save(path)
-    write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(pictures)])
-    write_text(path / "images.json", json.dumps(about) + "\n")
+    if added:
+        about["added"] = list(added)
     run = FinishedRun(path, settings, model, about, pictures)
-    write_chunks(path / "labels.csv", (line.encode() for line in run.table_lines()))
-    folder.write_rejected(images)
-    write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
+    write_results(run)
     (path / MEANS_FOLDER).mkdir(exist_ok=True)
     brightest = float(pictures["errors"].max()) or 1.0
     for label in range(count):
@@ -440,6 +447,23 @@ def write_run(
         write_image(path / MEANS_FOLDER / f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
     folder.write_config(settings, source, images, digest)
     return run
+
+
+def write_results(run: FinishedRun) -> None:
+    """Write the estimator, the facts and the tables of a run into its folder: everything but means, page and config."""
+    import safetensors.numpy
+
+    from unpose.files import write_chunks, write_text
+
+    path = run.path
+    run.model.save(path)
+    write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(run.pictures)])
+    write_text(path / "images.json", json.dumps(run.about) + "\n")
+    write_chunks(path / "labels.csv", (line.encode() for line in run.table_lines()))
+    write_chunks(
+        path / "rejected.csv", (line.encode() for line in csv_lines(("path", "reason"), run.about["rejected"]))
+    )
+    write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
 
 
 def cluster_name(label: int) -> str:

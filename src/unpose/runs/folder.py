@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 MEANS_FOLDER = "means"
 _CHECKPOINTS = ".pieces"
+_COMPLETE = ".complete"
+"""Folder of complete new results, which only need to be moved into place."""
 _RESULTS = (
-    "labels.csv", "rejected.csv", "clusters.json", "images.json", "model.json", "model.safetensors",
+    "labels.csv", "rejected.csv", "added.csv", "clusters.json", "images.json", "model.json", "model.safetensors",
     "pictures.safetensors", "report.html", "config.toml", "poses.csv", "mean.png", "error.png", "aligned.npy",
     "montage.png",
 )  # fmt: skip
@@ -158,22 +160,40 @@ class RunFolder:
     def replacing(self) -> Iterator[Path]:
         """Yield a folder for new results, which replace those of the finished run at the end of the block.
 
-        Nothing is replaced if the block raises an error. Files that no run wrote stay.
+        Nothing is replaced if the block raises an error or the process is killed in it. If it is killed afterwards,
+        while files are moved, :meth:`complete_replacement` moves the others. Files that no run wrote stay.
         """
+        self.complete_replacement()
         self._checkpoints.mkdir(exist_ok=True)
         with (
             _locked(self._checkpoints / "lock", self.path),
             TemporaryDirectory(dir=self.path, prefix=".new.", suffix=".tmp") as place,
         ):
-            new = Path(place)
+            new = Path(place) / "results"
+            new.mkdir()
             yield new
-            (self.path / MEANS_FOLDER).mkdir(exist_ok=True)
-            for picture in (self.path / MEANS_FOLDER).glob("cluster-*.png"):
-                if not (new / MEANS_FOLDER / picture.name).exists():
-                    picture.unlink()
-            for file in sorted(new.rglob("*")):
-                if file.is_file():
-                    os.replace(file, self.path / file.relative_to(new))
+            os.replace(new, self.path / _COMPLETE)  # from here on the new results count
+            self.complete_replacement()
+
+    def complete_replacement(self) -> None:
+        """Move the new results of :meth:`replacing` into place, if a process was killed while it did so."""
+        new = self.path / _COMPLETE
+        if not new.is_dir():
+            return
+        (self.path / MEANS_FOLDER).mkdir(exist_ok=True)
+        kept = new / "means.txt"  # which pictures the new results have, also after some of them were moved
+        if not kept.exists():
+            names = sorted(picture.name for picture in (new / MEANS_FOLDER).glob("cluster-*.png"))
+            kept.with_suffix(".tmp").write_text("\n".join(names))
+            os.replace(kept.with_suffix(".tmp"), kept)
+        names = kept.read_text().split("\n")
+        for file in sorted(new.rglob("*")):
+            if file.is_file() and file != kept:
+                os.replace(file, self.path / file.relative_to(new))
+        for picture in (self.path / MEANS_FOLDER).glob("cluster-*.png"):
+            if picture.name not in names:
+                picture.unlink()
+        shutil.rmtree(new, ignore_errors=True)
 
     def load(self, name: str) -> "dict[str, NDArray] | None":
         """The arrays of a finished stage; None where the stage is not finished."""

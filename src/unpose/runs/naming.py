@@ -175,7 +175,7 @@ def apply_names(
     >>> after.cluster_names, after.labels.tolist()
     (['', 'sail'], [1, 1, 0, 0])
     """
-    if fingerprint(images) != run.about["fingerprint"]:
+    if list(images.names) != run.names or (not run.added and fingerprint(images) != run.about["fingerprint"]):
         raise RunError(f"the images of {run.path} have changed since the run, or other files can be read now")
     model = run.model.regroup(images.images, groups.labels, progress=progress)
     model.confidences_[groups.settled] = 1.0
@@ -183,7 +183,8 @@ def apply_names(
     with folder.replacing() as new:
         written = write_run(
             new, run.source, images, model, run.settings, run.about["command"], run.about.get("class_names"),
-            groups.names, groups.settled.tolist(),
+            groups.names, groups.settled.tolist(), run.added,
+            run.about["fingerprint"],
         )  # fmt: skip
         written.write_page()
     named = sum(bool(name) for name in groups.names)

@@ -63,17 +63,18 @@ def attended_sample(weights: "sparse.csr_array", rows: "NDArray") -> "sparse.csr
     return sparse.csr_array((both.data[kept], (row[kept], both.indices[kept])), shape=both.shape)
 
 
-def thumbnails(images: Any, rows: "NDArray | None", low: float, high: float) -> "NDArray":
+def thumbnails(images: Any, rows: "NDArray | None", low: float, high: float, side: int | None = None) -> "NDArray":
     """Small copies of the images ``rows``, or of all, (m, h, w) or (m, h, w, 3) of uint8.
 
-    They are as large as the budget in bytes allows; ``low`` and ``high`` are the values of black and white.
+    Without ``side`` they are as large as the budget in bytes allows; ``low`` and ``high`` are the values of black and
+    white.
     """
     import numpy as np
 
     from unpose.report import thumbnail
 
     channels, count = 3 if len(images.shape) == 4 else 1, len(images) if rows is None else len(rows)
-    side = int(max(8, min(_THUMBNAIL_SIDE, (_THUMBNAIL_BYTES / (count * channels)) ** 0.5)))
+    side = side or int(max(8, min(_THUMBNAIL_SIDE, (_THUMBNAIL_BYTES / (count * channels)) ** 0.5)))
     chosen = range(count) if rows is None else rows
     small = [np.asarray(thumbnail(images[i], (low, high), side)) for i in chosen]  # (h, w, 3) each
     return np.stack(small if channels == 3 else [each[..., 0] for each in small])

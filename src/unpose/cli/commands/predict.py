@@ -2,18 +2,17 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.inputs import ModelFile, cropped, load_model, pick_device
+from unpose.cli.shared.inputs import ModelFile, load_model, pick_device, read_on_canvas
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
-from unpose.runs import csv_text, pose_parts, read_run
+from unpose.runs import LEAST_P_VALUE, csv_text, pose_parts, read_run
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,8 +24,6 @@ _RUN_COLUMNS = (
     "path", "frame", "cluster", "confidence", "fits", "p_value", "angle", "shift_x", "shift_y", "scale", "mirrored",
     "distance", "second",
 )  # fmt: skip
-_LEAST_P_VALUE = 0.05
-"""An image fits its cluster if at least so many of its members are as far from their neighbours."""
 
 
 @click.command(
@@ -94,21 +91,12 @@ def command(
 
 def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, device: str) -> None:
     """Write the cluster of every image, its confidence, whether it fits, its pose and its distance from the mean."""
-    import numpy as np
-
-    from unpose.data import read_images
-    from unpose.images import onto_canvas
-
     results = read_run(run)
     torch_device = str(pick_device(device))
     try:
         with progress() as report:
-            whole, colour = results.canvas_shape, results.colour
-            images = read_images(source, size=max(whole), colour=colour, min_images=1, progress=report)
-            # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
-            placed = replace(images, images=np.stack([onto_canvas(image, whole) for image in images.images]))
-            canvas = cropped(placed, int(results.settings.crop)).images
-            found = results.model.set_params(device=torch_device).assign(canvas, progress=report)
+            images = read_on_canvas(results, source, report)
+            found = results.model.set_params(device=torch_device).assign(images.images, progress=report)
     except ValueError as error:
         raise UserError(str(error)) from error
     rows = [_cluster_row(*each, found, k) for k, each in enumerate(zip(images.names, images.frames, strict=True))]
@@ -119,7 +107,7 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
         text = csv_text(_RUN_COLUMNS, rows)
     write_table(text, out, len(rows), images.rejected)
     foreign, known = (sum(row["fits"] is answer for row in rows) for answer in (False, True))
-    expected = _LEAST_P_VALUE * (foreign + known)
+    expected = LEAST_P_VALUE * (foreign + known)
     if foreign > expected + 2 * expected**0.5:  # more than chance gives among images of known kinds
         click.echo(
             f"note: {foreign:,} of {len(rows):,} images fit no cluster of the run and may be of another kind; see the "
@@ -134,7 +122,7 @@ def _cluster_row(name: str, frame: Any, found: "Assignment", k: int) -> dict[str
     row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": label}
     row |= {"confidence": float(found.confidences[k])}
     is_known = not math.isnan(p_value)
-    row |= {"fits": p_value >= _LEAST_P_VALUE if is_known else None, "p_value": p_value if is_known else None}
+    row |= {"fits": p_value >= LEAST_P_VALUE if is_known else None, "p_value": p_value if is_known else None}
     if label >= 0:
         row |= pose_parts(found.poses[k]) | {"distance": float(found.distances[k])}
         row["second"] = int(found.second[k]) if found.second[k] >= 0 else None

@@ -9,7 +9,7 @@ import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.progress import progress
+from unpose.cli.shared.progress import Report, progress
 
 if TYPE_CHECKING:
     import torch
@@ -109,14 +109,17 @@ def load_data(
 def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool) -> "Dataset":
     """The settled images of a run, with their names as classes."""
     from unpose.data import read_images
-    from unpose.runs import RunError, named_dataset, read_run
+    from unpose.runs import RunError, joined, named_dataset, read_run
 
     run = read_run(path)
     colour = _COLOURS.get(channels, run.colour)
     try:
         with progress(quiet=quiet) as report:
-            images = read_images(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)
-        return named_dataset(run, images)
+            parts = [read_images(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)]
+            for each in run.added:
+                part = read_images(each["input"], size=max(parts[0].images.shape[1:3]), colour=colour, min_images=1)
+                parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
+        return named_dataset(run, joined(parts))
     except (RunError, ValueError) as error:
         raise click.UsageError(str(error)) from error
 
@@ -124,20 +127,43 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
 def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     """The images as the run read them; an error if they have changed, because results would be wrong."""
     from unpose.data import read_images
-    from unpose.runs import fingerprint
+    from unpose.runs import fingerprint, joined
 
     source = moved or run.source
     try:
         with progress() as report:
             images = read_images(source, size=max(run.canvas_shape), pieces=True, progress=report)
-            images = cropped(images, int(run.settings.crop))
+            parts = [cropped(images, int(run.settings.crop))]
+            parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
         raise UserError(
             f"the images of the run cannot be read again: {error}; give their place with --images"
         ) from error
-    if fingerprint(images) != run.about["fingerprint"]:
-        raise UserError(f"the images in {source} have changed since the run, or other files can be read now")
-    return images
+    wanted = [(source, run.about["fingerprint"]), *((each["input"], each["fingerprint"]) for each in run.added)]
+    for part, (place, digest) in zip(parts, wanted, strict=True):
+        if fingerprint(part) != digest:
+            raise UserError(f"the images in {place} have changed since the run, or other files can be read now")
+    if len(parts) == 1:
+        return parts[0]
+    named = [
+        replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names])
+        for part, each in zip(parts[1:], run.added, strict=True)
+    ]
+    return joined([parts[0], *named])
+
+
+def read_on_canvas(run: "FinishedRun", source: Path, report: Report) -> "ImageSet":
+    """New images on the canvas of a run."""
+    import numpy as np
+
+    from unpose.data import read_images
+    from unpose.images import onto_canvas
+
+    whole = run.canvas_shape
+    images = read_images(source, size=max(whole), colour=run.colour, min_images=1, progress=report)
+    # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
+    placed = replace(images, images=np.stack([onto_canvas(image, whole) for image in images.images]))
+    return cropped(placed, int(run.settings.crop))
 
 
 def read_run_images(

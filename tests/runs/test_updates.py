@@ -1,0 +1,169 @@
+"""Images are added to a finished run: all files fit together afterwards, and a kill changes nothing or everything."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from unpose.cli import main
+from unpose.cluster import InvariantClustering
+from unpose.data import posed, read_images
+from unpose.runs import RunError, RunFolder, RunSettings, read_run, update_run, write_run
+
+
+def shapes(copies, seed):
+    images = np.zeros((2, 16, 16), np.float32)
+    images[0, 3:13, 7:9] = images[1, 3:13, 4:6] = images[1, 11:13, 4:12] = 1
+    return posed(images, copies=copies, max_shift=1.0, random_state=seed).images
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A run of fourteen images, and three images that arrive later, one of them constant."""
+    folder = tmp_path_factory.mktemp("update")
+    np.save(folder / "old.npy", shapes(7, 0))
+    np.save(folder / "later.npy", np.concatenate([shapes(1, 9), np.zeros((1, 16, 16), np.float32)]))
+    images, settings = read_images(folder / "old.npy"), RunSettings(clusters=2, size=16)
+    (folder / "run").mkdir()
+    model = InvariantClustering(2, features="pixels", n_jobs=1).fit(images.images)
+    write_run(folder / "run", folder / "old.npy", images, model, settings, "unpose cluster").write_page()
+    return folder
+
+
+@pytest.fixture
+def folder(original, tmp_path):
+    shutil.copytree(original / "run", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_new_images_are_in_every_file(folder, original):
+    before = read_run(folder)
+    expected = before.model.predict(read_images(original / "later.npy").images)
+    update = update_run(before, original / "later.npy", read_images(original / "later.npy"))
+    again = read_run(folder)
+    assert again.names[14:] == [f"later.npy/later.npy[{k}]" for k in range(3)]
+    assert again.labels[14:].tolist() == expected.tolist()
+    assert again.labels[16] == -1
+    assert [row["cluster"] for row in update.rows] == expected.tolist()
+    assert len((folder / "labels.csv").read_text().splitlines()) == 18
+    listed = list(csv.DictReader((folder / "added.csv").read_text().splitlines()))
+    assert [row["path"] for row in listed] == again.names[14:]
+    assert listed[2]["fits"] == "no"  # constant images fit nowhere
+    assert update.n_foreign == sum(row["fits"] == "no" for row in listed)
+    assert again.page() == (folder / "report.html").read_text(encoding="utf-8")
+    assert "17 images, 2 groups" in again.page()
+    assert again.pictures["images"].shape[0] == 17
+    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
+    np.testing.assert_array_equal(again.means, before.means)
+    assert again.pictures["distances"][14:16].max() < 0.4
+
+
+def test_the_same_images_are_not_added_twice(folder, original):
+    later = read_images(original / "later.npy")
+    update_run(read_run(folder), original / "later.npy", later)
+    with pytest.raises(RunError, match="already"):
+        update_run(read_run(folder), original / "later.npy", later)
+    with pytest.raises(RunError, match="as in the run"):
+        update_run(read_run(folder), original / "other.npy", read_images([np.eye(9)], min_images=1))
+
+
+def test_an_error_changes_nothing(folder, original, monkeypatch):
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr("unpose.runs.finished.FinishedRun.write_page", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        update_run(read_run(folder), original / "later.npy", read_images(original / "later.npy"))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == contents
+
+
+def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder, monkeypatch):
+    moved, replace_file = [], os.replace
+
+    def stop_after_two(source, target):
+        if len(moved) == 3:  # the folder as a whole, then two files
+            raise KeyboardInterrupt
+        moved.append(target)
+        replace_file(source, target)
+
+    def fill(new):
+        for name in ("config.toml", "images.json", "labels.csv", "report.html"):
+            (new / name).write_text("new" if name != "config.toml" else (folder / name).read_text())
+        (new / "means").mkdir()
+        (new / "means" / "cluster-000.png").write_bytes(b"new")
+        monkeypatch.setattr(os, "replace", stop_after_two)
+
+    with pytest.raises(KeyboardInterrupt), RunFolder(folder).replacing() as new:
+        fill(new)
+    monkeypatch.undo()
+    RunFolder(folder).complete_replacement()
+    assert [(folder / name).read_text() for name in ("images.json", "labels.csv", "report.html")] == ["new"] * 3
+    assert [path.name for path in (folder / "means").iterdir()] == ["cluster-000.png"]
+    assert not (folder / ".complete").exists()
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unpose.data import read_images
+from unpose.runs import read_run, update_run
+import unpose.runs.finished as finished
+place = sys.argv[3]
+def kill(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+if place == "page":
+    finished.FinishedRun.write_page = kill
+else:
+    count, replace = [0], os.replace
+    def replacing(source, target):
+        if ".complete" in str(source) and ".new." not in str(source):
+            count[0] += 1
+            if count[0] == int(place):
+                kill()
+        replace(source, target)
+    os.replace = replacing
+update_run(read_run(sys.argv[1]), Path(sys.argv[2]), read_images(sys.argv[2]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["page", "1", "4", "8"])
+def test_a_killed_update_changes_nothing_or_everything(folder, original, place):
+    later = original / "later.npy"
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(folder), str(later), place], check=False)
+    assert done.returncode == -signal.SIGKILL
+    run = read_run(folder)  # its files fit together, or this is an error
+    assert len(run.names) == (14 if place == "page" else 17)
+    assert len((folder / "labels.csv").read_text().splitlines()) == len(run.names) + 1
+    if place == "page":
+        assert len(update_run(run, later, read_images(later)).run.names) == 17
+
+
+@pytest.mark.slow
+def test_the_command_and_what_follows_it(folder, original, tmp_path):
+    invoke = CliRunner().invoke
+    result = invoke(main, ["update", str(folder), str(original / "later.npy"), "--json"])
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert (summary["added"], summary["images"], summary["foreign"]) == (3, 17, 1)
+    np.save(tmp_path / "more.npy", shapes(1, 11))
+    result = invoke(main, ["update", str(folder), str(tmp_path / "more.npy"), "--averages"])
+    assert result.exit_code == 0, result.output
+    assert len(read_run(folder).added) == 2
+    result = invoke(main, ["export", str(folder), "--to", "npz", "-o", str(tmp_path / "all.npz")])
+    assert result.exit_code == 0, result.output
+    with np.load(tmp_path / "all.npz") as arrays:
+        assert arrays["aligned"].shape == (19, 16, 16)
+        assert len(arrays["names"]) == 19
+    (tmp_path / "names.csv").write_text("path,name\nlater.npy/later.npy[0],bar\n")
+    result = invoke(main, ["apply", str(folder), str(tmp_path / "names.csv")])
+    assert result.exit_code == 0, result.output
+    assert len(read_run(folder).added) == 2
+    result = invoke(main, ["update", str(folder), str(tmp_path / "more.npy")])
+    assert result.exit_code == 2
+    assert "already" in result.output
