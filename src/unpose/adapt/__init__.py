@@ -27,7 +27,7 @@ from unpose.adapt.learned import Learned, Regress, learned, regress
 from unpose.adapt.onnx_files import to_onnx
 from unpose.adapt.poses import Pose, restore
 from unpose.adapt.symmetrize import Symmetrized, most_certain, symmetrize
-from unpose.adapt.trials import Trial, recommend, try_adaptations
+from unpose.adapt.trials import Trial, Trials, recommend, try_adaptations
 from unpose.audit import ImageModel, as_model, check_model
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Regress",
     "Symmetrized",
     "Trial",
+    "Trials",
     "as_model",
     "canonicalize",
     "check_model",

@@ -57,6 +57,28 @@ class Trial:
         return other.turned - self.turned - max(0.0, self.upright - other.upright)
 
 
+class Trials(list[Trial]):
+    """The trials of :func:`try_adaptations`, the plain model first: a list that notebooks show as a table.
+
+    Examples
+    --------
+    >>> trials = Trials([Trial("plain", nn.Identity(), 90.0, 50.0, 1.0)])
+    >>> len(trials), "<td" in trials._repr_html_()
+    (1, True)
+    """
+
+    def _repr_html_(self) -> str:
+        from unpose.report import table_html
+
+        columns = {
+            "tried": [trial.name for trial in self],
+            "upright, per cent": [trial.upright for trial in self],
+            "turned, per cent": [trial.turned for trial in self],
+            "calls of the model": [trial.passes for trial in self],
+        }
+        return table_html(columns, bars=["upright, per cent", "turned, per cent"])
+
+
 def try_adaptations(
     model: Any,
     images: ArrayLike | Tensor,
@@ -67,7 +89,7 @@ def try_adaptations(
     steps: int = 600,
     random_state: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
-) -> list[Trial]:
+) -> Trials:
     """Measure a model on upright and turned images, as it is and in the wrappers that apply.
 
     Parameters
@@ -92,8 +114,8 @@ def try_adaptations(
 
     Returns
     -------
-    list of Trial
-        The first is the plain model.
+    Trials
+        A list of :class:`Trial`; the first is the plain model.
 
     Examples
     --------
@@ -119,7 +141,7 @@ def try_adaptations(
     trains = steps > 0 and len(batch) >= LEAST_FOR_TRAINING
     measured = slice(1, None, 2) if trains else slice(None)
     tested = _Views(batch[measured], classes[measured], parsed, border, progress)
-    trials = [tested.measure("plain", wrapped, 1)]
+    trials = Trials([tested.measure("plain", wrapped, 1)])
     mean = symmetrize(wrapped, parsed, border=border)
     trials.append(tested.measure(f"mean over {parsed}", mean, mean.passes))
     if trains:

@@ -8,6 +8,7 @@ full size, with Keys sampling.
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Literal, Unpack
 
 import numpy as np
@@ -22,7 +23,7 @@ from unpose.align.indexed_search import nearest_by_index
 from unpose.align.pipeline import Job, align_pairs, candidate_poses, refine_and_measure, rerank
 from unpose.align.search import Search, SearchSettings
 from unpose.compiled import worker_pool
-from unpose.groups import inverse
+from unpose.groups import inverse, pose_parts
 
 # Refinement starts per pair: 6 for explicit pairs, 3 for dense matrices, 2 for image-to-mean.
 _STARTS = 6
@@ -65,6 +66,22 @@ class Neighbours:
     distances: NDArray
     poses: NDArray
 
+    def _repr_html_(self) -> str:
+        """The neighbours of each image with their distances, for notebooks."""
+        from unpose.report import MOST_ROWS, table_html
+
+        n, k = self.indices.shape
+        first = slice(MOST_ROWS)
+        ranks = {
+            f"neighbour {rank + 1}": [
+                f"{index} ({distance:.3g})"
+                for index, distance in zip(self.indices[first, rank], self.distances[first, rank], strict=True)
+            ]
+            for rank in range(min(k, 8))
+        }
+        title = f"{k} nearest of each of {n:,} images: index (distance)"
+        return table_html({"image": list(range(n))[first], **ranks}, title=title, n_rows=n)
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -97,6 +114,25 @@ class Alignment:
     margins: NDArray
     alternatives: list[NDArray]
     converged: NDArray
+
+    def _repr_html_(self) -> str:
+        """The poses as angle, shift and scale, with their distances, for notebooks."""
+        from unpose.report import MOST_ROWS, table_html
+
+        first = slice(MOST_ROWS)
+        parts = [pose_parts(pose) for pose in self.poses.reshape(-1, 3, 3)[first]]
+        where = [", ".join(map(str, index)) for index in islice(np.ndindex(self.distances.shape), MOST_ROWS)]
+        columns = {
+            "image" if self.distances.ndim < 2 else "image, reference": where,
+            "angle in degrees": [part["angle"] for part in parts],
+            "shift in pixels": [f"{part['shift_x']:.1f}, {part['shift_y']:.1f}" for part in parts],
+            "scale": [part["scale"] for part in parts],
+            "mirrored": [part["mirrored"] for part in parts],
+            "distance": self.distances.ravel()[first].tolist(),
+            "margin": self.margins.ravel()[first].tolist(),
+            "other poses": [len(others) for others in self.alternatives[first]],
+        }
+        return table_html(columns, bars=["distance"], n_rows=self.distances.size)
 
 
 def nearest(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,6 +118,21 @@ class AnswerReport(Plain):
     def mean_flips(self) -> float:
         """Share of changed answers over all images and all elements but the identity."""
         return float(self.flips[1:].mean()) if len(self.flips) > 1 else 0.0
+
+    def _repr_html_(self) -> str:
+        """The table with bars, for notebooks."""
+        from unpose.report import table_html
+
+        columns: dict[str, list[Any]] = {
+            f"answers under {self.group}": [*self.elements, f"control: {self.control}"],
+            "changed": [*self.flips.tolist(), self.control_flips],
+            "floor": [*self.floors.tolist(), self.control_floor],
+        }
+        if self.accuracy is not None:
+            columns["accuracy"] = [*self.accuracy.tolist(), None]
+        worst = [f"class {each.name}: {each.flips:.0%} of {each.count} change under {each.worst}"
+                 for each in self.classes[:5]]  # fmt: skip
+        return table_html(columns, bars=["changed"], notes=worst)
 
     def __str__(self) -> str:
         width = max(len("control: " + self.control), len("most frequent answer for") + 8, *map(len, self.elements))

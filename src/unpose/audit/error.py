@@ -200,6 +200,19 @@ class EquivarianceReport:
     def __str__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        """The table with bars, for notebooks."""
+        from unpose.report import table_html
+
+        floors = ["exact" if exact else f"{floor:.2g}" for exact, floor in zip(self.exact, self.floors, strict=True)]
+        columns = {
+            f"under {self.group}": [*self.elements, f"control: {self.control}"],
+            "error": [*self.errors.tolist(), self.control_error],
+            "floor": [*floors, f"{self.control_floor:.2g}" if self.control_floor else "exact"],
+        }
+        notes = [f"discrimination {self.discrimination:.2g}", *self.remarks()]
+        return table_html(columns, bars=["error"], notes=notes)
+
 
 def equivariance_error(
     f: Callable[[Tensor], Any],

@@ -46,6 +46,13 @@ class InvariantSet(Plain):
     linear: float
     best: float
 
+    def _repr_html_(self) -> str:
+        """The images with their responses, for notebooks."""
+        from unpose.report import pictures_html, text_html
+
+        images = self.images.transpose(0, 2, 3, 1)  # (n, c, h, w) -> (n, h, w, c)
+        return text_html(str(self)) + pictures_html(images, [f"{response:.0%}" for response in self.responses])
+
     def __str__(self) -> str:
         return (
             f"{len(self.images)} images with at least {self.responses.min():.0%} of the largest response "

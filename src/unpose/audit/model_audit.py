@@ -207,6 +207,25 @@ class ModelAudit:
             lines += ["", self.modules.table()]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
+    def _repr_html_(self) -> str:
+        """The verdict, the outputs and their tables, for notebooks."""
+        from unpose.report import table_html
+
+        outputs = list(self.outputs.values())
+        columns = {
+            "output": [each.name or "output" for each in outputs],
+            "moves": [each.action for each in outputs],
+            "verdict": [each.verdict for each in outputs],
+            "error": [each.error for each in outputs],
+            "under": [each.element for each in outputs],
+            "tolerance": [each.tolerance for each in outputs],
+        }
+        parts = [table_html(columns, title=self.summary(), notes=self.notes)]
+        parts += [report._repr_html_() for report in self.reports.values()]
+        if self.modules is not None:
+            parts.append(self.modules._repr_html_())
+        return "".join(parts)
+
 
 def audit_model(
     model: Any,

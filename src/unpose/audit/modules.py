@@ -136,6 +136,20 @@ class NetworkReport:
     def __str__(self) -> str:
         return self.table()
 
+    def _repr_html_(self) -> str:
+        """The table with bars, for notebooks."""
+        from unpose.report import table_html
+
+        columns = {
+            "module": ["\u2003" * row.depth + f"{row.name} ({row.module})" for row in self.rows],
+            "moves": [f"{row.input_kind} \u2192 {row.output_kind}" for row in self.rows],
+            "error that arrives": [row.input_error for row in self.rows],
+            "error of its own": [row.own_error for row in self.rows],
+            "": [row.remark for row in self.rows],
+        }
+        notes = [f"breaks {self.group}: {', '.join(self.culprits) or 'none'}"]
+        return table_html(columns, bars=["error of its own"], notes=notes)
+
 
 def audit_modules(
     network: nn.Module,

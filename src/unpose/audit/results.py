@@ -23,9 +23,15 @@ def as_plain(value: Any) -> Any:
 
 
 class Plain:
-    """Gives a result dataclass ``to_dict()``."""
+    """Gives a result dataclass ``to_dict()``, and notebooks the text that ``print`` shows."""
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as plain values that JSON can hold; values that are not finite become None."""
         plain: dict[str, Any] = as_plain(self)
         return plain
+
+    def _repr_html_(self) -> str:
+        """What ``print`` shows, for notebooks."""
+        from unpose.report import text_html
+
+        return text_html(str(self))

@@ -14,7 +14,6 @@ from unpose.align import Search, SearchSettings, align, nearest
 from unpose.align.checkpoints import Arrays, Checkpoints, PrefixedCheckpoints, load_or_compute
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix
 from unpose.cluster.light import LIGHT_CONTRAST, normalise_light
-from unpose.cluster.pictures import pictures_html
 from unpose.cluster.pieces import Batch, take
 from unpose.images import as_batch, from_batch, warp
 
@@ -77,6 +76,8 @@ class AlignedStack:
 
     def _repr_html_(self) -> str:
         """The mean and its standard error, for notebooks."""
+        from unpose.report import pictures_html
+
         return pictures_html(self.mean[None], ["mean"]) + pictures_html(self.standard_error[None], ["standard error"])
 
 

@@ -57,7 +57,6 @@ from unpose.cluster.light import (
     light_notes,
     normalise_light,
 )
-from unpose.cluster.pictures import pictures_html
 from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
 from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
@@ -714,10 +713,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         """What notebooks show: the averages if fitted, else the parameters."""
         bundle: dict[str, str] = super()._repr_mimebundle_(**kwargs)
-        if hasattr(self, "means_") and not self._is_vectors:
-            sizes = np.bincount(self.labels_[self.labels_ >= 0])
-            bundle["text/html"] = pictures_html(self.means_, [f"{k}: {size} images" for k, size in enumerate(sizes)])
-        return bundle
+        return bundle | {"text/html": self._repr_html_()}
+
+    def _repr_html_(self) -> str:
+        if not hasattr(self, "means_") or self._is_vectors:
+            return str(self._html_repr())
+        from unpose.report import pictures_html
+
+        sizes = np.bincount(self.labels_[self.labels_ >= 0], minlength=len(self.means_))
+        return pictures_html(self.means_, [f"{k}: {size} images" for k, size in enumerate(sizes)])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

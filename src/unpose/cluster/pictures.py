@@ -4,13 +4,9 @@ Clusters are found on images whose background was removed. Here the background s
 one: pixels from outside an image take the median of its border.
 """
 
-import base64
-import io
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import sparse
 from torch import Tensor
 
@@ -149,23 +145,6 @@ def attention_frames(
         current[own] = total / mass
         frames.append(current[shown])
     return [from_batch(frame + background[shown], channels=images.ndim == 4) for frame in frames]
-
-
-def pictures_html(images: NDArray, captions: list[str]) -> str:
-    """Images (k, h, w) or (k, h, w, c) with captions as HTML for notebooks; all share one range of values."""
-    low, high = float(images.min()), float(images.max())
-    scaled = ((images - low) * (255 / max(high - low, 1e-12)) + 0.5).astype(np.uint8)
-    figures = []
-    for picture, caption in zip(scaled, captions, strict=True):
-        file = io.BytesIO()
-        grey = picture.ndim == 3 and picture.shape[2] != 3
-        Image.fromarray(picture.mean(2).astype(np.uint8) if grey else picture).save(file, format="PNG")
-        source = base64.b64encode(file.getvalue()).decode("ascii")
-        figures.append(
-            f'<figure style="display:inline-block;margin:4px;text-align:center"><img width="96" '
-            f'src="data:image/png;base64,{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
-        )
-    return "".join(figures)
 
 
 def _warp_on_background(batch: Tensor, poses: NDArray) -> Tensor:

@@ -148,6 +148,12 @@ class OutlineMatch:
     starts: NDArray
     mirrored: NDArray
 
+    def _repr_html_(self) -> str:
+        """The matrix of distances as a picture, for notebooks."""
+        from unpose.report import pictures_html
+
+        return pictures_html(self.distances[None], ["distances, 0 is black"], width=240)
+
 
 def outline_distances(a: ArrayLike, b: ArrayLike | None = None, *, mirrors: bool = True) -> OutlineMatch:
     """Distances between all pairs of contours, over rotation, start, shift, scale and mirror.

@@ -35,6 +35,13 @@ class Posed:
     poses: NDArray
     sources: NDArray
 
+    def _repr_html_(self) -> str:
+        """Some of the copies, for notebooks."""
+        from unpose.report import evenly_spaced, pictures_html
+
+        shown = evenly_spaced(len(self.images), 12)
+        return pictures_html(self.images[shown], [f"copy of {source}" for source in self.sources[shown]])
+
 
 def posed(
     images: ArrayLike | Tensor,

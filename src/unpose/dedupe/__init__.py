@@ -18,7 +18,7 @@ from unpose.dedupe.neighbours import Candidates, find_candidates
 from unpose.dedupe.pictures import FRAME_SIDE, extract_patch, grey_frame
 from unpose.dedupe.pixels import Comparison, compare, probability
 from unpose.dedupe.regions import Region, find_regions
-from unpose.dedupe.search import Entries, Match, check, chunks, describe, find_duplicates
+from unpose.dedupe.search import Entries, Match, Matches, check, chunks, describe, find_duplicates
 from unpose.dedupe.sets import Quality, choose_keeper, duplicate_sets, sharpness
 from unpose.dedupe.signature import signatures
 
@@ -28,6 +28,7 @@ __all__ = [
     "Comparison",
     "Entries",
     "Match",
+    "Matches",
     "Quality",
     "Region",
     "check",

@@ -11,6 +11,7 @@ from unpose.dedupe.pictures import extract_patch, grey_frame
 from unpose.dedupe.pixels import Comparison, align_candidates, compare, frame_pose, probability
 from unpose.dedupe.regions import Region, find_regions
 from unpose.dedupe.signature import signatures
+from unpose.groups import pose_parts
 
 _CHUNK = 2048
 """Candidates that are aligned at once."""
@@ -48,6 +49,29 @@ class Match:
     probability: float
     region_one: Region
     region_two: Region
+
+
+class Matches(list[Match]):
+    """What :func:`find_duplicates` found: a list of :class:`Match` that notebooks show as a table.
+
+    Examples
+    --------
+    >>> Matches() == []
+    True
+    """
+
+    def _repr_html_(self) -> str:
+        from unpose.report import table_html
+
+        parts = [pose_parts(match.pose) for match in self]
+        columns = {
+            "pictures": [f"{match.one} and {match.two}" for match in self],
+            "probability": [match.probability for match in self],
+            "turned by degrees": [part["angle"] for part in parts],
+            "scale": [part["scale"] for part in parts],
+            "mirrored": [part["mirrored"] for part in parts],
+        }
+        return table_html(columns, bars=["probability"])
 
 
 @dataclass(frozen=True)
@@ -182,7 +206,7 @@ def check(
     return matches
 
 
-def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> list[Match]:
+def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> Matches:
     """Find pictures that are the same up to a turn, a mirror, a scale, a small crop, a border, a stamp or brightness.
 
     For pictures in memory; ``unpose dedupe`` does the same for folders.
@@ -196,8 +220,8 @@ def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> 
 
     Returns
     -------
-    list of Match
-        Sorted by the indices of the pictures.
+    Matches
+        A list of :class:`Match`, sorted by the indices of the pictures.
 
     Examples
     --------
@@ -212,4 +236,4 @@ def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> 
     for part in chunks(entries.owners, find_candidates(entries.vectors, entries.owners)):
         checked = check(entries, part, lambda which: [frames[i] for i in which])
         matches += [match for match in checked if match.probability >= threshold]
-    return sorted(matches, key=lambda match: (match.one, match.two))
+    return Matches(sorted(matches, key=lambda match: (match.one, match.two)))

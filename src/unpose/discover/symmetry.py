@@ -240,6 +240,25 @@ class Discovery:
             ],
         }  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        """The verdicts, each with the share of moved images that can be told apart by strength, for notebooks."""
+        from unpose.report import curve_html, table_html
+
+        columns = {
+            "transformation": [each.family for each in self.findings],
+            "verdict": [each.answer for each in self.findings],
+            "told apart, by strength": [
+                curve_html([reading.told_apart for reading in each.readings]) if each.readings else ""
+                for each in self.findings
+            ],
+            "why": [each.why for each in self.findings],
+        }
+        notes = [
+            f"For cluster and align: {self.options}",
+            f"For networks, adapt and audit: --group {self.finite_group}",
+        ]
+        return table_html(columns, title=f"{self.n_images:,} images", notes=notes)
+
     def __str__(self) -> str:
         width = max(len(each.family) for each in self.findings)
         answers = max(len(each.answer) for each in self.findings)

@@ -7,7 +7,11 @@ the right and y down. ``c_from_b @ b_from_a`` is ``c_from_a``. Positive angles t
 screen, so the linear part of a turn is ``[[cos, sin], [-sin, cos]]``.
 """
 
+import math
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -188,6 +192,36 @@ def area_change(poses: Tensor) -> Tensor:
     """
     determinant = (poses[..., 0, :] * torch.linalg.cross(poses[..., 1, :], poses[..., 2, :])).sum(-1)
     return determinant / poses[..., 2, 2] ** 3
+
+
+def pose_parts(pose: NDArray | Tensor) -> dict[str, Any]:
+    """Decompose a pose into a mirror, a rotation, a scale and a shift, applied in this order, for people to read.
+
+    The mirror maps ``x`` to ``-x``. Shear and perspective are left out of the decomposition.
+
+    Parameters
+    ----------
+    pose : array or Tensor of shape (3, 3)
+
+    Returns
+    -------
+    dict
+        ``angle`` in degrees, counter-clockwise on screen; ``shift_x`` and ``shift_y`` in pixels; ``scale`` as a
+        factor; ``mirrored`` as a bool.
+
+    Examples
+    --------
+    >>> pose_parts(torch.tensor([[0.0, 1, 3], [-1, 0, 0], [0, 0, 1]]))
+    {'angle': 90.0, 'shift_x': 3.0, 'shift_y': 0.0, 'scale': 1.0, 'mirrored': False}
+    """
+    (a, c, x), (b, d, y) = (pose[:2] / pose[2, 2]).tolist()
+    area = a * d - b * c
+    if area < 0:
+        a, b = -a, -b
+    return {
+        "angle": math.degrees(math.atan2(c - b, a + d)), "shift_x": x, "shift_y": y, "scale": math.sqrt(abs(area)),
+        "mirrored": area < 0,
+    }  # fmt: skip
 
 
 def _from_rows(*rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:

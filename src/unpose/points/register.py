@@ -83,6 +83,19 @@ class Registration:
         """Whether nothing speaks against the result: see ``notes``."""
         return not self.notes
 
+    def _repr_html_(self) -> str:
+        """The motion and how well it fits, for notebooks."""
+        from unpose.report import table_html
+
+        d = len(self.pose) - 1
+        title = "b_from_a, found and reliable" if self.reliable else "b_from_a, found but doubtful"
+        motion = {
+            **{f"linear {axis}": self.pose[:d, axis].tolist() for axis in range(d)},
+            "shift": self.pose[:d, d].tolist(),
+        }
+        fit = f"residual {self.residual:.3g}; {self.overlap:.0%} of b explained; margin {self.margin:.3g}"
+        return table_html(motion, title=title, notes=[fit, *self.notes])
+
 
 def register(
     a: ArrayLike | Tensor, b: ArrayLike | Tensor, *, mirrors: bool = False, random_state: int = 0

@@ -9,6 +9,7 @@
 ``assets/``          template, styles and scripts of the page, one script per section
 ``attention.py``     the picture of the attention matrix
 ``thumbnails.py``    small pictures and sprite sheets
+``notebook.py``      tables and pictures that results show in notebooks
 ``figures.py``       montages, heat maps, scatter plots and curves as Pillow images; imported by its own name
 ==================== =================================================================================================
 """
@@ -26,12 +27,14 @@ from unpose.report.audit_results import (
     WorstImage,
 )
 from unpose.report.audit_words import headline, movement, percent, sentences
+from unpose.report.notebook import MOST_ROWS, curve_html, pictures_html, table_html, text_html
 from unpose.report.page import render
 from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round, Whole
 from unpose.report.symmetry_page import SymmetryFamily, SymmetryResults, render_symmetry
 from unpose.report.thumbnails import display_range, evenly_spaced, share_equally, thumbnail
 
 __all__ = [
+    "MOST_ROWS",
     "AuditResults",
     "AuditedClass",
     "AuditedElement",
@@ -49,15 +52,19 @@ __all__ = [
     "SymmetryResults",
     "Whole",
     "WorstImage",
+    "curve_html",
     "display_range",
     "evenly_spaced",
     "headline",
     "movement",
     "percent",
+    "pictures_html",
     "render",
     "render_audit",
     "render_symmetry",
     "sentences",
     "share_equally",
+    "table_html",
+    "text_html",
     "thumbnail",
 ]

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -128,11 +127,6 @@ def pose_parts(pose: "NDArray") -> dict[str, Any]:
     >>> pose_parts(np.array([[0.0, 1, 3], [-1, 0, 0], [0, 0, 1]]))
     {'angle': 90.0, 'shift_x': 3.0, 'shift_y': 0.0, 'scale': 1.0, 'mirrored': False}
     """
-    (a, c, x), (b, d, y) = (pose[:2] / pose[2, 2]).tolist()
-    area = a * d - b * c
-    if area < 0:
-        a, b = -a, -b
-    return {
-        "angle": math.degrees(math.atan2(c - b, a + d)), "shift_x": x, "shift_y": y, "scale": math.sqrt(abs(area)),
-        "mirrored": area < 0,
-    }  # fmt: skip
+    from unpose.groups import pose_parts  # imports torch, which `unpose --help` must not wait for
+
+    return pose_parts(pose)
