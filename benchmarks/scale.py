@@ -3,14 +3,15 @@
     UNPOSE_DATA=/path/to/arrays python benchmarks/scale.py [--n 10000,30000,100000,300000] [--sets digits,plankton]
                                     [--threads 2] [--memory 2GB] [--device cuda] [--queries 100] [--out scale.json]
 
-Images of 40 pixels are drawn again and again from a public set, each time at a new pose, and written to one file of
-bytes, from which they are read in pieces. Every row is a process of its own: InvariantClustering at the true number of
-classes, from the file to averages and poses; the search for neighbours is the first part of it. Time is wall-clock and
-processor seconds; machines are shared, so the exponents are fitted to processor seconds. The peak is the largest
-resident set of the process as the kernel counts it, the disk what the checkpoints of the search take. ACC is the
-accuracy under the best matching of clusters and classes. Recall is the share of the ten nearest of an exhaustive search
-over all images and poses that the index finds, for some evenly spaced images, and the ratio that of the mean distances
-of the ten: 1.02 means that what is found instead is 2 % farther away. They are measured in a process of their own.
+Images of 40 pixels are drawn again and again from a public set, each time at a new pose and deformed by smooth random
+displacements of one pixel on average (otherwise the neighbours of an image would be its own copies), and written to one
+file of bytes, from which they are read in pieces. Every row is a process of its own: InvariantClustering at the true
+number of classes, from the file to averages and poses; the search for neighbours is the first part of it. Time is
+wall-clock and processor seconds; machines are shared, so the exponents are fitted to processor seconds. The peak is the
+largest resident set of the process as the kernel counts it, the disk what the checkpoints take. ACC is the accuracy
+under the best matching of clusters and classes. Recall is the share of the ten nearest of an exhaustive search over all
+images and poses that the index finds, for some evenly spaced images, and the ratio that of the mean distances of the
+ten: 1.02 means that what is found instead is 2 % farther away. They are measured in a process of their own.
 """
 
 import argparse
@@ -33,10 +34,10 @@ from unpose.align import Search, nearest
 from unpose.cluster import agreement_with_classes
 from unpose.cluster.light import normalise_light
 from unpose.groups import parse_continuous
-from unpose.images import as_batch, warp
+from unpose.images import as_batch, sample, source_points
 
 SIDE = 40
-SEARCH = ("describe", "candidates", "compare", "descend0", "refine")
+SEARCH = ("describe", "candidates", "compare", "descend0", "descend1", "refine")
 
 
 def originals(name):
@@ -50,6 +51,13 @@ def originals(name):
     return np.concatenate(parts[:2]), np.concatenate(parts[2:]).astype(np.int64)
 
 
+def deformation(n, generator):
+    """Smooth random displacements of the pixels, (n, SIDE, SIDE, 2), of one pixel on average."""
+    small = torch.randn(n, 2, 9, 9, generator=generator)
+    fine = torch.nn.functional.interpolate(small, size=(SIDE, SIDE), mode="bicubic", align_corners=True)
+    return (fine / fine.std()).movedim(1, -1)
+
+
 def write_posed(name, n, path, device, seed=0):
     """Write n posed images to a file of bytes (n, SIDE, SIDE), and return their classes."""
     x, y = originals(name)
@@ -60,18 +68,27 @@ def write_posed(name, n, path, device, seed=0):
     for start in range(0, n, 2**13):
         rows = chosen[start : start + 2**13]
         poses = parse_continuous("se2").random(len(rows), generator=generator, dtype=torch.float64, max_shift=4.0)
+        points = source_points(poses.to(device).float(), (SIDE, SIDE)) + deformation(len(rows), generator).to(device)
         batch = torch.from_numpy(x[rows])[:, None].to(device).float() / 255
-        moved = warp(batch, poses.to(device).float(), (SIDE, SIDE)).clamp(0, 1) * 255
+        moved = sample(batch, points).clamp(0, 1) * 255
         out[start : start + len(rows)] = moved[:, 0].round().byte().cpu().numpy()
     out.flush()
     return y[chosen]
 
 
-class Stopwatch:
-    """Wall-clock and processor seconds of the stages that a search reports."""
+class Watched(InvariantClustering):
+    """Says what its clusters are as soon as they are known, before averages."""
 
-    def __init__(self):
-        self.stage, self.spent = "fit", {}
+    def _set_averages(self, batch, rows, labels, *rest):
+        self.on_labels(rows, labels)
+        super()._set_averages(batch, rows, labels, *rest)
+
+
+class Stopwatch:
+    """Wall-clock and processor seconds of the stages that are reported, also written to a file as they come."""
+
+    def __init__(self, path=None):
+        self.path, self.spent, self.more = path, {}, {}
         self.last = time.time(), time.process_time()
 
     def __call__(self, stage, done, total):
@@ -83,6 +100,8 @@ class Stopwatch:
         for i in range(2):
             old[i] += now[i] - self.last[i]
         self.last = now
+        if self.path:
+            Path(self.path).write_text(json.dumps({"stages": self.spent, **self.more}))
 
 
 class Folder:
@@ -106,10 +125,17 @@ def work(options):
     """Cluster one set of images, in this process."""
     images, classes = np.load(options.images, mmap_mode="r"), np.load(options.classes)
     torch.set_num_threads(options.threads)
-    watch, folder = Stopwatch(), Folder(options.folder)
-    model = InvariantClustering(
+    watch, folder = Stopwatch(options.partial), Folder(options.folder)
+    model = Watched(
         int(classes.max()) + 1, features="pixels", memory=options.memory, device=options.device, n_jobs=options.threads
     )
+
+    def on_labels(rows, labels):
+        watch.more["acc"] = float(agreement_with_classes(classes[rows], labels)["accuracy"])
+        watch.more["counted"] = len(rows)
+        watch.switch("read out")
+
+    model.on_labels = on_labels
     model.fit(images, progress=watch, checkpoints=folder if options.checkpoints else None)
     watch.switch("rest")
     near, queries = model.neighbours_, np.linspace(0, len(images) - 1, options.queries).astype(np.int64)
@@ -124,6 +150,7 @@ def work(options):
         "stages": {name: [round(each, 1) for each in part] for name, part in watch.spent.items()},
         "peak": used.ru_maxrss * 1024,
         "disk": folder.size(),
+        "counted": watch.more["counted"],
         "acc": round(float(agreement_with_classes(classes, model.labels_)["accuracy"]), 4),
         "same_class": [round(float(own[:, :k].mean()), 4) for k in (1, 8)],
     }
@@ -158,7 +185,7 @@ def measure(name, n, options):
         row = {"set": name, "n": n}
         for part in ("work", "recall") if options.queries else ("work",):
             command = [sys.executable, __file__, "--part", part, "--folder", str(Path(folder) / "checkpoints")]
-            for key in ("threads", "device", "queries", "memory"):
+            for key in ("threads", "device", "queries", "memory", "partial"):
                 command += [f"--{key}", str(getattr(options, key))] if getattr(options, key) else []
             command += ["--checkpoints"] if options.checkpoints else []
             for key, path in paths.items():
@@ -189,6 +216,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--queries", type=int, default=100)
     parser.add_argument("--checkpoints", action="store_true", help="store checkpoints, and count their bytes")
+    parser.add_argument("--partial", help="file for the stages of the row in progress")
     parser.add_argument("--scratch", help="folder for the images; by default that of temporary files")
     parser.add_argument("--out", default="scale.json")
     for name in ("part", "folder", *PATHS):

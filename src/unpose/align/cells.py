@@ -52,7 +52,7 @@ def divide(signatures: Tensor, n_candidates: int, n_threads: int) -> Cells:
             sizes = torch.bincount(cell, minlength=len(centres))
             totals = torch.zeros(centres.shape, dtype=torch.float64).index_add_(0, cell, points)
             centres = (totals / sizes.clamp(min=1)[:, None])[sizes > 0].to(sample)
-        centres = centres[threads.submit(_along_widest, centres).result()]
+        centres = centres[threads.submit(_in_order_of_nearness, centres).result()]
         cell = _nearest_centre(signatures, centres, threads).cpu().numpy()
         order = np.argsort(cell, kind="stable")
         starts = np.searchsorted(cell[order], np.arange(len(centres) + 1))
@@ -64,10 +64,24 @@ def _evenly(n: int, count: int) -> Tensor:
     return torch.linspace(0, n - 1, min(n, count), dtype=torch.float64).round().long()
 
 
-def _along_widest(centres: Tensor) -> Tensor:
-    """The order of centres along the direction in which they vary most: near numbers are then near each other."""
-    spread = (centres - centres.mean(0)).double().cpu()
-    return torch.argsort(spread @ torch.linalg.eigh(spread.T @ spread).eigenvectors[:, -1], stable=True)
+def _in_order_of_nearness(centres: Tensor) -> Tensor:
+    """An order of centres (m, d) in which near numbers are near each other.
+
+    They are halved again and again, across the direction in which they vary most.
+    """
+    points = centres.double().cpu()
+    parts, length = [torch.arange(len(points))], len(points)
+    while length > 1:
+        length = -(-length // 2)
+        parts = [half for part in parts for half in (_halves(points, part) if len(part) > 1 else (part,))]
+    return torch.cat(parts)
+
+
+def _halves(points: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    spread = points[rows] - points[rows].mean(0)
+    along = spread @ torch.linalg.eigh(spread.T @ spread).eigenvectors[:, -1]
+    order = rows[torch.argsort(along, stable=True)]
+    return order[: -(-len(rows) // 2)], order[-(-len(rows) // 2) :]
 
 
 def _near_cells(centres: Tensor, sizes: NDArray, least: int) -> NDArray:

@@ -21,7 +21,7 @@ from unpose.align.pipeline import Job, refine_and_measure
 from unpose.align.refine import Tolerance
 from unpose.groups import inverse
 
-_ROUNDS = 1
+_ROUNDS = 2
 """Rounds in which neighbours of neighbours are compared."""
 _NEAREST = 6
 """Nearest neighbours of an image, and of each of these, that a round goes through."""
@@ -32,7 +32,7 @@ _REFINED = 4
 _STEPS = 6
 """Gauss-Newton steps at full size."""
 _TOLERANCE = Tolerance(step=0.1, error=5e-3)
-_BLOCK = {"cpu": 2**16, "cuda": 2**20}
+_BLOCK = {"cpu": 2**15, "cuda": 2**20}
 """Pairs processed at once, and stored as one checkpoint."""
 _SORTED = {"cpu": 2**16, "cuda": 2**21}
 """Images whose pairs are sorted at once."""

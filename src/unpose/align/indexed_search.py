@@ -26,6 +26,7 @@ from unpose.align.blocks import Work, concatenate, run_blocks
 from unpose.align.cells import Cells, divide, nearest_signatures
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.graph_descent import descend
+from unpose.align.memory import check_index_memory
 from unpose.align.pipeline import Job
 from unpose.align.search import Search
 from unpose.align.signatures import Normaliser, fit_normaliser, in_normal_position, normal_poses
@@ -60,12 +61,13 @@ class IndexedJob:
         first = as_batch(_as_array(self.images[:1]))
         self.n, self.shape = len(self.images), (first.shape[2], first.shape[3])
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
+        check_index_memory(self.n, self.shape, first.shape[1], search)
         if normaliser is not None:
             self.normaliser = normaliser
 
     def __reduce__(self) -> tuple[Any, ...]:
         images = self.images.cpu().numpy() if isinstance(self.images, Tensor) else self.images
-        return IndexedJob, (images, self._local_search(n_jobs=1), self.normaliser)
+        return IndexedJob, (images, self._local_search(n_jobs=1, device=self.device.type), self.normaliser)
 
     def _local_search(self, **changes: Any) -> Search:
         """The settings without what a part of the search must not do again: report, distribute, refuse."""

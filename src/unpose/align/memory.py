@@ -1,6 +1,7 @@
 """How much memory a search needs, estimated before it starts; ``benchmarks/memory.py`` compares it with the peak."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from unpose.align import coarse
@@ -16,6 +17,10 @@ _PER_IMAGE = 16_000
 _VIEW_COPIES = 6
 """Copies of the views of one tile of images that a thread holds at once, without mirror."""
 _COEFFICIENTS = 64
+_PER_INDEXED_IMAGE = 5_000
+"""Signature, candidates and pairs of an image in the search with an index."""
+_IMAGES_IN_BLOCK = 8_000
+"""Different images in a block of pairs of that search."""
 _MIN_SIDE = 8
 
 
@@ -65,6 +70,13 @@ def needed_memory(n_fixed: int, n_moving: int, shape: tuple[int, int], channels:
     return int(_INTERPRETER + images + analysis + tiles + _CHUNK + _PER_IMAGE * n_fixed)
 
 
+def needed_by_index(n: int, shape: tuple[int, int], channels: int, search: Search) -> int:
+    """Estimate the peak memory of a search with an index in bytes; images are read in blocks of fixed size."""
+    factor = coarse.make_plan(shape, search).factor
+    block = 4 * _IMAGES_IN_BLOCK * math.prod(shape) * channels * (4 + 4 / factor**2)
+    return int(_INTERPRETER + _CHUNK + min(1.0, n / _IMAGES_IN_BLOCK) * block + _PER_INDEXED_IMAGE * n)
+
+
 def check_memory(n_fixed: int, n_moving: int, shape: tuple[int, int], channels: int, search: Search) -> None:
     """Refuse a search that is estimated to need more memory than its budget, if it has one.
 
@@ -90,9 +102,20 @@ def check_memory(n_fixed: int, n_moving: int, shape: tuple[int, int], channels: 
     --------
     >>> check_memory(100, 0, (48, 48), 1, Search(memory="4GB"))
     """
+    _refuse_above_budget(lambda *of: needed_memory(n_fixed, n_moving, *of), n_fixed, shape, channels, search)
+
+
+def check_index_memory(n: int, shape: tuple[int, int], channels: int, search: Search) -> None:
+    """:func:`check_memory` of a search with an index among n images."""
+    _refuse_above_budget(lambda *of: needed_by_index(n, *of), n, shape, channels, search)
+
+
+def _refuse_above_budget(
+    need: Callable[[tuple[int, int], int, Search], int], n: int, shape: tuple[int, int], channels: int, search: Search
+) -> None:
     if search.memory is None:
         return
-    budget, needed = in_bytes(search.memory), needed_memory(n_fixed, n_moving, shape, channels, search)
+    budget, needed = in_bytes(search.memory), need(shape, channels, search)
     if needed <= budget:
         return
     longer, fitting = max(shape), None
@@ -100,7 +123,7 @@ def check_memory(n_fixed: int, n_moving: int, shape: tuple[int, int], channels: 
         small = tuple(math.ceil(each * side / longer) for each in shape)
         shift = None if search.max_shift is None else search.max_shift * side / longer
         scaled = replace(search, max_shift=shift, mask=None)
-        if needed_memory(n_fixed, n_moving, (small[0], small[1]), channels, scaled) <= budget:
+        if need((small[0], small[1]), channels, scaled) <= budget:
             fitting = side
             break
-    raise MemoryBudgetError(needed, budget, f"{n_fixed:,} images of {shape[0]} x {shape[1]}", fitting)
+    raise MemoryBudgetError(needed, budget, f"{n:,} images of {shape[0]} x {shape[1]}", fitting)
