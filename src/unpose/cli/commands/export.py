@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,15 @@ import click
 
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import read_run_again
-from unpose.cli.shared.output import check_output, counted, is_stream, write_output, writing
+from unpose.cli.shared.output import check_output, counted, is_stream, write_lines, writing
 from unpose.runs import cluster_name, pose_parts, read_run
 
 if TYPE_CHECKING:
     from unpose.runs import FinishedRun
 
 _LONGEST_NAME = 120
+_PIECE = 1024
+"""Images that are aligned at a time."""
 _FORMATS = ("csv", "folders", "npz", "star")
 _EXPORTED = re.compile(r"\d{6,}-[^/]+", re.DOTALL)
 """Names of the files that an export to folders creates."""
@@ -71,13 +74,13 @@ def command(
     results = read_run(run)
     check_output(out, force)
     if form == "csv":
-        write_output(out, results.table().encode())
+        write_lines(out, results.table_lines())
     elif form == "star":
         if results.source_scale is None:
             click.echo("The images had several sizes; origins are in pixels of the canvas.", err=True)
-        write_output(out, _star(results, pixel_size).encode())
+        write_lines(out, _star(results, pixel_size))
     elif form == "npz":
-        write_output(out, _npz(results, images))
+        _npz(results, images, out)
     else:
         _check_export(out)
         with writing(out):
@@ -87,21 +90,34 @@ def command(
     click.echo(message, err=is_stream(out))
 
 
-def _npz(run: "FinishedRun", moved: Path | None) -> bytes:
-    import io
+def _npz(run: "FinishedRun", moved: Path | None, out: Path) -> None:
+    """Write the arrays one after the other; the aligned images are computed and compressed piece by piece."""
+    import zipfile
 
     import numpy as np
 
     from unpose.cluster import apply_poses, group_means
+    from unpose.files import atomic_file
 
     pixels = read_run_again(run, moved).images
-    stream = io.BytesIO()
-    np.savez_compressed(
-        stream, aligned=apply_poses(pixels, run.poses), labels=run.labels, confidences=run.confidences, poses=run.poses,
-        means=group_means(pixels, run.labels, run.poses, run.model.n_clusters_)[0], names=np.array(run.names),
-        cluster_names=np.array(run.cluster_names), settled=run.settled,
-    )  # fmt: skip
-    return stream.getvalue()
+    means = group_means(pixels, run.labels, run.poses, run.model.n_clusters_)[0]
+    pieces = (
+        apply_poses(pixels[start : start + _PIECE], run.poses[start : start + _PIECE])
+        for start in range(0, len(pixels), _PIECE)
+    )
+    arrays = {
+        "labels": run.labels, "confidences": run.confidences, "poses": run.poses, "means": means,
+        "names": np.array(run.names), "cluster_names": np.array(run.cluster_names), "settled": run.settled,
+    }  # fmt: skip
+    with writing(out), atomic_file(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("aligned.npy", "w", force_zip64=True) as member:
+            header = {"descr": "<f4", "fortran_order": False, "shape": tuple(pixels.shape)}
+            np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
+            for piece in pieces:
+                member.write(np.ascontiguousarray(piece, "<f4").data)
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _folders(run: "FinishedRun", out: Path, moved: Path | None, aligned: bool) -> None:
@@ -171,8 +187,8 @@ def safe_name(name: str) -> str:
     return kept[:_LONGEST_NAME] or "image"
 
 
-def _star(run: "FinishedRun", pixel_size: float | None) -> str:
-    """A particle table with RELION's column names.
+def _star(run: "FinishedRun", pixel_size: float | None) -> Iterator[str]:
+    """The lines of a particle table with RELION's column names.
 
     RELION maps a particle onto its class by adding the origin, then rotating by psi, clockwise on screen with y down;
     our poses rotate counter-clockwise, then shift.
@@ -184,7 +200,8 @@ def _star(run: "FinishedRun", pixel_size: float | None) -> str:
     columns = ["_rlnImageName", "_rlnClassNumber", "_rlnAnglePsi", f"_rlnOriginX{units}", f"_rlnOriginY{units}"]
     if mirrored := "mirror" in run.model.group:
         columns.append("_rlnIsFlip")
-    lines = ["", "data_particles", "", "loop_", *(f"{name} #{k}" for k, name in enumerate(columns, start=1))]
+    for line in ["", "data_particles", "", "loop_", *(f"{name} #{k}" for k, name in enumerate(columns, start=1))]:
+        yield f"{line}\n"
     paths = run.about["paths"]
     stacks = {path for path, frame in zip(paths, run.about["frames"], strict=True) if frame > 0}
     for i, path in enumerate(paths):
@@ -196,8 +213,7 @@ def _star(run: "FinishedRun", pixel_size: float | None) -> str:
         values: list[Any] = [_star_word(path, int(run.about["frames"][i]) if path in stacks else None)]
         values += [int(run.labels[i]) + 1, *(f"{value:.6f}" for value in (-parts["angle"], *origin))]
         values += [int(parts["mirrored"])] if mirrored else []
-        lines.append(" ".join(str(value) for value in values))
-    return "\n".join(lines) + "\n"
+        yield " ".join(str(value) for value in values) + "\n"
 
 
 def _star_word(path: str, frame: int | None) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,14 @@ def write_output(out: Path, content: bytes) -> None:
 
     with writing(out):
         write_chunks(out, [content])
+
+
+def write_lines(out: Path, lines: Iterable[str]) -> None:
+    """Write a text line by line, completely or not at all, for tables of any length."""
+    from unpose.files import write_chunks
+
+    with writing(out):
+        write_chunks(out, (line.encode() for line in lines))
 
 
 def write_picture(path: Path, picture: "Image") -> None:
