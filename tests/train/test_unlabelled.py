@@ -1,15 +1,18 @@
 """Encoders learnt without labels: the loss, invariance, collapse, resuming, errors."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 
+from unpose.adapt import symmetrize
 from unpose.audit import equivariance_error
 from unpose.data import InputError
 from unpose.train import (
     StoppedError,
+    build_network,
     load_network,
     read_notes,
     recipe_from,
@@ -18,7 +21,13 @@ from unpose.train import (
     unlabelled_recipe,
     vicreg_loss,
 )
-from unpose.train.unlabelled import collapse_gauges, confirmed_neighbours, has_collapsed, random_views
+from unpose.train.unlabelled import (
+    _unlabelled_dataset,
+    collapse_gauges,
+    confirmed_neighbours,
+    has_collapsed,
+    random_views,
+)
 
 TINY = {
     "epochs": 2,
@@ -89,6 +98,29 @@ def test_an_encoder_is_invariant_and_can_be_read(images, tmp_path):
     assert len(rows) == 2
     with pytest.raises(ValueError, match="holds a finished run"):
         train_unlabelled(images, tiny(), tmp_path / "run", resume=True)
+
+
+def test_an_encoder_serves_adapt(images):
+    encoder = build_network(tiny(), _unlabelled_dataset(images, "images")).eval().requires_grad_(False)
+    batch = torch.from_numpy(images[:4, None])
+    averaged = symmetrize(encoder, "c4", over="logits")
+    torch.testing.assert_close(averaged(batch), encoder(batch), atol=1e-4, rtol=1e-4)  # invariant already
+    assert averaged(batch).shape == (4, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
+def test_an_encoder_is_exported_to_onnx(images, tmp_path):
+    if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
+        pytest.skip("onnx, onnxscript and onnxruntime are not installed")
+    import onnxruntime
+
+    encoder = train_unlabelled(images, tiny(epochs=1, optimizer={"warmup_epochs": 0})).encoder
+    batch = torch.from_numpy(images[:4, None])
+    torch.onnx.export(encoder, (batch,), str(tmp_path / "encoder.onnx"), dynamo=True)
+    session = onnxruntime.InferenceSession(str(tmp_path / "encoder.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+    np.testing.assert_allclose(found, encoder(batch).detach().numpy(), atol=1e-4)
 
 
 def test_resumed_equals_uninterrupted(images, tmp_path):
