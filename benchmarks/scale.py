@@ -196,6 +196,7 @@ def measure(name, n, options):
                 print(f"{name} {n}: {part} failed: {row[f'{part}_failed']}", file=sys.stderr)
                 break
             row |= json.loads(done.stdout.splitlines()[-1])
+            print(json.dumps(row), file=sys.stderr, flush=True)  # a run that is ended early has said what it found
         return row
 
 
