@@ -21,11 +21,12 @@ from unpose.audit import (
 )
 from unpose.cluster import InvariantClustering
 from unpose.contours import outline_distances, resample
-from unpose.data import posed
+from unpose.data import Dataset, Split, posed, read_images
 from unpose.dedupe import find_duplicates
 from unpose.discover import Discovery, Finding, Reading
 from unpose.points import register
 from unpose.report import curve_html, pictures_html, table_html
+from unpose.runs import RunSettings, read_run, write_run
 
 
 class WellFormed(HTMLParser):
@@ -117,7 +118,7 @@ def test_search_results_show_poses_and_neighbours():
     assert len(shown(Neighbours(np.zeros((0, 2), int), np.zeros((0, 2)), np.zeros((0, 2, 3, 3))))) == 3
 
 
-def test_clusters_show_their_averages():
+def test_clusters_show_their_averages(tmp_path):
     images = posed(np.tri(12, dtype=np.float32)[None], copies=4, max_shift=1.0)
     assert images._repr_html_().count("<img") == 4
     model = InvariantClustering(1, features="pixels")
@@ -127,6 +128,19 @@ def test_clusters_show_their_averages():
     model.fit(images.images)
     assert model._repr_html_() == model._repr_mimebundle_()["text/html"]
     assert "0: 4 images" in model._repr_html_()
+    np.save(tmp_path / "stack.npy", images.images)
+    stack = read_images(tmp_path / "stack.npy")
+    write_run(tmp_path / "run", tmp_path / "stack.npy", stack, model, RunSettings(clusters=1), "python")
+    assert "0: 4 images" in read_run(tmp_path / "run")._repr_html_()
+
+
+def test_data_sets_show_an_image_of_each_class():
+    part = Split(np.random.default_rng(0).random((5, 8, 7)), np.array([0, 2, 2, 0, 2]))
+    html = Dataset("<made up>", "here", ("a", "b", "c"), part, part, part)._repr_html_()
+    assert html.count("<img") == 2
+    assert "c: 3" in html
+    assert "&lt;made up&gt;: 3 classes, images of 8 x 7 pixels" in html
+    WellFormed(html)
 
 
 def test_audits_show_tables_with_bars():

@@ -138,6 +138,20 @@ class Dataset:
         """1 for grey images, otherwise the length of their last axis."""
         return 1 if self.train.images.ndim == 3 else self.train.images.shape[3]
 
+    def _repr_html_(self) -> str:
+        """A training image of each class with the number of its images, for notebooks."""
+        from unpose.report import MOST_ROWS, pictures_html, text_html
+
+        counts = np.bincount(self.train.labels, minlength=len(self.classes))
+        shown = [label for label in range(len(self.classes)) if counts[label]][:MOST_ROWS]
+        images = self.train.images[[int(np.argmax(self.train.labels == label)) for label in shown]]
+        height, width = self.image_size
+        text = (
+            f"{self.name}: {len(self.classes)} classes, images of {height} x {width} pixels\n{len(self.train):,} for "
+            f"training, {len(self.validation):,} for validation, {len(self.test):,} for the test"
+        )
+        return text_html(text) + pictures_html(images, [f"{self.classes[label]}: {counts[label]:,}" for label in shown])
+
 
 def stratified_split(
     labels: NDArray, shares: Sequence[float], random_state: int = 0, classes: Sequence[str] = ()

@@ -106,6 +106,16 @@ class FinishedRun:
         low, high = (float(value) for value in self.pictures["window"])
         return low, high
 
+    def _repr_html_(self) -> str:
+        """The averages with the names and sizes of their groups, for notebooks."""
+        import numpy as np
+
+        from unpose.report import pictures_html
+
+        sizes = np.bincount(self.labels[self.labels >= 0], minlength=len(self.means))
+        titles = [name or str(number) for number, name in enumerate(self.cluster_names)]
+        return pictures_html(self.means, [f"{title}: {size} images" for title, size in zip(titles, sizes, strict=True)])
+
     @property
     def names(self) -> list[str]:
         """Name of each image, relative to the input."""
