@@ -207,6 +207,22 @@ class TestCluster:
         assert kill.done
 
 
+@pytest.mark.slow
+def test_each_worker_sees_one_gpu_also_after_it_was_killed(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+
+    def seen(client):
+        return sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values())
+
+    with dask_client("local", device="cuda") as client:
+        assert seen(client) == ["3", "5"]
+        before = set(client.scheduler_info()["workers"])
+        os.kill(client.cluster.workers[1].pid, signal.SIGKILL)
+        while len(workers := set(client.scheduler_info()["workers"])) < 2 or workers == before:
+            time.sleep(0.1)
+        assert seen(client) == ["3", "5"]
+
+
 class Kill:
     """Kills some of the workers when so many blocks are done."""
 

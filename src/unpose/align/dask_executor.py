@@ -134,7 +134,7 @@ class DaskExecutor:
 
 
 @contextmanager
-def dask_client(address: str, n_workers: int | None = None) -> Iterator["Client"]:
+def dask_client(address: str, n_workers: int | None = None, *, device: str = "cpu") -> Iterator["Client"]:
     """Connect to a Dask cluster, or start one on this machine, as a context manager.
 
     Parameters
@@ -143,7 +143,11 @@ def dask_client(address: str, n_workers: int | None = None) -> Iterator["Client"
         Address of a scheduler, such as ``"tcp://host:8786"``; ``"local"`` starts a scheduler and workers on this
         machine, which listen on the interface 127.0.0.1 only.
     n_workers : int, optional
-        Number of workers for ``"local"``, one process each with one thread; as many as there are processors by default.
+        Number of workers for ``"local"``, one process each with one thread; as many as there are processors by default,
+        or GPUs for the device ``"cuda"``.
+    device : str, default "cpu"
+        Device that the blocks will use. For ``"local"`` and ``"cuda"`` each worker sees one of the GPUs that this
+        process sees. Workers of other clusters see those that they were started with.
 
     Yields
     ------
@@ -173,11 +177,15 @@ def dask_client(address: str, n_workers: int | None = None) -> Iterator["Client"
     except ImportError as error:
         raise ValueError("many machines need the packages dask and distributed: pip install 'unpose[scale]'") from error
     if address == "local":
+        gpus = _visible_gpus() if device.startswith("cuda") else []
+        count = n_workers or len(gpus) or os.cpu_count() or 1
         cluster = LocalCluster(
-            n_workers=n_workers or os.cpu_count() or 1, threads_per_worker=1, processes=True, host="127.0.0.1",
+            n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1",
             dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, silence_logs=logging.ERROR,
         )  # fmt: skip
         with cluster, Client(cluster) as client:
+            if gpus:
+                _give_each_a_gpu(client, gpus)
             yield client
         return
     try:
@@ -195,6 +203,25 @@ def dask_client(address: str, n_workers: int | None = None) -> Iterator["Client"
                 f"the Dask scheduler at {address} has no workers; start some with `dask worker {address} --nthreads 1`"
             ) from error
         yield client
+
+
+def _visible_gpus() -> list[str]:
+    """The GPUs that this process sees, as CUDA names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _give_each_a_gpu(client: "Client", gpus: list[str]) -> None:
+    """Let each worker of a local cluster, also one that takes the place of a dead one, see a single GPU."""
+    from distributed import WorkerPlugin
+
+    class OneGpu(WorkerPlugin):
+        name = "unpose: one GPU for each worker"
+
+        def setup(self, worker: Any) -> None:  # before the worker has used CUDA
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus[worker.name % len(gpus)]
+
+    client.register_plugin(OneGpu())
 
 
 def _check_workers(client: "Client") -> None:

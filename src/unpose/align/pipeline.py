@@ -66,8 +66,10 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         fixed, moving = (side.movedim(1, -1).cpu().numpy() for side in (self.fixed, self.moving))
-        # Another process reports no progress, and computes on one thread: it may be one of many on its machine.
-        search = replace(self.search, progress=None, executor=None, n_jobs=1, memory=None)
+        # Another process reports no progress, and computes on one thread and the GPU that it sees: it may be one of
+        # many on its machine.
+        here = {"progress": None, "executor": None, "memory": None}
+        search = replace(self.search, n_jobs=1, device=self.device.type, **here)
         return Job, (fixed, None if self.moving is self.fixed else moving, search)
 
     def run_blocks(

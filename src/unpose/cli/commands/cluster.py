@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError, run_errors
-from unpose.cli.shared.inputs import finished_run, memory_budget, read_run_images, value_or_none
+from unpose.cli.shared.inputs import finished_run, memory_budget, pick_device, read_run_images, value_or_none
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
@@ -127,7 +127,7 @@ def _dask_client(address: str | None, settings: RunSettings) -> "AbstractContext
         return nullcontext()
     from unpose.align.dask_executor import dask_client
 
-    return dask_client(address, value_or_none(settings.jobs))
+    return dask_client(address, value_or_none(settings.jobs), device=pick_device(settings.device).type)
 
 
 def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[int] | None]:
