@@ -139,10 +139,12 @@ def weight_and_score_gradient(  # type: ignore[no-untyped-def]
     minus the logsumexp to base 2, with PACK = 2 in two parts (rounded to half precision, and the rest), and minus the
     product of the result and its gradient.
     """
-    score = fma(saturate(score, PACK), score_scale, statistics[first], PACK)
+    exponent = fma(score, score_scale, statistics[first], PACK)
     if PACK == 2:
-        score = add(score, statistics[first + 1], PACK)
-    weight = exp2(score, PACK)
+        # A weight is at most 1. Large scores, which the forward pass adds in another order, are rounded to other
+        # numbers here: half precision has steps of 16 at 30,000, and exp2(16) would make the gradient infinite.
+        exponent = minimum(add(exponent, statistics[first + 1], PACK), tl.zeros_like(exponent), PACK)
+    weight = exp2(exponent, PACK)
     if HAS_DROPOUT:
         mask = dropout_mask(query_hash, entry, threshold, PACK)
         kept_weight = multiply(weight, mask, PACK)
