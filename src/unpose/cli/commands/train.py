@@ -32,7 +32,8 @@ _MOST_TESTED = 5_000
     Examples:
       unpose train photos/ --quick                 a first answer in seconds, without a network
       unpose train photos/ --group c8              your own images, eight rotations
-      unpose train photos/ --unlabelled -o encoder an encoder, without classes
+      unpose train photos/ --unlabelled -o encoder
+                                                   an encoder, without classes
       unpose train photos/ --split-by "slide[0-9]+"
                                                    images of one slide are never in both training and test
       unpose train --recipe digits                 a first run on small digits of the package
