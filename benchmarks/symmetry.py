@@ -214,7 +214,8 @@ def learned(given):
         for world, (make, true) in WORLDS.items():
             dataset = digits(seed, make, sizes)
             sample = dataset.train.take(np.arange(min(2000, len(dataset.train))))
-            found = discover(sample.images, sample.labels, families=[FAMILY[c] for c in CANDIDATES], random_state=seed)
+            families = [FAMILY[candidate] for candidate in CANDIDATES]
+            found = discover(sample.images, sample.labels, families=families) if seed == 0 else None
             for method in ("constrained", "soft"):
                 changes = {"symmetry": {"method": method, "groups": list(CANDIDATES)}}
                 result, seconds = trained(dataset, seed, changes, given)
@@ -222,7 +223,7 @@ def learned(given):
                 figures = strengths["multipliers" if method == "constrained" else "mismatch"]
                 rows.append({"table": "worlds", "world": world, "method": method, "seed": seed, "true": true,
                              "figures": figures, "test": result.test_accuracy, "seconds": seconds,
-                             "discover": {c: found[FAMILY[c]].answer for c in CANDIDATES}})  # fmt: skip
+                             "discover": found and {c: found[FAMILY[c]].answer for c in CANDIDATES}})  # fmt: skip
                 print(json.dumps(rows[-1]), flush=True)
     return rows
 

@@ -165,7 +165,7 @@ def find_generators(images: ArrayLike, *, random_state: int = 0) -> Generators:
     batch = as_batch(images)
     if len(batch) < 2 * len(_NAMED):
         raise ValueError(f"generators are found from some hundred images, got {len(batch)}")
-    factor = max(batch.shape[-2:])
+    longer = max(batch.shape[-2:])
     batch = reduced(batch[torch.randperm(len(batch), generator=generator)[:_MOST].sort().values])
     radius = _content_radius(batch)
     features = _moved_features(batch, radius, generator)  # (6, 2, n, features)
@@ -176,7 +176,7 @@ def find_generators(images: ArrayLike, *, random_state: int = 0) -> Generators:
     first, second = (slopes[:, half].mean(1) for half in order.tensor_split(2))  # (6, features) each
     crossed = first @ torch.linalg.solve(covariance, second.T)
     values, vectors = torch.linalg.eigh((crossed + crossed.T) / 2)  # ascending
-    factor /= max(batch.shape[-2:])
+    factor = longer / max(batch.shape[-2:])  # by which the images were reduced
     return Generators(
         tuple(
             Generator(vector.numpy(), factor * radius, math.inf if value <= 0 else 1 / (math.sqrt(value) * radius))

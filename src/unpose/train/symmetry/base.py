@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup, parse
+from unpose.train.objective import Forward
 from unpose.train.processes import Processes
 
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -62,6 +63,12 @@ class LearnedSymmetry(nn.Module):
     >>> outputs.shape, list(symmetry.strengths()["weights"])
     (torch.Size([5, 3]), ['d1'])
     """
+
+    def measure(self, network: Forward, images: Tensor, labels: Tensor, losses: Losses) -> None:
+        """Replace what the step measured on its own images by what images that are not trained on say.
+
+        By default nothing is measured so.
+        """
 
     def adjust(self, processes: Processes | None = None) -> None:
         """Update what is learned about the symmetries, over all processes that train together."""

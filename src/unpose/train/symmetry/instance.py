@@ -77,13 +77,13 @@ class InstanceAugment(LearnedSymmetry):
         if not 0 < spread < 1:
             raise ValueError(f"spread must be above 0 and below 1, got {spread}")
         self.target = math.log(spread)
-        self.network = nn.Sequential(
-            nn.Conv2d(in_channels, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-            nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.ReLU(), nn.Linear(64, self.group.dim),
-        )  # fmt: skip
-        last = self.network[-1]
+        last = nn.Linear(64, self.group.dim)
         nn.init.zeros_(last.weight)
         nn.init.constant_(last.bias, math.log(spread / (1 - spread)))  # all images begin with the range asked for
+        self.network = nn.Sequential(
+            nn.Conv2d(in_channels, 16, 3, padding=1), nn.GELU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.GELU(),
+            nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.GELU(), last,
+        )  # fmt: skip
         size = sum(parameter.numel() for parameter in self.network.parameters())
         self.register_buffer("limits", torch.tensor(self.candidate.limits))
         self.register_buffer("multiplier", torch.tensor(0.1))

@@ -33,7 +33,7 @@ class SoftEquivariance(LearnedSymmetry):
     ----------
     groups : sequence of str
         Names of candidate groups, such as ``["so2", "d1"]``.
-    strength : float, default 0.05
+    strength : float, default 0.01
         Strength of all penalties together with the loss, in nats per unit of the logarithm of the mismatch.
     bounds : Bounds, optional
         How far elements of continuous groups reach.
@@ -55,7 +55,7 @@ class SoftEquivariance(LearnedSymmetry):
     mismatch: Tensor
     sums: Tensor
 
-    def __init__(self, groups: Sequence[str], strength: float = 0.05, bounds: Bounds | None = None) -> None:
+    def __init__(self, groups: Sequence[str], strength: float = 0.01, bounds: Bounds | None = None) -> None:
         super().__init__()
         self.groups = parse_candidates(groups, bounds)
         if strength <= 0:
