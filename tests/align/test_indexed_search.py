@@ -55,7 +55,7 @@ class OnDisk:
 
 @pytest.fixture(scope="module")
 def turned():
-    return posed(drawings(37), "se2", copies=7, max_shift=2.0, random_state=3)
+    return posed(drawings(19), "se2", copies=7, max_shift=2.0, random_state=3)
 
 
 @pytest.mark.laws
@@ -160,18 +160,18 @@ def test_the_index_finds_what_the_exhaustive_search_finds(turned):
     near, poses = images[found.indices[:, 0]], torch.from_numpy(found.poses[:, 0])
     left = (warp(near, poses) - images).flatten(1).norm(dim=1)
     assert (left < 0.2 * images.flatten(1).norm(dim=1)).all()
-    assert torch.allclose(left, torch.from_numpy(found.distances[:, 0]), rtol=0.1, atol=0.2)
+    assert (left - torch.from_numpy(found.distances[:, 0])).abs().median() < 1e-3
 
 
 def test_images_are_read_in_blocks_with_the_same_bytes_for_any_number_of_threads(turned, monkeypatch):
-    monkeypatch.setitem(indexed_search._BLOCK, "cpu", 64)
-    monkeypatch.setitem(indexed_search._TILE, "cpu", 32)
-    monkeypatch.setitem(graph_descent._BLOCK, "cpu", 64)
-    monkeypatch.setattr(indexed_search, "_SAMPLE", 50)
-    images = (turned.images * 255).round().clip(0, 255).astype(np.uint8)
+    monkeypatch.setitem(indexed_search._BLOCK, "cpu", 32)
+    monkeypatch.setitem(indexed_search._TILE, "cpu", 16)
+    monkeypatch.setitem(graph_descent._BLOCK, "cpu", 200)
+    monkeypatch.setattr(indexed_search, "_SAMPLE", 40)
+    images = (turned.images[::2] * 255).round().clip(0, 255).astype(np.uint8)
     source = OnDisk(images)
     found = nearest(source, 3, candidates="index", n_jobs=2)
-    assert source.largest <= 128
+    assert source.largest < len(images)
     again = nearest(images, 3, candidates="index", n_jobs=1)
     for name in ("indices", "distances", "poses"):
         assert getattr(found, name).tobytes() == getattr(again, name).tobytes()
@@ -181,7 +181,7 @@ def test_a_search_continues_from_its_checkpoints(turned):
     class InMemory(dict):
         load, store = dict.get, dict.__setitem__
 
-    images, whole = turned.images[:60], InMemory()
+    images, whole = turned.images[:35], InMemory()
     expected = nearest(images, 3, candidates="index", checkpoints=whole)
     assert {name.rpartition("-")[0] for name in whole} >= {"describe", "candidates", "compare", "refine"}
     for lost in ("refine-0", "candidates-0"):
