@@ -70,6 +70,7 @@ def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
     assert "already holds a run" in other.output
 
 
+@pytest.mark.slow  # tests/cluster/test_learned.py clusters with an encoder
 def test_the_encoder_serves_cluster_and_audit(encoder, photos, tmp_path):
     grouped = command("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", encoder, "--device", "cpu")
     assert grouped.exit_code == 0, grouped.output
@@ -104,6 +105,7 @@ def test_too_few_images(photos, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow  # tests/train checks the same without the command
 def test_a_collapse_is_said(photos, encoder, tmp_path):
     recipe = tmp_path / "without.toml"
     recipe.write_text(RECIPE.replace("steps = 3", "steps = 40\nvariance = 0.0\ncovariance = 0.0"))

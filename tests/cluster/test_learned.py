@@ -26,7 +26,7 @@ def shapes():
     rng = np.random.default_rng(1)
     plain = np.zeros((2, 15, 15), np.float32)
     plain[0, 3:12, 6:8] = plain[0, 10:12, 6:11] = plain[1, 4:11, 4:11] = 1
-    turned = posed(plain, "se2", copies=16, max_shift=1.0, random_state=2)
+    turned = posed(plain, "se2", copies=13, max_shift=1.0, random_state=2)
     return turned.images + 0.02 * rng.standard_normal(turned.images.shape).astype(np.float32)
 
 
