@@ -12,7 +12,8 @@
 Where to look: ``api.py`` has the public functions and ``search.py`` their settings; ``pipeline.py`` takes pairs through
 the stages, ``starts.py`` from known poses; ``coarse.py`` scores a grid of poses in the steerable basis of ``basis.py``;
 ``refine.py`` is the Gauss-Newton refinement, ``pyramid.py`` the image sizes at which it runs; ``photometry.py`` has the
-distances; ``neighbour_graph.py`` is the quick variant of ``nearest``; ``memory.py`` estimates the peak memory;
+distances; ``neighbour_graph.py`` is the quick variant of ``nearest``, ``indexed_search.py`` the one for many
+images, with ``signatures.py``, ``cells.py`` and ``graph_descent.py``; ``memory.py`` estimates the peak memory;
 ``kernels/`` has the code for each device. Five modules are imported by their own names: ``unpose.align.blocks``, into
 which long stages are split, ``unpose.align.dask_executor``, which computes blocks on a Dask cluster,
 ``unpose.align.checkpoints``, with which an interrupted search continues, ``unpose.align.descent``, our reading of the

@@ -53,9 +53,9 @@ def divide(signatures: Tensor, n_candidates: int, n_threads: int) -> Cells:
             totals = torch.zeros(centres.shape, dtype=torch.float64).index_add_(0, cell, points)
             centres = (totals / sizes.clamp(min=1)[:, None])[sizes > 0].to(sample)
         centres = centres[threads.submit(_in_order_of_nearness, centres).result()]
-        cell = _nearest_centre(signatures, centres, threads).cpu().numpy()
-        order = np.argsort(cell, kind="stable")
-        starts = np.searchsorted(cell[order], np.arange(len(centres) + 1))
+        cells = _nearest_centre(signatures, centres, threads).cpu().numpy()
+        order = np.argsort(cells, kind="stable")
+        starts = np.searchsorted(cells[order], np.arange(len(centres) + 1))
         return Cells(order, starts, threads.submit(_near_cells, centres, np.diff(starts), n_candidates + 1).result())
 
 

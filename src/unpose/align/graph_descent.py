@@ -206,13 +206,13 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
     fixed, moving, way = fixed[once], moving[once], way[once]
     poses = torch.empty(len(fixed), 3, 3)
     for start in range(0, len(fixed), _COMPOSED):
-        rows = slice(start, start + _COMPOSED)
-        first, second = np.divmod(way[rows], count)
-        middle = other[fixed[rows], first]
-        one = pairs.poses_onto(entry[fixed[rows], first], is_moving[fixed[rows], first], device)
+        some = slice(start, start + _COMPOSED)
+        first, second = np.divmod(way[some], count)
+        middle = other[fixed[some], first]
+        one = pairs.poses_onto(entry[fixed[some], first], is_moving[fixed[some], first], device)
         two = pairs.poses_onto(entry[middle, second], is_moving[middle, second], device)
         product = one @ two
-        poses[rows] = (product / product[:, 2:, 2:]).cpu()
+        poses[some] = (product / product[:, 2:, 2:]).cpu()
     return fixed.astype(np.int32), moving.astype(np.int32), poses
 
 

@@ -56,10 +56,11 @@ class IndexedJob:
     """
 
     def __init__(self, images: ArrayLike | Tensor, search: Search, normaliser: Normaliser | None = None) -> None:
-        self.images: Any = images if hasattr(images, "shape") else np.asarray(images)
+        source: Any = images if hasattr(images, "shape") else np.asarray(images)
+        self.images = source
         self.search, self.device = search, torch.device(search.device)
-        first = as_batch(_as_array(self.images[:1]))
-        self.n, self.shape = len(self.images), (first.shape[2], first.shape[3])
+        first = as_batch(_as_array(source[:1]))
+        self.n, self.shape = len(source), (first.shape[2], first.shape[3])
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
         check_index_memory(self.n, self.shape, first.shape[1], search)
         if normaliser is not None:

@@ -137,7 +137,8 @@ def _products(basis: SteerableBasis) -> tuple[tuple[NDArray, NDArray], tuple[NDA
         for a in few[k] for b in few[m] for c in few[k + m]
     ]  # fmt: skip
     first, second = np.array(two, np.int64).reshape(-1, 2).T
-    return (first, second), tuple(np.array(three, np.int64).reshape(-1, 3).T)
+    a, b, c = np.array(three, np.int64).reshape(-1, 3).T
+    return (first, second), (a, b, c)
 
 
 def relevant_components(numbers: NDArray, neighbours: NDArray) -> tuple[NDArray, NDArray]:
