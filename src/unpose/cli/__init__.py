@@ -26,6 +26,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("Group a few hundred rotated digits: a first look, without any data of your own.", "start"),
     "cluster": ("Group images by what they show, whatever the pose of each.", "tutorials/plankton"),
+    "plan": ("Say what a run will take before it starts: time, memory and disk.", "howto/long-runs"),
     "align": ("Align images of one object: their mean, their poses and the aligned stack.", "howto/align"),
     "dedupe": (
         "Find photographs that are the same though turned, mirrored, scaled, cropped or stamped.",

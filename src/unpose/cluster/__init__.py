@@ -21,6 +21,7 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ``assignment.py``  new images: the votes of their neighbours, and images of none of the clusters
 ``additions.py``   images that are added to a finished clustering
 ``averaging.py``   alternate between aligning images to their average and averaging them
+``timing.py``      the CPU time of the stages, for plans of larger runs
 ``saving.py``      a fitted estimator as two files
 ``pictures.py``    aligned images, averages and rounds of attention as people see them
 ``layout.py``      a two-dimensional map of all images
@@ -37,11 +38,13 @@ from unpose.cluster.estimator import InvariantClustering
 from unpose.cluster.layout import graph_layout
 from unpose.cluster.light import constant_images
 from unpose.cluster.pictures import apply_poses, attention_frames, group_means
+from unpose.cluster.timing import StageTimes, stage_times
 
 __all__ = [
     "AlignedStack",
     "Assignment",
     "InvariantClustering",
+    "StageTimes",
     "agreement_with_classes",
     "align_stack",
     "apply_poses",
@@ -49,4 +52,5 @@ __all__ = [
     "constant_images",
     "graph_layout",
     "group_means",
+    "stage_times",
 ]

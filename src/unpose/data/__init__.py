@@ -15,7 +15,7 @@ training images, ``unpose.data.experiments`` the data of the figures of the inva
 
 from unpose.data.credits import CREDITS, Credit, credit
 from unpose.data.datasets import NAMES, load
-from unpose.data.folders import ImageSet, InputError, read_images
+from unpose.data.folders import ImageSet, InputError, Survey, read_images, survey_images
 from unpose.data.posed import Posed, posed
 from unpose.data.public import MissingDataError
 from unpose.data.splits import Dataset, Split
@@ -31,9 +31,11 @@ __all__ = [
     "MissingDataError",
     "Posed",
     "Split",
+    "Survey",
     "credit",
     "drawings",
     "load",
     "posed",
     "read_images",
+    "survey_images",
 ]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ Progress = Callable[[str, int, int], None]
 DEFAULT_MEMORY = 4 * 2**30
 _IN_MEMORY = 2**28
 """Images of at most so many bytes are kept in memory, also if they may be kept in a file."""
+_SURVEYED = 2000
+"""Files of which a survey reads the header."""
 _FRAMES_AT_ONCE = 2048
 """Images that are decoded before they are written to the file."""
 _GREY_TOLERANCE = 0.02
@@ -244,6 +247,114 @@ def read_images(
         notes.append("folders are named by date or by run, so they are not taken as classes")
         labels = None
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an input holds, by the names of its files and the headers of some of them.
+
+    Parameters
+    ----------
+    count : int
+        Number of images; estimated if there are more files than headers were read.
+    shape : (int, int)
+        Height and width of the canvas that they would be brought to.
+    channels : int
+        1 or 3.
+    in_pieces : bool
+        Whether :func:`read_images` would keep them in a file, if it may.
+    n_files : int
+        Number of files.
+    sample : (m, h, w) or (m, h, w, 3) array
+        Some of the images, evenly spaced.
+    seconds : float
+        CPU time to decode one of them.
+
+    Examples
+    --------
+    >>> Survey(5, (31, 17), 1, False, 1, np.zeros((2, 31, 17)), 0.001).count
+    5
+    """
+
+    count: int
+    shape: tuple[int, int]
+    channels: int
+    in_pieces: bool
+    n_files: int
+    sample: NDArray
+    seconds: float
+
+
+def survey_images(
+    source: str | os.PathLike[str], n_sample: int, *, size: int | None = None, memory: int | str | None = None
+) -> Survey:
+    """Say what :func:`read_images` would read, from the names of files, some headers and a sample of the images.
+
+    Parameters
+    ----------
+    source : str or path
+        A folder or a stack, as for :func:`read_images`.
+    n_sample : int
+        Number of images that are read.
+    size : int, optional
+        Longer side of the images in pixels.
+    memory : int or str, optional
+        Memory budget, by default 4 GiB.
+
+    Returns
+    -------
+    Survey
+        Number, size and colour of the images.
+
+    Raises
+    ------
+    InputError
+        If no image is found.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(folder + "/stack.npy", np.zeros((7, 31, 17), np.uint8))
+    ...     found = survey_images(folder, 3)
+    >>> found.count, found.sample.shape
+    (7, (3, 31, 17))
+    """
+    budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
+    path = Path(source)
+    if split_array_name(path) is None:
+        raise InputError(f"{printable_name(str(source))} does not exist; give a folder of images or a stack")
+    with decoder_limits():
+        files = list_images(path).files
+        places = np.unique(np.linspace(0, max(0, len(files) - 1), min(len(files), _SURVEYED)).astype(int))
+        read = [(files[k], _try_header(files[k], size or LARGEST_DEFAULT_CANVAS)) for k in places]
+    good: list[_Source] = [(found, header) for found, header in read if isinstance(header, Header)]
+    sizes = _sizes(good)
+    if not sizes:
+        raise InputError(f"{printable_name(str(source))} holds no image that can be read")
+    count = round(len(sizes) * len(files) / len(read))
+    shape, _ = choose_canvas(sizes, size)
+    channels = 3 if any(header.colour for _, header in good) and _is_coloured(good, shape) else 1
+    began = time.process_time()
+    sample = _sampled(good, n_sample, shape, "rgb" if channels == 3 else "grey")
+    seconds = (time.process_time() - began) / max(1, len(sample))
+    stored = _bytes(count, shape, channels) > min(_IN_MEMORY, budget // 4)
+    return Survey(count, shape, channels, stored, len(files), sample, seconds)
+
+
+def _sampled(readable: Sequence[_Source], count: int, shape: tuple[int, int], colour: Colour) -> NDArray:
+    """Up to ``count`` images, evenly spaced over the frames of the files."""
+    ends = np.cumsum([len(header.sizes) for _, header in readable])
+    wanted = np.unique(np.linspace(0, ends[-1] - 1, min(count, int(ends[-1]))).astype(int))
+    frames: list[_Kept] = []
+    with decoder_limits():
+        for k in np.unique(np.searchsorted(ends, wanted, side="right")):
+            found, header = readable[k]
+            start = int(ends[k]) - len(header.sizes)
+            inside = wanted[(wanted >= start) & (wanted < ends[k])] - start
+            good, _ = _try_frames(replace(found, row_of_frame={int(i): 0 for i in inside}), shape, colour)
+            frames += good
+    return _stacked(frames, shape, colour)
 
 
 def _keep(

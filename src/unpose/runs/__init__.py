@@ -10,6 +10,7 @@ Which file to open:
 - ``from_python.py``: the page of an estimator that was fitted in Python
 - ``naming.py``: groups and names that a person gave on the page, written into the run
 - ``page.py``: which images the page shows, and their thumbnails
+- ``plan.py``: what a run will take, before it starts
 - ``updates.py``: images that are added to a finished run
 - ``settings.py``: the settings of a run and ``config.toml``
 - ``tables.py``: CSV that is safe in spreadsheets, and poses as readable numbers
@@ -19,14 +20,17 @@ from unpose.runs.finished import FinishedRun, cluster_name, read_run, write_run
 from unpose.runs.folder import RunFolder, fingerprint
 from unpose.runs.from_python import write_report
 from unpose.runs.naming import NamedGroups, apply_names, named_dataset, read_names
+from unpose.runs.plan import Calibration, Plan, plan_run, readable_time
 from unpose.runs.settings import RunConfig, RunError, RunSettings, read_settings
 from unpose.runs.tables import csv_text, pose_parts
 from unpose.runs.updates import LEAST_P_VALUE, Update, joined, update_run
 
 __all__ = [
     "LEAST_P_VALUE",
+    "Calibration",
     "FinishedRun",
     "NamedGroups",
+    "Plan",
     "RunConfig",
     "RunError",
     "RunFolder",
@@ -38,10 +42,12 @@ __all__ = [
     "fingerprint",
     "joined",
     "named_dataset",
+    "plan_run",
     "pose_parts",
     "read_names",
     "read_run",
     "read_settings",
+    "readable_time",
     "update_run",
     "write_report",
     "write_run",

@@ -1,0 +1,274 @@
+"""What a run will take, before it starts: time, memory and disk, from a minute of measurements on its own images.
+
+Samples of the images are clustered by the real code, and their CPU time is extrapolated: ``a n + b n^2`` where all
+pairs are searched, linear where an index gives candidates. Memory and disk are counted from the arrays that a run
+holds and writes. ``docs/explanation/scale.md`` compares plans with runs.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from unpose.runs.settings import RunSettings
+
+if TYPE_CHECKING:
+    from unpose.data import Survey
+
+_SAMPLES = (160, 480)
+"""Sizes of the two samples that are clustered."""
+_EXHAUSTIVE = 4000
+"""Up to this many images all pairs are searched; beyond, a cheaper comparison of all pairs selects candidates."""
+_CENTRED_SHARE = 0.03
+"""Time of the cheaper comparison of a pair, as a share of the search of a pair."""
+_TABLE_SECONDS = 1e-4
+"""CPU time of tables and page for an image, measured with a million images."""
+_BASE_BYTES = 600 * 10**6
+"""Python with torch, numba and the compiled code."""
+_BYTES_EACH = 5_000
+"""Neighbours, graph, poses and names of an image while a run holds them."""
+_STORED_EACH = 2_400
+"""Neighbours, graph, poses and names of an image in the files of a finished run."""
+_REFERENCE_BYTES = 10**9
+_GPU_SPEEDUP = 60.0
+"""Search on an H200 beside one core of the machine on which it was measured; ``benchmarks/scale.py`` measures it."""
+_OVERHEAD = 1.15
+"""Of Dask, beside one process; ``benchmarks/scale_dask.py`` measures it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """CPU seconds measured on this machine, on images like those of the run.
+
+    Parameters
+    ----------
+    decode : float
+        To decode an image.
+    each, pair : float
+        To cluster n images takes ``each n + pair n^2`` if all pairs are searched.
+    indexed : float
+        To search the neighbours of an image by an index and to read out and average, for each image.
+    write : float
+        To write the results of an image.
+
+    Examples
+    --------
+    >>> Calibration(0.001, 0.01, 1e-5, 0.02, 0.001).decode
+    0.001
+    """
+
+    decode: float
+    each: float
+    pair: float
+    indexed: float
+    write: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take.
+
+    Parameters
+    ----------
+    count : int
+        Number of images.
+    shape : (int, int)
+        Height and width at which they are compared.
+    channels : int
+        1 or 3.
+    in_pieces : bool
+        Whether they are kept in a file and read in pieces.
+    cpu_seconds : float
+        CPU time of the whole run.
+    search_seconds : float
+        The part of it that GPUs or workers can take over.
+    memory, disk, temporary : int
+        Peak memory, size of the results, and size of the files that are removed at the end, in bytes.
+    n_cores : int
+        Cores of this machine that the run would use.
+    calibration : Calibration
+        What was measured.
+
+    Examples
+    --------
+    >>> plan = Plan(10, (9, 9), 1, False, 100.0, 90.0, 10**9, 10**6, 0, 2, Calibration(0, 0, 0, 0, 0))
+    >>> plan.seconds(), round(plan.seconds(workers=9)), round(plan.gpu_seconds(), 1)
+    (55.0, 22, 11.5)
+    """
+
+    count: int
+    shape: tuple[int, int]
+    channels: int
+    in_pieces: bool
+    cpu_seconds: float
+    search_seconds: float
+    memory: int
+    disk: int
+    temporary: int
+    n_cores: int
+    calibration: Calibration
+
+    def seconds(self, workers: int | None = None) -> float:
+        """Expected duration on the cores of this machine, or on a number of workers with one core each."""
+        rest = self.cpu_seconds - self.search_seconds
+        if workers is None:
+            return rest + self.search_seconds / self.n_cores
+        return rest + self.search_seconds * _OVERHEAD / workers
+
+    def gpu_seconds(self) -> float:
+        """Expected duration with an H200; a rough estimate, because it is not measured here."""
+        return self.cpu_seconds - self.search_seconds + self.search_seconds / _GPU_SPEEDUP
+
+    def advice(self, free_memory: int | None, free_disk: int | None) -> list[str]:
+        """What to change where the run does not fit, in full sentences; empty if it fits.
+
+        Parameters
+        ----------
+        free_memory, free_disk : int or None
+            In bytes; None if unknown.
+        """
+        from unpose.files import readable_bytes
+
+        said = []
+        if free_memory is not None and self.memory > free_memory:
+            smaller = " or a smaller --size" if max(self.shape) > 32 and not self.in_pieces else ""
+            said.append(
+                f"The memory of {readable_bytes(free_memory)} that is free is too small by "
+                f"{readable_bytes(self.memory - free_memory)}: use a larger machine{smaller}."
+            )
+        needed = self.disk + self.temporary
+        if free_disk is not None and needed > free_disk:
+            share = math.sqrt(free_disk / needed)
+            said.append(
+                f"The disk has {readable_bytes(free_disk)} free, and {readable_bytes(needed)} are needed: "
+                f"give another folder, or --size {max(8, int(max(self.shape) * share))}."
+            )
+        if self.seconds() > 86_400:
+            workers = max(2, math.ceil(self.search_seconds * _OVERHEAD / 43_200))
+            said.append(
+                f"It takes {readable_time(self.seconds())} here; on {workers} workers (--dask) "
+                f"{readable_time(self.seconds(workers))}, with one GPU (--device cuda) about "
+                f"{readable_time(self.gpu_seconds())}."
+            )
+        return said
+
+
+def readable_time(seconds: float) -> str:
+    """A duration in words, with two digits.
+
+    Parameters
+    ----------
+    seconds : float
+        The duration.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> readable_time(0.4), readable_time(90), readable_time(5000), readable_time(200_000)
+    ('0.4 s', '90 s', '83 min', '2.3 days')
+    """
+    for unit, length, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < most:
+            return f"{float(f'{seconds / length:.2g}'):g} {unit}"
+    return f"{float(f'{seconds / 86_400:.2g}'):g} days"
+
+
+def plan_run(
+    source: str | os.PathLike[str], settings: RunSettings, *, memory: int | None = None,
+    progress: "Callable[..., None] | None" = None,
+) -> Plan:  # fmt: skip
+    """Plan a run of ``unpose cluster``: survey its images, cluster samples of them, and extrapolate.
+
+    Parameters
+    ----------
+    source : str or path
+        The images.
+    settings : RunSettings
+        The settings of the run.
+    memory : int, optional
+        Memory budget in bytes.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``.
+
+    Returns
+    -------
+    Plan
+        Time, memory and disk.
+
+    Examples
+    --------
+    ``unpose plan photos/`` prints the plan of ``unpose cluster photos/ -o run``.
+
+    >>> callable(plan_run)
+    True
+    """
+    from unpose.data import survey_images
+
+    size = None if settings.size == "auto" else int(settings.size)
+    report = progress or (lambda stage, done, total: None)
+    report("survey", 0, 1)
+    survey = survey_images(source, _SAMPLES[-1], size=size, memory=memory)
+    report("survey", 1, 1)
+    calibration = calibrate(survey, settings, report)
+    return extrapolate(survey, calibration, settings)
+
+
+def calibrate(survey: "Survey", settings: RunSettings, report: "Callable[..., None]") -> Calibration:
+    """Cluster samples of the images and measure the CPU time, without the time to compile."""
+    import numpy as np
+
+    from unpose.cluster import group_means, stage_times
+
+    images, parameters = survey.sample, _parameters(settings)
+    stage_times(images[:24], indexed=survey.in_pieces, **parameters)  # compiles
+    measured = []
+    for number, count in enumerate(_SAMPLES):
+        report("calibrate", number, len(_SAMPLES))
+        some = images[np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(int))]
+        measured.append(stage_times(some, indexed=survey.in_pieces and count == _SAMPLES[-1], **parameters))
+    report("calibrate", len(_SAMPLES), len(_SAMPLES))
+    few, many = measured
+    per_few, per_many = few.search / few.n, many.search / many.n
+    pair = max(0.0, (per_many - per_few) / (many.n - few.n)) if many.n > few.n else 0.0
+    rest = many.rest / many.n
+    each = max(per_few - pair * few.n, 0.1 * per_few) + rest
+    began = time.process_time()
+    group_means(images, np.zeros(len(images), np.int64), np.tile(np.eye(3), (len(images), 1, 1)), 1)
+    write = (time.process_time() - began) / len(images) + _TABLE_SECONDS
+    return Calibration(survey.seconds, each, pair, many.indexed / many.n + rest, write)
+
+
+def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) -> Plan:
+    """The plan of a run on all images of a survey."""
+    n, pixels = survey.count, math.prod(survey.shape) * survey.channels
+    if survey.in_pieces:
+        search = measured.indexed * n
+    elif n <= _EXHAUSTIVE:
+        search = measured.each * n + measured.pair * n**2
+    else:  # candidates of each image are searched, and all pairs compared in a cheaper way
+        search = (measured.each + measured.pair * 250) * n + _CENTRED_SHARE * measured.pair * n**2
+    factor = max(1.0, max(survey.shape) / 48)
+    small = pixels / factor**2
+    in_memory = 0 if survey.in_pieces else 4 * n * (4 * pixels + 4 * small)
+    stored = n * (4 * pixels * 2 + (4 * small if factor > 1 else 0)) if survey.in_pieces else 0
+    cores = os.cpu_count() or 1 if settings.jobs == "auto" else int(settings.jobs)
+    return Plan(
+        n, survey.shape, survey.channels, survey.in_pieces, search + n * (measured.decode + measured.write), search,
+        int(_BASE_BYTES + n * _BYTES_EACH + in_memory),
+        int(n * _STORED_EACH + min(_REFERENCE_BYTES, 2 * n * small)), int(stored + n * _STORED_EACH), cores, measured,
+    )  # fmt: skip
+
+
+def _parameters(settings: RunSettings) -> dict[str, Any]:
+    """Parameters of the estimator for samples, whose number of clusters is small."""
+    return {
+        "n_clusters": None if settings.clusters == "auto" else min(int(settings.clusters), 5), "group": settings.group,
+        "max_angle": math.radians(settings.max_angle), "max_scale": settings.max_scale, "light": settings.light,
+        "max_shift": None if settings.max_shift == "auto" else float(settings.max_shift),
+        "features": settings.features, "mask": None if settings.mask == "none" else settings.mask,
+    }  # fmt: skip
