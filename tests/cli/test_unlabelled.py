@@ -1,6 +1,8 @@
 """``unpose train --unlabelled`` and ``unpose cluster --features``: the commands that learn and use an encoder."""
 
 import json
+import shutil
+import tomllib
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 from unpose.cli import main
 from unpose.data import posed
 from unpose.files import write_image
+from unpose.train import recipe_from
 
 RECIPE = """
 epochs = 2
@@ -114,3 +117,27 @@ def test_a_collapse_is_said(photos, encoder, tmp_path):
     assert result.exit_code == 1
     assert "The encoder has collapsed" in result.output
     assert json.loads((tmp_path / "run" / "result.json").read_text())["has_collapsed"]
+
+
+@pytest.mark.slow
+def test_cluster_learns_an_encoder_in_its_run_folder(photos, tmp_path, monkeypatch):
+    def tiny_recipe(group, **options):
+        return recipe_from(tomllib.loads(RECIPE) | {"seed": options["seed"]})
+
+    monkeypatch.setattr("unpose.train.unlabelled_recipe", tiny_recipe)
+    arguments = ("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", "learn", "--device", "cpu")
+    result = command(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "about" in result.output  # the estimate
+    assert "compared by encoder" in result.output
+    made = tmp_path / "run" / "encoder" / "model.safetensors"
+    model, when = made.read_bytes(), made.stat().st_mtime_ns
+    again = command(*arguments, "--force")
+    assert again.exit_code == 0, again.output
+    assert made.stat().st_mtime_ns == when  # the same images: not learnt again
+    fewer = tmp_path / "fewer"
+    shutil.copytree(photos, fewer)
+    (fewer / "00.png").unlink()
+    other = command("cluster", fewer, *arguments[2:], "--force")
+    assert other.exit_code == 0, other.output
+    assert made.read_bytes() != model

@@ -129,24 +129,42 @@ def learn_for_run(
     """
     import torch
 
-    from unpose.train import unlabelled_recipe
+    from unpose.train import StateError, unlabelled_recipe
 
-    if (folder / "result.json").exists():
-        return str(folder)
     recipe = unlabelled_recipe(group, max_angle=max_angle, small=torch.device(device).type == "cpu", seed=seed)
+    if (folder / "result.json").exists() and _is_of(folder, recipe, images):
+        return str(folder)
     recipe = within_minutes(recipe, images, torch.device(device), None)
 
     @contextmanager
     def reporting() -> Iterator[Any]:
         yield lambda step: report("learn", step.step, step.steps)
 
-    resume = (folder / "state.safetensors").exists()
-    result = learn(
-        images, recipe, folder, torch.device(device), "images", resume=resume, force=not resume, stop=reporting()
-    )
+    def run(resume: bool) -> "UnlabelledResult":
+        return learn(
+            images, recipe, folder, torch.device(device), "images", resume=resume, force=not resume, stop=reporting()
+        )
+
+    try:
+        result = run((folder / "state.safetensors").exists() and not (folder / "result.json").exists())
+    except StateError:  # of other images or settings
+        result = run(False)
     if result.has_collapsed:
         raise UserError(_COLLAPSED)
     return str(folder)
+
+
+def _is_of(folder: Path, recipe: "Recipe", images: "NDArray[np.float32]") -> bool:
+    """Whether a folder holds the encoder of this recipe and of these images."""
+    from unpose.data.splits import decode_fingerprints, image_fingerprints
+    from unpose.train import read_notes, read_recipe
+
+    try:
+        learnt = read_notes(folder / "model.safetensors").get("learnt", "")
+        known = decode_fingerprints(learnt, str(folder))
+        return read_recipe(folder / "config.toml") == recipe and known == set(image_fingerprints(images))
+    except (ValueError, OSError):
+        return False
 
 
 _COLLAPSED = (
