@@ -30,7 +30,7 @@ axis.axis("off")
 for index in range(8):
     angle = math.radians(45 * index + 90)
     x, y = 0.5 + 0.42 * math.cos(angle), 0.46 + 0.34 * math.sin(angle)
-    inset = axis.inset_axes([x - 0.08, y - 0.11, 0.16, 0.22])
+    inset = axis.inset_axes([x - 0.065, y - 0.09, 0.13, 0.18])
     inset.imshow(orbit[index].permute(1, 2, 0).clamp(0, 1))
     inset.axis("off")
     inset.set_title(f"{45 * index}°: {change[index]:.1%}", fontsize=9, pad=2)
