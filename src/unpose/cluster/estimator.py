@@ -71,6 +71,8 @@ _TOLERANCE = math.radians(10)
 _MAX_EXHAUSTIVE = 4000
 """Up to this many images the CPU searches every pair; for more, a cheaper search selects candidates."""
 _CANDIDATES = 250
+_MAX_WITHOUT_INDEX = {"cpu": 20_000, "cuda": 50_000}
+"""Among more images, candidates come from an index, by device type; images that are read in pieces always use it."""
 _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
 _MAX_REFERENCE_BYTES = 10**9
@@ -825,19 +827,20 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The other results are the statistics of the rounds, the first image that is a near copy of each image, (n,), and
         the distance of each image from its neighbours before any round, (n,).
         """
-        n, in_pieces = len(images), isinstance(images, Batch)
+        n, in_pieces, kind = len(images), isinstance(images, Batch), torch.device(self.device).type
         if n == 1:
             return None, [], np.zeros(1, np.int64), np.zeros(1)
+        uses_index = in_pieces or n > _MAX_WITHOUT_INDEX.get(kind, _MAX_WITHOUT_INDEX["cpu"])
         small = self._small(images, folder)
         search = self._graph_search(search, max(images.shape[-2:]))
         # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
-        quick = torch.device(self.device).type == "cpu" and not parse_continuous(self.range_.group).scales
+        quick = kind == "cpu" and not parse_continuous(self.range_.group).scales
         history: list[Round] = []
         while True:
             stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
             found = nearest(
                 small.images if in_pieces else small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), quick=quick,
-                candidates="index" if in_pieces else self._candidates(n), checkpoints=stored, search=search,
+                candidates="index" if uses_index else self._candidates(n), checkpoints=stored, search=search,
             )  # fmt: skip
             if not history:
                 first, typical = near_copies(small, found), neighbour_distance(found.distances)
