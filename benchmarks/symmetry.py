@@ -253,6 +253,49 @@ def tables(results):
     return "\n".join(lines)
 
 
+def generator_table(rows):
+    """Smallest cosine over the seeds, and how often it was called free."""
+    lines = ["| planted | " + " | ".join(BASES) + " |", "|---" * (len(BASES) + 1) + "|"]
+    for name in PLANTED_GENERATORS:
+        cells = []
+        for base in BASES:
+            own = [row for row in rows if (row["base"], row["planted"]) == (base, name)]
+            free = f"{sum(row['group'] is not None for row in own)} of {len(own)} free"
+            cosines = [row["cosine"] for row in own if row["cosine"] is not None]
+            cells.append((f"{min(cosines):.4f}, " if cosines else "") + free if own else "-")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def learned_tables(rows):
+    """Accuracies of the recipes, and what was learned in each world; one figure for each seed."""
+    lines = ["| recipe | upright | turned | reach or ranges | seconds |", "|---|---|---|---|---|"]
+    for name in RECIPES:
+        own = [row for row in rows if row.get("recipe") == name]
+        learned_figures = ""
+        if name == "constrained":
+            learned_figures = "; ".join(f"{180 * row['strengths']['reach']['so2']:.0f} degrees" for row in own)
+        if name == "soft":
+            learned_figures = "mismatch " + "; ".join(f"{row['strengths']['mismatch']['so2']:.2f}" for row in own)
+        if name == "instance":
+            means = [np.mean([row["ranges"][k] for row in own]) for k in range(10)] if own else []
+            learned_figures = ", ".join(f"{k}: {mean:.0f}" for k, mean in enumerate(means))
+        upright, turned_figures, seconds = ([row[key] for row in own] for key in ("upright", "turned", "seconds"))
+        lines.append(f"| {name} | {'; '.join(f'{v:.2%}' for v in upright)} | "
+                     f"{'; '.join(f'{v:.1%}' for v in turned_figures)} | {learned_figures} | "
+                     f"{'; '.join(f'{v:.0f}' for v in seconds)} |")  # fmt: skip
+    lines += ["", "| digits | candidate | holds | `discover` | multiplier | mismatch |", "|---|---|---|---|---|---|"]
+    for world, (_, true) in WORLDS.items():
+        for candidate in CANDIDATES:
+            own = {method: [row for row in rows if (row.get("world"), row.get("method")) == (world, method)]
+                   for method in ("constrained", "soft")}  # fmt: skip
+            found = [row["discover"][candidate] for row in own["constrained"] if row["discover"]]
+            cells = ["; ".join(f"{row['figures'][candidate]:.2f}" for row in each) for each in own.values()]
+            lines.append(f"| {world} | {candidate} | {'yes' if candidate in true else 'no'} | {'; '.join(found)} | "
+                         f"{' | '.join(cells)} |")  # fmt: skip
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["planted", "real"])
@@ -296,6 +339,10 @@ def main():
     if "learned" in given.parts:
         results["learned"] = learned(given)
     print(tables(results))
+    if results["generators"]:
+        print(generator_table(results["generators"]))
+    if results["learned"]:
+        print(learned_tables(results["learned"]))
     if given.out:
         with open(given.out, "w") as file:
             json.dump(results, file, indent=1)
