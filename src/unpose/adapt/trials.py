@@ -70,7 +70,7 @@ class Trials(list[Trial]):
     def _repr_html_(self) -> str:
         from unpose.report import table_html
 
-        columns = {
+        columns: dict[str, list[Any]] = {
             "tried": [trial.name for trial in self],
             "upright, per cent": [trial.upright for trial in self],
             "turned, per cent": [trial.turned for trial in self],

@@ -212,7 +212,7 @@ class ModelAudit:
         from unpose.report import table_html
 
         outputs = list(self.outputs.values())
-        columns = {
+        columns: dict[str, list[Any]] = {
             "output": [each.name or "output" for each in outputs],
             "moves": [each.action for each in outputs],
             "verdict": [each.verdict for each in outputs],

@@ -140,7 +140,7 @@ class NetworkReport:
         """The table with bars, for notebooks."""
         from unpose.report import table_html
 
-        columns = {
+        columns: dict[str, list[Any]] = {
             "module": ["\u2003" * row.depth + f"{row.name} ({row.module})" for row in self.rows],
             "moves": [f"{row.input_kind} \u2192 {row.output_kind}" for row in self.rows],
             "error that arrives": [row.input_error for row in self.rows],

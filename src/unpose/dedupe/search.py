@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class Matches(list[Match]):
         from unpose.report import table_html
 
         parts = [pose_parts(match.pose) for match in self]
-        columns = {
+        columns: dict[str, list[Any]] = {
             "pictures": [f"{match.one} and {match.two}" for match in self],
             "probability": [match.probability for match in self],
             "turned by degrees": [part["angle"] for part in parts],
