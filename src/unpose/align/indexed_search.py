@@ -11,6 +11,7 @@ The time grows hardly faster than the number of images. Beside a block of images
 for each image, whatever its size.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -44,6 +45,8 @@ _BLOCK = {"cpu": 2**11, "cuda": 2**15}
 """Images described, or whose candidates are searched, at once, and stored as one checkpoint."""
 _TILE = {"cpu": 256, "cuda": 2**13}
 """Images of a block that a thread describes at once. It is fixed, so that results are the same bytes."""
+_PIXELS = {"cpu": 2**23, "cuda": 2**30}
+"""Pixels of all images of a block of pairs that are held at once."""
 _RESIDENT_SHARE = 0.3
 """Share of the free memory of a GPU up to which all images are kept there."""
 
@@ -235,8 +238,19 @@ class _InOrder:
 
 
 def _on_few_images(job: IndexedJob, moving: Tensor, fixed: Tensor, poses: Tensor, *, work: Work) -> Arrays:
-    """Compute a block of pairs (p,) of images with a job of their images alone; results in single precision."""
+    """Compute a block of pairs (p,) of images with a job of their images alone; results in single precision.
+
+    A block with too many different images is halved, which changes no byte of the results.
+    """
     images, where = np.unique(np.concatenate([moving.numpy(), fixed.numpy()]), return_inverse=True)
+    most = _PIXELS.get(job.device.type, _PIXELS["cpu"]) // math.prod(job.images.shape[1:])
+    if len(images) > max(2, most):
+        middle = len(moving) // 2
+        parts = [
+            _on_few_images(job, moving[rows], fixed[rows], poses[rows], work=work)
+            for rows in (slice(middle), slice(middle, None))
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     left, right = torch.from_numpy(where).split(len(moving))
     found = work(job.local(images), moving=left, fixed=right, poses=poses)
     return {name: np.asarray(array, np.float32) for name, array in found.items()}

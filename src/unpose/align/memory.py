@@ -19,8 +19,8 @@ _VIEW_COPIES = 6
 _COEFFICIENTS = 64
 _PER_INDEXED_IMAGE = 5_000
 """Signature, candidates and pairs of an image in the search with an index."""
-_IMAGES_IN_BLOCK = 8_000
-"""Different images in a block of pairs of that search."""
+_PIXELS_IN_BLOCK = 2**23
+"""Pixels of all images of a block of pairs of that search."""
 _MIN_SIDE = 8
 
 
@@ -73,8 +73,8 @@ def needed_memory(n_fixed: int, n_moving: int, shape: tuple[int, int], channels:
 def needed_by_index(n: int, shape: tuple[int, int], channels: int, search: Search) -> int:
     """Estimate the peak memory of a search with an index in bytes; images are read in blocks of fixed size."""
     factor = coarse.make_plan(shape, search).factor
-    block = 4 * _IMAGES_IN_BLOCK * math.prod(shape) * channels * (4 + 4 / factor**2)
-    return int(_INTERPRETER + _CHUNK + min(1.0, n / _IMAGES_IN_BLOCK) * block + _PER_INDEXED_IMAGE * n)
+    pixels = min(_PIXELS_IN_BLOCK, n * math.prod(shape) * channels)
+    return int(_INTERPRETER + _CHUNK + 4 * pixels * (4 + 4 / factor**2) + _PER_INDEXED_IMAGE * n)
 
 
 def check_memory(n_fixed: int, n_moving: int, shape: tuple[int, int], channels: int, search: Search) -> None:
