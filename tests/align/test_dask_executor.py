@@ -110,6 +110,9 @@ class TestMessages:
         with pytest.raises(ValueError, match=r"tcp://one cannot import unpose \(No module.*pip install unpose=="):
             DaskExecutor(self.Client({"tcp://one": missing}))
 
+    def test_a_worker_that_dies_while_it_is_asked_is_no_reason_to_stop(self):
+        assert DaskExecutor(self.Client({"tcp://one": OSError("connection reset by peer")})).ahead == 12
+
     def test_a_lost_scheduler(self, scribbles):
         executor = DaskExecutor(self.Client(error=CancelledError()))
         assert executor.ahead == 12

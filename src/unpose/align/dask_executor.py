@@ -230,7 +230,8 @@ def _check_workers(client: "Client") -> None:
     find = partial(client.run, pkgutil.resolve_name, on_error="return")
     here = pkgutil.resolve_name("unpose:__version__")
     for worker, there in find("unpose:__version__").items():
-        if there != here:
+        # Any other error is that of a worker which is dying, and whose blocks Dask will give to others.
+        if isinstance(there, str | ImportError) and there != here:
             what = f"has unpose {there}" if isinstance(there, str) else f"cannot import unpose ({there})"
             raise ValueError(
                 f"the Dask worker {worker} {what}, but this process has unpose {here}; install the same version "
