@@ -60,6 +60,11 @@ class Trial:
 class Trials(list[Trial]):
     """The trials of :func:`try_adaptations`, the plain model first: a list that notebooks show as a table.
 
+    Parameters
+    ----------
+    iterable : iterable of Trial, default ()
+        Entries of the list.
+
     Examples
     --------
     >>> trials = Trials([Trial("plain", nn.Identity(), 90.0, 50.0, 1.0)])

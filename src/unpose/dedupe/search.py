@@ -55,6 +55,11 @@ class Match:
 class Matches(list[Match]):
     """What :func:`find_duplicates` found: a list of :class:`Match` that notebooks show as a table.
 
+    Parameters
+    ----------
+    iterable : iterable of Match, default ()
+        Entries of the list.
+
     Examples
     --------
     >>> Matches() == []
