@@ -101,7 +101,9 @@ class Stopwatch:
             old[i] += now[i] - self.last[i]
         self.last = now
         if self.path:
-            Path(self.path).write_text(json.dumps({"stages": self.spent, **self.more}))
+            peaks = {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+            peaks |= {"peak_device": torch.cuda.max_memory_allocated()} if torch.cuda.is_available() else {}
+            Path(self.path).write_text(json.dumps({"stages": self.spent, **peaks, **self.more}))
 
 
 class Folder:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unpose.align import coarse
 from unpose.align.basis import SteerableBasis
+from unpose.compiled import worker_pool
 from unpose.groups import scaling, translation
 from unpose.images import pixel_grid, warp
 
@@ -84,8 +85,9 @@ def fit_normaliser(plan: coarse.Plan, images: Tensor, n_threads: int) -> Normali
     coefficients = index.coefficients(normal)
     numbers = invariants(coefficients, index)
     neighbours = _sample_neighbours(index, normal, coefficients, n_threads)
-    mean, matrix = relevant_components(numbers.double().cpu().numpy(), neighbours.cpu().numpy())
-    return Normaliser(index, torch.from_numpy(mean).to(numbers), torch.from_numpy(matrix).to(numbers))
+    with worker_pool(1) as thread:  # the rounding of products must not depend on the number of threads
+        mean, matrix = thread.submit(relevant_components, numbers.double().cpu(), neighbours.cpu()).result()
+    return Normaliser(index, mean.to(numbers), matrix.to(numbers))
 
 
 def _sample_neighbours(index: coarse.Index, normal: Tensor, coefficients: Tensor, n_threads: int) -> Tensor:
@@ -141,17 +143,17 @@ def _products(basis: SteerableBasis) -> tuple[tuple[NDArray, NDArray], tuple[NDA
     return (first, second), (a, b, c)
 
 
-def relevant_components(numbers: NDArray, neighbours: NDArray) -> tuple[NDArray, NDArray]:
+def relevant_components(numbers: Tensor, neighbours: Tensor) -> tuple[Tensor, Tensor]:
     """Mean (D,) and map (D, d) of numbers (m, D) in which neighbours (m, r) differ by unit variance in any direction.
 
     The directions kept are those in which the sample varies most compared with neighbours.
     """
     mean = numbers.mean(0)
     centred = numbers - mean
-    difference = (centred[:, None] - centred[neighbours]).reshape(-1, numbers.shape[1])
+    difference = (centred[:, None] - centred[neighbours]).flatten(0, 1)
     within, total = difference.T @ difference / len(difference), centred.T @ centred / len(centred)
-    within += np.eye(len(within)) * max(_SHRINKAGE * np.trace(within) / len(within), 1e-30)
-    energy, directions = np.linalg.eigh(within)
-    whiten = directions / np.sqrt(energy)
-    _, chosen = np.linalg.eigh(whiten.T @ total @ whiten)
-    return mean, whiten @ chosen[:, ::-1][:, :SIZE]
+    within.diagonal().add_(max(_SHRINKAGE * float(within.diagonal().mean()), 1e-30))
+    energy, directions = torch.linalg.eigh(within)
+    whiten = directions / energy.sqrt()
+    _, chosen = torch.linalg.eigh(whiten.T @ total @ whiten)
+    return mean, whiten @ chosen.flip(1)[:, :SIZE]
