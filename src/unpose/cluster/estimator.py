@@ -158,6 +158,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The attention matrix that the clusters are read from.
     neighbours_ : unpose.align.Neighbours
         The nearest neighbours from which the attention matrix is computed.
+    encoder_ : unpose.nn.Network or None
+        The encoder that was learnt with ``features="learn"``.
     features_ : unpose.cluster.joint_graph.FittedFeatures or None
         Name of the network, weight of the pixels beside its features, and by how much the features still change under
         a rotation; None if only pixels were compared.

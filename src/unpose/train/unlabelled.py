@@ -124,7 +124,7 @@ class EncoderAndExpander(Network):
         return found
 
 
-def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int, *, number: int = 0) -> Tensor:
+def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int) -> Tensor:
     """Return a view of each image: at a random pose, with another light, noise, and sometimes a part erased.
 
     Parameters
@@ -134,8 +134,8 @@ def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int, *, n
         The level of the background, with which an image continues outside of its frame.
     recipe : Recipe
         Its parts ``poses`` and ``unlabelled`` bound the changes.
-    step, number : int
-        With the recipe's seed, these determine all random numbers.
+    step : int
+        With the recipe's seed, it determines all random numbers.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int, *, n
         return to_device(tensor.to(images.dtype), images.device)
 
     def seed(purpose: str) -> int:
-        return seed_for(recipe.seed, f"view {number} {purpose}", step)
+        return seed_for(recipe.seed, f"view {purpose}", step)
 
     points = source_points(moved(random_poses(poses, count, seed("poses"))), (height, width))
     if poses.bend:
