@@ -35,7 +35,12 @@ def published_column(cell, runs):
     found = [run for run in runs if (run["cell"], run["mode"], run["initialization"]) == (cell, "relative", "default")]
     if not found:
         return "not run", ""
-    accuracies = ", ".join(f"{100 * run['test_accuracy']:.2f}" for run in found)
+    accuracies = ", ".join(
+        f"{100 * max(run['validation_accuracy']):.2f} (validation)"
+        if run["test_accuracy"] is None
+        else f"{100 * run['test_accuracy']:.2f}"
+        for run in found
+    )
     return accuracies, ", ".join(str(run["epochs"]) for run in found) + " of 300"
 
 
