@@ -30,7 +30,8 @@ from unpose.images import warp
 from unpose.nn import group_cnn
 from unpose.train import save_network
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 torch.manual_seed(0)
 digits = load_digits()
 keep = digits.target < 5

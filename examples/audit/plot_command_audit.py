@@ -18,7 +18,8 @@ from sklearn.datasets import load_digits
 from unpose.cli import main
 from unpose.files import write_image
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 (folder / "my_models.py").write_text("""
 import numpy as np
 from sklearn.datasets import load_digits

@@ -26,7 +26,8 @@ from unpose.data import posed
 from unpose.groups import scaling
 from unpose.images import warp
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 large = warp(torch.from_numpy(load_digits().images / 16).float(), scaling(torch.tensor(2.5)), shape=(28, 28))
 np.save(folder / "digits.npy", posed(large, "se2", max_shift=2.0).images)
 

@@ -18,7 +18,8 @@ from PIL import Image
 from unpose.cli import main
 from unpose.data import drawings, posed
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 copies = posed(drawings(40)[2:].mean(3), "se2", copies=30, max_shift=5.0).images
 noise = 0.12 * np.random.default_rng(0).normal(size=copies.shape)
 tifffile.imwrite(folder / "frames.tif", (copies + noise).clip(0, 1).astype(np.float32), photometric="minisblack")

@@ -18,7 +18,8 @@ from unpose.data import drawings, posed
 from unpose.files import write_image
 from unpose.runs import read_run
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 copies = posed(drawings(36), "se2", copies=12, max_shift=3.0)
 for index, image in enumerate(copies.images):
     write_image(folder / "images" / f"{index:02d}.png", image.clip(0, 1))

@@ -23,7 +23,8 @@ from unpose.files import write_image
 from unpose.groups import scaling
 from unpose.images import warp
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 digits = load_digits()
 chosen = np.concatenate([np.flatnonzero(digits.target == digit)[:30] for digit in (2, 3, 6)])
 large = warp(torch.from_numpy(digits.images[chosen] / 16).float(), scaling(torch.tensor(3.0)), shape=(36, 36))

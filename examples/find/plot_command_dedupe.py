@@ -18,7 +18,8 @@ from sklearn.datasets import load_sample_image
 
 from unpose.cli import main
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 photos = folder / "photos"
 photos.mkdir()
 china, flower = (Image.fromarray(np.array(load_sample_image(name))) for name in ("china.jpg", "flower.jpg"))

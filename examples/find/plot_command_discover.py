@@ -22,7 +22,8 @@ from unpose.data import posed
 from unpose.groups import scaling
 from unpose.images import warp
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 small = torch.from_numpy(load_digits().images[:300] / 16).float()
 upright = warp(small, scaling(torch.tensor(2.0)), shape=(22, 22)).numpy()
 np.save(folder / "upright.npy", upright)

@@ -17,7 +17,8 @@ from unpose.cli import main
 from unpose.data import drawings, posed
 from unpose.files import write_image
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 known = posed(drawings(40)[:2], "se2", copies=14, max_shift=4.0)
 new = posed(drawings(40), "se2", copies=3, max_shift=4.0, random_state=1)
 for name, images in (("known", known.images), ("new", new.images)):

@@ -20,7 +20,8 @@ from unpose.cli import main
 from unpose.data import drawings, posed
 from unpose.files import write_image
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 for index, image in enumerate(posed(drawings(40), "se2", copies=12, max_shift=4.0).images):
     write_image(folder / "images" / f"{index:02d}.png", image.clip(0, 1))
 

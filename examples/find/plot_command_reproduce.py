@@ -15,7 +15,8 @@ from PIL import Image
 
 from unpose.cli import main
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 with contextlib.chdir(folder):
     main("reproduce figure2 -o blobs".split(), standalone_mode=False)
 print(sorted(path.name for path in (folder / "blobs").iterdir()))

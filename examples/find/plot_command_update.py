@@ -18,7 +18,8 @@ from unpose.data import drawings, posed
 from unpose.files import write_image
 from unpose.runs import read_run
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 crab, seven, creature = drawings(36)
 batches = {
     "first": posed([crab, seven], copies=12, max_shift=3.0),

@@ -20,7 +20,8 @@ from unpose.files import write_image
 from unpose.groups import scaling
 from unpose.images import warp
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 digits = load_digits()
 large = warp(torch.from_numpy(digits.images[:50] / 16).float(), scaling(torch.tensor(2.5)), shape=(28, 28))
 for index, image in enumerate(large.clamp(0, 1).numpy()):

@@ -21,7 +21,8 @@ from unpose.files import write_image
 from unpose.groups import scaling
 from unpose.images import warp
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 large = warp(torch.from_numpy(load_digits().images[10:25] / 16).float(), scaling(torch.tensor(2.5)), shape=(28, 28))
 images = posed(large, "so2", random_state=1).images.clip(0, 1)
 for index, image in enumerate(images):

@@ -21,7 +21,8 @@ from unpose.files import write_image
 from unpose.groups import scaling
 from unpose.images import warp
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 digits = load_digits()
 large = warp(torch.from_numpy(digits.images[:240] / 16).float(), scaling(torch.tensor(2.5)), shape=(24, 24))
 for index, image in enumerate(posed(large, "so2").images):

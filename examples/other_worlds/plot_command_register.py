@@ -27,7 +27,8 @@ def scan(count):
     return np.stack([radius * np.cos(angle), radius * np.sin(angle), 0.25 * angle + width], axis=1)
 
 
-folder = Path(tempfile.mkdtemp())
+temporary = tempfile.TemporaryDirectory()  # removed at the end
+folder = Path(temporary.name)
 motion = parse("se3").random(1, generator=torch.Generator().manual_seed(4), dtype=torch.float64, max_shift=1.5)[0]
 first, second = scan(500), scan(500)
 second = second[second[:, 2] > 0.3]  # a part is missing
