@@ -136,7 +136,7 @@ class SymmetryPart:
     method: str = "none"  # "soft", "constrained" or "instance": see unpose.train.symmetry
     groups: list[str] = field(default_factory=lambda: ["so2"])  # candidates; one continuous group for "instance"
     strength: float = 0.01  # soft: strength of the penalties
-    slack: float = 0.1  # constrained: by how much the loss at poses may exceed that of the images, in nats
+    slack: float = 0.03  # constrained: by how much the loss at poses may exceed that of the images, in nats
     spread: float = 0.5  # instance: geometric mean of the ranges, as a share of the bounds
     max_angle: float = math.pi  # bounds of continuous groups: radians either way; in degrees in tables
     max_shift: float = 2.0  # pixels either way

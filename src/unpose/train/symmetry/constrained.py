@@ -33,7 +33,7 @@ class InvarianceConstrained(LearnedSymmetry):
     ----------
     groups : sequence of str
         Names of candidates: finite groups, translation, so2, se2 or similarity.
-    slack : float, default 0.1
+    slack : float, default 0.03
         By how much the loss at poses of a group may exceed the loss of the images, in nats.
     bounds : Bounds, optional
         How far elements of continuous groups reach.
@@ -63,7 +63,7 @@ class InvarianceConstrained(LearnedSymmetry):
     multipliers: Tensor
     sums: Tensor
 
-    def __init__(self, groups: Sequence[str], slack: float = 0.1, bounds: Bounds | None = None) -> None:
+    def __init__(self, groups: Sequence[str], slack: float = 0.03, bounds: Bounds | None = None) -> None:
         super().__init__()
         self.groups = parse_candidates(groups, bounds)
         if slack <= 0:

@@ -25,6 +25,8 @@ _DUAL_RATE = 0.02
 _MEMORY = 0.99
 """Decay of the running means by class."""
 _SMALLEST = 1e-3
+_PULL = 0.01
+"""Weight of the squared logits, which keeps those of full ranges finite."""
 
 
 class InstanceAugment(LearnedSymmetry):
@@ -94,17 +96,19 @@ class InstanceAugment(LearnedSymmetry):
 
     def ranges(self, images: Tensor) -> Tensor:
         """Return the range of each Lie coordinate, (b, dim), for images (b, c, h, w): radians, pixels, log of scale."""
-        return self._shares(images) * self.limits
+        return torch.sigmoid(self._logits(images)) * self.limits
 
-    def _shares(self, images: Tensor) -> Tensor:
-        return torch.sigmoid(self.network(adaptive_avg_pool2d(images, _SIDE)))
+    def _logits(self, images: Tensor) -> Tensor:
+        """Logits of the ranges as shares of the limits, (b, dim)."""
+        logits: Tensor = self.network(adaptive_avg_pool2d(images, _SIDE))
+        return logits
 
     def forward(self, network: Forward, images: Tensor, labels: Tensor, losses: Losses) -> tuple[Tensor, Tensor]:
         """Return the outputs for the images, (b, classes), and the Lagrangian, summed over the images."""
         self.zero_grad(set_to_none=True)
-        shares = self._shares(images)  # (b, dim)
-        log_shares = shares.clamp_min(_SMALLEST).log()
-        ranges = shares.detach() * self.limits
+        logits = self._logits(images)  # (b, dim)
+        shares = torch.sigmoid(logits.detach())
+        ranges = shares * self.limits
         places = [2 * torch.rand_like(shares) - 1]  # inside the ranges, from -1 to 1
         for k in range(self.group.dim):  # the same with one coordinate at an end of its range
             end = places[0].clone()
@@ -115,10 +119,15 @@ class InstanceAugment(LearnedSymmetry):
         plain, inside, *ends = losses(outputs, labels.repeat(1 + len(posed))).split(len(images))  # (b,) each
         slope = (torch.stack(ends, dim=1) - inside[:, None]).detach()  # (b, dim)
         with torch.no_grad():
-            self.sums.copy_(torch.stack([log_shares.mean(1).sum(), torch.full_like(plain[0], len(images))]))
+            self.sums.copy_(
+                torch.stack([shares.clamp_min(_SMALLEST).log().mean(1).sum(), torch.full_like(plain[0], len(images))])
+            )
             ones = torch.ones_like(shares[:, :1])
             self.class_sums.mul_(_MEMORY).index_add_(0, labels, torch.cat([ones, ranges], dim=1))
-        return outputs[: len(images)], (plain + inside).sum() + ((slope - self.multiplier) * log_shares).sum()
+        # The derivatives with respect to the logarithms of the ranges are applied to the logits: those of the logits
+        # vanish where a range is full, from where it could not come back.
+        descent = (slope - self.multiplier) * logits + _PULL * logits.square()
+        return outputs[: len(images)], (plain + inside).sum() + descent.sum()
 
     @torch.no_grad()
     def adjust(self, processes: Processes | None = None) -> None:
