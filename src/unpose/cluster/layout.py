@@ -69,12 +69,16 @@ def _layout(weights: sparse.csr_array, random_state: int) -> NDArray:
     if weights.shape[0] > LARGE_GRAPH:
         weights.sort_indices()
         member = contract(weights, np.random.RandomState(random_state))
-        groups = _layout(_without_diagonal(aggregate(weights, member)), random_state)
+        groups = _layout_whole(_without_diagonal(aggregate(weights, member)), random_state)
         rng = np.random.default_rng(random_state)
         spread = 0.3 * np.ptp(groups, axis=0).max() / np.sqrt(len(groups))  # images of one group are not at one point
         start = groups[member] + spread * rng.standard_normal((len(member), 2))
         degree = np.asarray(weights.sum(1)).ravel()
         return 0.5 * start + 0.5 * (weights @ start) / degree[:, None]
+    return _layout_whole(weights, random_state)
+
+
+def _layout_whole(weights: sparse.csr_array, random_state: int) -> NDArray:
     start = _diffusion_layout(weights, np.random.default_rng(random_state))
     return _force_layout(weights, start, np.random.default_rng(random_state))
 

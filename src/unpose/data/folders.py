@@ -225,7 +225,7 @@ def read_images(
         workers = max(1, min(workers, (budget // 2) // max(header.cost for _, header in readable)))
         kept: list[_Kept] = []
         if stored:
-            folder = None if pieces is True else pieces
+            folder = None if isinstance(pieces, bool) else pieces
             images: Any = _store(readable, kept, rejected, shape, colour, workers, report, folder)
         else:
             try_frames = partial(_try_frames, shape=shape, colour=colour)

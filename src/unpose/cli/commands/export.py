@@ -112,7 +112,7 @@ def _npz(run: "FinishedRun", moved: Path | None, out: Path) -> None:
     with writing(out), atomic_file(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("aligned.npy", "w", force_zip64=True) as member:
             header = {"descr": "<f4", "fortran_order": False, "shape": tuple(pixels.shape)}
-            np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
+            np.lib.format.write_array_header_1_0(member, header)
             for piece in pieces:
                 member.write(np.ascontiguousarray(piece, "<f4").data)
         for name, array in arrays.items():
