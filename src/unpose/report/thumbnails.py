@@ -123,6 +123,18 @@ def webp(image: Image.Image, *, quality: int = 80, lossless: bool = False) -> st
 def share_equally(sizes: Sequence[int], total: int) -> list[int]:
     """Divide ``total`` items equally among groups of these sizes; what small groups cannot use goes to the others.
 
+    Parameters
+    ----------
+    sizes : sequence of int
+        Items in each group.
+    total : int
+        Items to take in all.
+
+    Returns
+    -------
+    list of int
+        Items to take of each group; fewer than ``total`` in all if there are fewer.
+
     Examples
     --------
     >>> share_equally([2, 50, 9], 20)

@@ -154,7 +154,26 @@ def added_rows(run: FinishedRun) -> list[dict[str, Any]]:
 
 
 def joined(parts: "Sequence[ImageSet]") -> "ImageSet":
-    """Several sets of images of one size as one, in their order."""
+    """Join several sets of images of one size into one, in their order.
+
+    Parameters
+    ----------
+    parts : sequence of ImageSet
+        Sets as :func:`unpose.data.read_images` returns them, on canvases of one size.
+
+    Returns
+    -------
+    ImageSet
+        All images, with the settings of the first set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from unpose.data import read_images
+    >>> part = read_images([np.zeros((8, 8)), np.eye(8)])
+    >>> len(joined([part, part]))
+    4
+    """
     import numpy as np
 
     from unpose.files import ImagesInPieces, store_images
