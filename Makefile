@@ -23,8 +23,8 @@ tests-all: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks docs/*.py hatch_build.py
-	$(BIN)/ruff format --check src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff check src tests benchmarks examples docs/*.py hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/*.py hatch_build.py
 	$(BIN)/mypy
 
 # The site, from scratch: every example is run, warnings are errors, links are checked. Needs no network once the
@@ -39,8 +39,8 @@ docs: .venv/docs
 	touch $@
 
 format: .venv/installed
-	$(BIN)/ruff check --fix src tests benchmarks docs/*.py hatch_build.py
-	$(BIN)/ruff format src tests benchmarks docs/*.py hatch_build.py
+	$(BIN)/ruff check --fix src tests benchmarks examples docs/*.py hatch_build.py
+	$(BIN)/ruff format src tests benchmarks examples docs/*.py hatch_build.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -74,3 +74,5 @@ def main():
 
 if __name__ == "__main__":
     main()
+
+# sphinx_gallery_thumbnail_path = 'pictures/learn.png'
