@@ -1,10 +1,11 @@
 """Many images: time, memory, disk, accuracy and recall of the search, from 10,000 images to a million.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/scale.py [--n 10000,30000,100000,300000] [--sets digits,plankton]
-                                    [--threads 2] [--memory 2GB] [--device cuda] [--queries 100] [--out scale.json]
+                                    [--threads 2] [--memory 2GB] [--device cuda] [--queries 100] [--deformation 1]
+                                    [--out scale.json]
 
 Images of 40 pixels are drawn again and again from a public set, each time at a new pose and deformed by smooth random
-displacements of one pixel on average (otherwise the neighbours of an image would be its own copies), and written to one
+displacements of about one pixel (otherwise the neighbours of an image would be its own copies), and written to one
 file of bytes, from which they are read in pieces. Every row is a process of its own: InvariantClustering at the true
 number of classes, from the file to averages and poses; the search for neighbours is the first part of it. Time is
 wall-clock and processor seconds; machines are shared, so the exponents are fitted to processor seconds. The peak is the
@@ -52,13 +53,13 @@ def originals(name):
 
 
 def deformation(n, generator):
-    """Smooth random displacements of the pixels, (n, SIDE, SIDE, 2), of one pixel on average."""
+    """Smooth random displacements of the pixels, (n, SIDE, SIDE, 2), of unit variance."""
     small = torch.randn(n, 2, 9, 9, generator=generator)
     fine = torch.nn.functional.interpolate(small, size=(SIDE, SIDE), mode="bicubic", align_corners=True)
     return (fine / fine.std()).movedim(1, -1)
 
 
-def write_posed(name, n, path, device, seed=0):
+def write_posed(name, n, path, device, strength, seed=0):
     """Write n posed images to a file of bytes (n, SIDE, SIDE), and return their classes."""
     x, y = originals(name)
     rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
@@ -68,7 +69,8 @@ def write_posed(name, n, path, device, seed=0):
     for start in range(0, n, 2**13):
         rows = chosen[start : start + 2**13]
         poses = parse_continuous("se2").random(len(rows), generator=generator, dtype=torch.float64, max_shift=4.0)
-        points = source_points(poses.to(device).float(), (SIDE, SIDE)) + deformation(len(rows), generator).to(device)
+        moves = strength * deformation(len(rows), generator).to(device)
+        points = source_points(poses.to(device).float(), (SIDE, SIDE)) + moves
         batch = torch.from_numpy(x[rows])[:, None].to(device).float() / 255
         moved = sample(batch, points).clamp(0, 1) * 255
         out[start : start + len(rows)] = moved[:, 0].round().byte().cpu().numpy()
@@ -183,7 +185,7 @@ def measure(name, n, options):
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         paths = {key: str(Path(folder) / f"{key}.np{'z' if key == 'found' else 'y'}") for key in PATHS}
         (Path(folder) / "checkpoints").mkdir()
-        np.save(paths["classes"], write_posed(name, n, paths["images"], options.device))
+        np.save(paths["classes"], write_posed(name, n, paths["images"], options.device, options.deformation))
         row = {"set": name, "n": n}
         for part in ("work", "recall") if options.queries else ("work",):
             command = [sys.executable, __file__, "--part", part, "--folder", str(Path(folder) / "checkpoints")]
@@ -218,6 +220,7 @@ def main():
     parser.add_argument("--memory")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--deformation", type=float, default=1.0, help="standard deviation of displacements in pixels")
     parser.add_argument("--checkpoints", action="store_true", help="store checkpoints, and count their bytes")
     parser.add_argument("--partial", help="file for the stages of the row in progress")
     parser.add_argument("--scratch", help="folder for the images; by default that of temporary files")
