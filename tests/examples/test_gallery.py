@@ -92,8 +92,9 @@ def test_every_command_has_a_picture():
 @pytest.mark.parametrize("path", named(FILES))
 def test_every_example_runs(path, tmp_path):
     """In a process of its own, as a reader would run it; the figure it ends with is not empty."""
-    if path.name == "lightning_module.py" and find_spec("lightning") is None:
-        pytest.skip("lightning is not installed")
+    needed = "lightning" if path.name == "lightning_module.py" else "matplotlib"
+    if find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
     program = (
         "import runpy, sys\n"
         "runpy.run_path(sys.argv[1], run_name='__main__')\n"
