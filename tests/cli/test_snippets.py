@@ -22,7 +22,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = sorted(page for page in (DOCS / "tutorials").glob("*.md") if page.stem != "index")
 OTHERS = sorted(page for room in ("howto", "explanation") for page in (DOCS / room).glob("*.md"))
 PAGES = [DOCS / "start.md", *TUTORIALS, *OTHERS]
-BLOCK = re.compile(r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>[\w{}-]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"(?:^<!-- (?P<mark>.*?) -->\n)?^```(?P<language>[\w{}-]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 
 class Block(NamedTuple):
