@@ -149,7 +149,8 @@ def generators(task):
     best = found.all[0]
     wanted = "turn" if name.startswith("turn") else name
     return {"base": base, "development": base == "mnist", "planted": name, "seed": seed, "found": best.name,
-            "cosine": None if name == "nothing" else best.cosine(wanted), "spreads": [g.spread for g in found.all],
+            "cosine": None if name == "nothing" else best.cosine(wanted),
+            "spreads": [min(each.spread, 99.0) for each in found.all],  # infinity is not JSON
             "group": found.group, "cpu_seconds": time.process_time() - started}  # fmt: skip
 
 
