@@ -77,7 +77,8 @@ def kills(images, client, expected, count):
         def kill(*step, moment=moment, which=which, seen=seen, killed=killed):
             seen.append(step)
             if len(seen) == moment + 1:
-                killed.append(list(client.cluster.workers.values())[which].pid)
+                workers = list(client.cluster.workers.values())
+                killed.append(workers[which % len(workers)].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
         found, wall, _ = measured(images, [os.getpid()], client=client, progress=kill)

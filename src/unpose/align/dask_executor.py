@@ -44,6 +44,8 @@ _CONNECT_SECONDS = 10.0
 """How long to wait for the scheduler."""
 _WORKER_SECONDS = 60.0
 """How long to wait for the first worker."""
+_PATIENT = {"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"}
+"""A worker on a busy machine may need longer to begin than Dask waits by default."""
 
 
 class DaskExecutor:
@@ -173,16 +175,18 @@ def dask_client(address: str, n_workers: int | None = None, *, device: str = "cp
             f"the address of a Dask scheduler must be like tcp://host:8786, or the word local, got {address!r}"
         )
     try:
+        import dask
         from distributed import Client, LocalCluster
     except ImportError as error:
         raise ValueError("many machines need the packages dask and distributed: pip install 'unpose[scale]'") from error
     if address == "local":
         gpus = _visible_gpus() if device.startswith("cuda") else []
         count = n_workers or len(gpus) or os.cpu_count() or 1
-        cluster = LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1",
-            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, silence_logs=logging.ERROR,
-        )  # fmt: skip
+        with dask.config.set(_PATIENT):  # workers take it over, also those that are started again
+            cluster = LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1",
+                dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, silence_logs=logging.ERROR,
+            )  # fmt: skip
         with cluster, Client(cluster) as client:
             if gpus:
                 _give_each_a_gpu(client, gpus)
