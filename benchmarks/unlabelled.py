@@ -149,9 +149,9 @@ def recipe_for(group, seed, options):
 
 def within_seconds(recipe, images, device, seconds):
     """As many epochs as take so many seconds now, on a machine that other processes use too."""
-    short = replace(recipe, epochs=2, unlabelled=replace(recipe.unlabelled, steps=30, neighbour_share=0.0))
-    rate = 30 / train_unlabelled(images, short, device=device).history[1]["seconds"]
-    return recipe.changed(epochs=max(4, int(seconds * rate / recipe.unlabelled.steps)))
+    short = replace(recipe, epochs=2, unlabelled=replace(recipe.unlabelled, neighbour_share=0.0))
+    for_epoch = train_unlabelled(images, short, device=device).history[1]["seconds"]
+    return recipe.changed(epochs=max(4, int(seconds / for_epoch)))
 
 
 def run(job, rows):

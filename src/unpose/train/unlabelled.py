@@ -114,10 +114,6 @@ class EncoderAndExpander(Network):
             nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(),
             nn.Linear(width, width),
         )  # fmt: skip
-        last = self.expander[-1]
-        if isinstance(last, nn.Linear):  # entries begin with the deviation one that the loss asks for
-            nn.init.kaiming_normal_(last.weight, nonlinearity="relu")
-            nn.init.zeros_(last.bias)
 
     def forward(self, images: Tensor) -> Tensor:
         found: Tensor = self.expander(self.encoder(images))
