@@ -68,8 +68,7 @@ class Job:
         fixed, moving = (side.movedim(1, -1).cpu().numpy() for side in (self.fixed, self.moving))
         # Another process reports no progress, and computes on one thread and the GPU that it sees: it may be one of
         # many on its machine.
-        here = {"progress": None, "executor": None, "memory": None}
-        search = replace(self.search, n_jobs=1, device=self.device.type, **here)
+        search = replace(self.search, n_jobs=1, device=self.device.type, progress=None, executor=None, memory=None)
         return Job, (fixed, None if self.moving is self.fixed else moving, search)
 
     def run_blocks(
