@@ -102,9 +102,9 @@ def run_cluster(
     with run_errors(folder, again), _dask_client(dask, settings) as client:
         with folder.reading() as place:
             images, settings = read_run_images(source, settings, place)
-        n_clusters = value_or_none(settings.clusters)
-        if n_clusters is not None and n_clusters > len(images):
-            raise UserError(f"--clusters must be at most the number of images ({len(images)}), got {n_clusters}")
+            n_clusters = value_or_none(settings.clusters)
+            if n_clusters is not None and n_clusters > len(images):
+                raise UserError(f"--clusters must be at most the number of images ({len(images)}), got {n_clusters}")
         with folder.begin("cluster", settings, images, force=force), progress(log=folder.log) as report:
             began = time.monotonic()
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
