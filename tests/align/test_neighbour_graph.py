@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from unpose.align import nearest
-from unpose.align.neighbour_graph import _rank_by_distance, _unique_pairs
+from unpose.align.neighbour_graph import rank_by_distance, unique_pairs
 from unpose.data import posed
 from unpose.images import warp
 
@@ -85,7 +85,7 @@ def test_it_refuses_other_images_and_the_coarse_stage_alone(copies, other):
 
 def test_every_pair_is_listed_once():
     candidates = torch.tensor([[1, 2], [0, 3], [0, 1], [1, 2]])
-    fixed, moving, entry = _unique_pairs(candidates)
+    fixed, moving, entry = unique_pairs(candidates)
     names = {frozenset(pair) for pair in zip(fixed.tolist(), moving.tolist(), strict=True)}
     assert len(names) == len(fixed)
     assert names == {frozenset((i, j)) for i, row in enumerate(candidates.tolist()) for j in row}
@@ -93,6 +93,6 @@ def test_every_pair_is_listed_once():
 
 
 def test_ranks_are_counted_within_each_image():
-    order, rank = _rank_by_distance(np.array([1, 0, 1, 0, 2]), np.array([0.5, 0.2, 0.1, 0.3, 0.0]), 3)
+    order, rank = rank_by_distance(np.array([1, 0, 1, 0, 2]), np.array([0.5, 0.2, 0.1, 0.3, 0.0]), 3)
     assert order.tolist() == [1, 3, 2, 0, 4]
     assert rank.tolist() == [0, 1, 0, 1, 0]
