@@ -44,8 +44,12 @@ _CONNECT_SECONDS = 10.0
 """How long to wait for the scheduler."""
 _WORKER_SECONDS = 60.0
 """How long to wait for the first worker."""
-_PATIENT = {"distributed.comm.timeouts.connect": "300s", "distributed.comm.timeouts.tcp": "300s"}
-"""A worker on a busy machine may need longer to begin than Dask waits by default."""
+_PATIENT = {
+    "distributed.comm.timeouts.connect": "300s",
+    "distributed.comm.timeouts.tcp": "300s",
+    "distributed.deploy.lost-worker-timeout": "600s",
+}
+"""A worker on a busy machine may need longer to begin again than the 15 s after which Dask gives it up by default."""
 
 
 class DaskExecutor:
@@ -182,12 +186,11 @@ def dask_client(address: str, n_workers: int | None = None, *, device: str = "cp
     if address == "local":
         gpus = _visible_gpus() if device.startswith("cuda") else []
         count = n_workers or len(gpus) or os.cpu_count() or 1
-        with dask.config.set(_PATIENT):  # workers take it over, also those that are started again
-            cluster = LocalCluster(
-                n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1",
-                dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, silence_logs=logging.ERROR,
-            )  # fmt: skip
-        with cluster, Client(cluster) as client:
+        local = partial(
+            LocalCluster, n_workers=count, threads_per_worker=1, processes=True, host="127.0.0.1",
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False}, silence_logs=logging.ERROR,
+        )  # fmt: skip
+        with dask.config.set(_PATIENT), local() as cluster, Client(cluster) as client:
             if gpus:
                 _give_each_a_gpu(client, gpus)
             yield client
