@@ -97,15 +97,23 @@ def versions() -> dict[str, str]:
 
 
 def rendered(record: dict[str, object]) -> str:
-    """The record as Markdown: its tables, its other lines, and where it came from."""
+    """The record as Markdown: its tables, its other lines, and where it came from.
+
+    A table that goes on after other lines gets its header again.
+    """
     blocks: list[str] = []
-    kind = None
-    for line in [*record["output"], ""]:  # type: ignore[misc]
+    kind, header = None, []
+    lines = [*record["output"], ""]  # type: ignore[misc]
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
         now = "table" if line.startswith("|") else "text" if line.strip() else None
         if kind == "text" and now != "text":
             blocks.append("```")
         if now is not None and now != kind:
             blocks.append("" if now == "table" else "\n```text")
+            if now == "table" and following.startswith("|---"):
+                header = [line, following]
+            elif now == "table":
+                blocks += header
         if now is not None:
             blocks.append(line)
         kind = now

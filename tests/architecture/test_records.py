@@ -24,7 +24,7 @@ def test_every_record_is_on_a_page():
 
 def test_a_record_is_shown_with_its_source(tmp_path, monkeypatch):
     script = tmp_path / "benchmark.py"
-    script.write_text("print('a remark\\n\\n| n | s |\\n|---|---|\\n| 1 | 2 |\\nmore')")
+    script.write_text("print('a remark\\n\\n| n | s |\\n|---|---|\\n| 1 | 2 |\\nmore\\n| 3 | 4 |')")
     monkeypatch.setattr(record, "RECORDS", tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(record.run_and_record([str(script)])))
     page = tmp_path / "page.md"
@@ -36,7 +36,7 @@ def test_a_record_is_shown_with_its_source(tmp_path, monkeypatch):
     assert text.startswith(
         "Before.\n\n<!-- record: small -->\n```text\na remark\n```\n\n| n | s |\n|---|---|\n| 1 | 2 |\n"
     )
-    assert "```text\nmore\n```\n\n*Printed by* `python " in text
+    assert "```text\nmore\n```\n\n| n | s |\n|---|---|\n| 3 | 4 |\n\n*Printed by* `python " in text
     assert text.endswith("processor time.*\n<!-- end of record -->\n\nAfter.\n")
 
 

@@ -69,6 +69,7 @@ def test_clusters_of_the_contracted_graph(small, n_clusters):
     np.testing.assert_array_equal(again, found)
 
 
+@pytest.mark.slow
 def test_stability_of_a_large_graph(small):
     indices, distances, labels = planted()
     stability, confidences = subset_stability(indices, distances, labels, 5, np.random.RandomState(0))

@@ -40,6 +40,7 @@ def test_light_is_removed_as_in_memory(light, few):
     torch.testing.assert_close(found.take(np.array([7, 3]))[1:], expected[3:4], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_averages_in_blocks_are_those_of_all_images(few, monkeypatch):
     from unpose.align import Search, nearest
     from unpose.cluster import averaging

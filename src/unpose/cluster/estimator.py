@@ -71,8 +71,10 @@ _TOLERANCE = math.radians(10)
 _MAX_EXHAUSTIVE = 4000
 """Up to this many images the CPU searches every pair; for more, a cheaper search selects candidates."""
 _CANDIDATES = 250
-_MAX_WITHOUT_INDEX = {"cpu": 20_000, "cuda": 50_000}
-"""Among more images, candidates come from an index, by device type; images that are read in pieces always use it."""
+_MAX_WITHOUT_INDEX = {"cpu": 50_000, "cuda": 150_000}
+"""Among more images, candidates come from an index, by device type; images that are read in pieces always use it. The
+index is faster and finds fewer of the exact neighbours, so it is used where comparing all pairs would take an hour on
+two cores, or ten minutes on a GPU."""
 _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
 _MAX_REFERENCE_BYTES = 10**9
