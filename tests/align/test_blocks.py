@@ -101,8 +101,8 @@ def scribbles():
 def small_blocks(monkeypatch):
     """Many blocks, whose sizes divide nothing."""
     for module, name, size in (
-        (indexed_search, "_BLOCK", 23), (api, "_BLOCK", 13), (api, "_SEARCH_BLOCK", 17), (api, "_GRID_BLOCK", 19), (neighbour_graph, "_BLOCK", 331),
-        (pipeline, "_PAIR_BLOCK", 11),
+        (indexed_search, "_BLOCK", 23), (api, "_BLOCK", 13), (api, "_SEARCH_BLOCK", 17), (api, "_GRID_BLOCK", 19),
+        (neighbour_graph, "_BLOCK", 331), (pipeline, "_PAIR_BLOCK", 11),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, {"cpu": size})
 

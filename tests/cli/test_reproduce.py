@@ -35,9 +35,10 @@ def test_names_are_unique_and_small_versions_take_at_most_two_minutes():
 def test_a_table_is_written_and_printed(tmp_path, monkeypatch):
     item = find("figure2")
     table = [{"where": "here", "error": 0.25}, {"where": "there", "error": 1e-9}]
+    outcome = Outcome({"a": 1}, ["Said."], table=table)
     monkeypatch.setattr(
         "unpose.cli.commands.reproduce.find",
-        lambda name: type(item)(name, "P", "T", "t", lambda settings: Outcome({"a": 1}, ["Said."], table=table), 1),
+        lambda name: type(item)(name, item.paper, "T", "t", lambda settings: outcome, 1),
     )
     done = unpose("reproduce", "anything", "-o", tmp_path)
     assert done.exit_code == 0, done.output

@@ -109,6 +109,8 @@ def _npz(run: "FinishedRun", moved: Path | None, out: Path) -> None:
         "labels": run.labels, "confidences": run.confidences, "poses": run.poses, "means": means,
         "names": np.array(run.names), "cluster_names": np.array(run.cluster_names), "settled": run.settled,
     }  # fmt: skip
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     with writing(out), atomic_file(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("aligned.npy", "w", force_zip64=True) as member:
             header = {"descr": "<f4", "fortran_order": False, "shape": tuple(pixels.shape)}
