@@ -169,5 +169,6 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "show_prev_next": False,
 }
-html_sidebars = {"index": []}
+# Pages that lie in no section have no other pages to list.
+html_sidebars = {name: [] for name in ("index", "start", "glossary", "changelog", "contributing", "conventions")}
 html_context = {"default_mode": "auto"}
