@@ -23,12 +23,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import coarse
-from unpose.align.blocks import Work, concatenate, run_blocks
+from unpose.align.blocks import Work, concatenate
 from unpose.align.cells import Cells, divide, nearest_signatures
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.graph_descent import descend
 from unpose.align.memory import check_index_memory
-from unpose.align.pipeline import Job
+from unpose.align.pipeline import Job, SharedInBlocks
 from unpose.align.search import Search
 from unpose.align.signatures import Normaliser, fit_normaliser, in_normal_position, normal_poses
 from unpose.compiled import worker_pool
@@ -51,7 +51,7 @@ _RESIDENT_SHARE = 0.3
 """Share of the free memory of a GPU up to which all images are kept there."""
 
 
-class IndexedJob:
+class IndexedJob(SharedInBlocks):
     """Many images that are searched among themselves: their source, the settings, and what signatures need.
 
     The source is an array, a tensor, or any object with ``shape``, ``len`` and ``[]`` for slices and for sorted arrays
@@ -144,22 +144,8 @@ class IndexedJob:
         checkpoints: Checkpoints | None,
     ) -> Iterator[Arrays]:
         """Compute blocks of pairs, each with a job of the images that it needs; see :class:`Comparer`."""
-        return self.run_stage(partial(_on_few_images, work=work), arguments, total, size, stage, checkpoints)
-
-    def run_stage(
-        self,
-        work: Work,
-        arguments: Callable[[slice], Mapping[str, Any]],
-        total: int,
-        size: Mapping[str, int],
-        stage: str,
-        checkpoints: Checkpoints | None,
-    ) -> Iterator[Arrays]:
-        """Compute blocks that share this job (:func:`unpose.align.blocks.run_blocks`); ``size`` is by device type."""
-        return run_blocks(
-            work, self, arguments, total, size.get(self.device.type, size["cpu"]), stage=stage,
-            checkpoints=checkpoints, progress=self.search.progress, executor=self.search.executor,
-        )  # fmt: skip
+        on_few = partial(_on_few_images, work=work)
+        return self.run_stage(on_few, arguments, total, size, stage=stage, checkpoints=checkpoints)
 
 
 @dataclass(frozen=True)
@@ -181,7 +167,10 @@ def nearest_by_index(
         raise ValueError(f"k must be between 1 and {n - 1} (the number of images to search among), got {k}")
     plan = job.normaliser.index.plan
     found = concatenate(
-        job.run_stage(_describe_rows, lambda rows: {"rows": rows}, n, _BLOCK, "describe", checkpoints), n
+        job.run_stage(
+            _describe_rows, lambda rows: {"rows": rows}, n, _BLOCK, stage="describe", checkpoints=checkpoints
+        ),
+        n,
     )
     known = Description(**found)
     # As many as k neighbours need, and never more than there are.
@@ -191,7 +180,7 @@ def nearest_by_index(
     cells = divide(torch.from_numpy(known.signatures).to(job.device), offered, job.n_threads)
     work = partial(_candidate_rows, offered=offered, kept=compared)
     block = partial(_candidate_block, known, cells)
-    grid = concatenate(job.run_stage(work, block, n, _BLOCK, "candidates", checkpoints), n)
+    grid = concatenate(job.run_stage(work, block, n, _BLOCK, stage="candidates", checkpoints=checkpoints), n)
     normal, points = (
         torch.from_numpy(each).to(job.device) for each in (known.poses[cells.order], grid["points"].ravel())
     )

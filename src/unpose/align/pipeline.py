@@ -40,7 +40,30 @@ _EQUIVALENT = 0.1
 """A different pose fits equally well if its distance is larger by less than this fraction of the image's norm."""
 
 
-class Job:
+class SharedInBlocks:
+    """What all blocks of a stage share: an object with the settings of a search."""
+
+    search: Search
+    device: torch.device
+
+    def run_stage(
+        self,
+        work: Work,
+        arguments: Callable[[slice], Mapping[str, Any]],
+        total: int,
+        size: Mapping[str, int],
+        *,
+        stage: str,
+        checkpoints: Checkpoints | None,
+    ) -> Iterator[Arrays]:
+        """Compute blocks that share this (:func:`unpose.align.blocks.run_blocks`); ``size`` is by device type."""
+        return run_blocks(
+            work, self, arguments, total, size.get(self.device.type, size["cpu"]), stage=stage,
+            checkpoints=checkpoints, progress=self.search.progress, executor=self.search.executor,
+        )  # fmt: skip
+
+
+class Job(SharedInBlocks):
     """The checked input of one call, on its device: settings, both sides at full and at coarse size, mask and plan.
 
     It is pickled as its input, images and settings, and computes the rest again where it arrives.
@@ -71,21 +94,7 @@ class Job:
         search = replace(self.search, n_jobs=1, device=self.device.type, progress=None, executor=None, memory=None)
         return Job, (fixed, None if self.moving is self.fixed else moving, search)
 
-    def run_blocks(
-        self,
-        work: Work,
-        arguments: Callable[[slice], Mapping[str, Any]],
-        total: int,
-        size: Mapping[str, int],
-        *,
-        stage: str,
-        checkpoints: Checkpoints | None,
-    ) -> Iterator[Arrays]:
-        """Compute blocks that share this job (:func:`unpose.align.blocks.run_blocks`); ``size`` is by device type."""
-        return run_blocks(
-            work, self, arguments, total, size.get(self.device.type, size["cpu"]), stage=stage,
-            checkpoints=checkpoints, progress=self.search.progress, executor=self.search.executor,
-        )  # fmt: skip
+    run_blocks = SharedInBlocks.run_stage
 
     @cached_property
     def index(self) -> coarse.Index:

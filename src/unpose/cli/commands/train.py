@@ -12,6 +12,7 @@ import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.class_report import class_lines, write_confusion
+from unpose.cli.shared.errors import training_errors
 from unpose.cli.shared.inputs import load_data, pick_device
 from unpose.cli.shared.options import device_option, root_option
 from unpose.cli.shared.progress import progress
@@ -287,7 +288,7 @@ def _run(
     may_fit: bool, epochs: int | None,
 ) -> None:  # fmt: skip
     """Train a network, and measure it beside the baselines."""
-    from unpose.train import DivergedError, StoppedError, build_network, train
+    from unpose.train import build_network, train
 
     quiet = not processes.is_first
     if not (quiet or resume):
@@ -303,7 +304,7 @@ def _run(
     again = f"unpose train --resume {shlex.quote(str(folder))}"
     if root is not None:
         again += f" --root {shlex.quote(str(root))}"
-    try:
+    with training_errors(again):
         if recipe.network.group == AUTO:
             found = discovered(dataset.train.images, dataset.train.labels, quiet=quiet)
             recipe = recipe.changed(group=found.finite_group)
@@ -318,13 +319,6 @@ def _run(
             )  # fmt: skip
         if not quiet:
             _report_result(result, folder, dataset, recipe, baseline)
-    except StoppedError:
-        click.echo(f"\nStopped; all work is saved. Continue with: {again}", err=True)
-        raise click.exceptions.Exit(130) from None
-    except DivergedError as error:
-        raise click.ClickException(str(error)) from error
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, force: bool) -> None:

@@ -75,3 +75,19 @@ def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
             raise  # the run has no log yet; the command group writes the traceback to a file of its own
         log(traceback.format_exc())
         raise unexpected_error(error, folder.path / "log.txt") from error
+
+
+@contextmanager
+def training_errors(again: str) -> Iterator[None]:
+    """Say in one line how a training ended that was stopped, diverged or was refused; ``again`` continues it."""
+    from unpose.train import DivergedError, StoppedError
+
+    try:
+        yield
+    except StoppedError:
+        click.echo(f"\nStopped; all work is saved. Continue with: {again}", err=True)
+        raise click.exceptions.Exit(130) from None
+    except DivergedError as error:
+        raise click.ClickException(str(error)) from error
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from error

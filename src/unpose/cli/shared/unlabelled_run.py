@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
-from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.errors import UserError, training_errors
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run_unlabelled(
     manager that yields a progress callback.
     """
     from unpose.data import read_images
-    from unpose.train import DivergedError, StoppedError, unlabelled_recipe
+    from unpose.train import unlabelled_recipe
 
     given = size or (recipe.data.size if recipe is not None else None)
     with progress() as report:
@@ -56,16 +56,9 @@ def run_unlabelled(
     if not resume:
         recipe = replace(recipe, data=replace(recipe.data, name=str(source.resolve()), size=given))
     again = f"unpose train --resume {shlex.quote(str(folder))}"
-    try:
+    with training_errors(again):
         recipe = within_minutes(recipe, images, device, minutes, resume=resume)
         result = learn(images, recipe, folder, device, source.name, resume=resume, force=force, stop=stop)
-    except StoppedError:
-        click.echo(f"\nStopped; all work is saved. Continue with: {again}", err=True)
-        raise click.exceptions.Exit(130) from None
-    except DivergedError as error:
-        raise click.ClickException(str(error)) from error
-    except (ValueError, OSError) as error:
-        raise click.UsageError(str(error)) from error
     _report(result, recipe, images, folder, source)
 
 
