@@ -70,6 +70,29 @@ def test_what_is_not_named_keeps_its_group_and_what_was_taken_out_is_unsorted(co
     assert partial.settled.tolist() == [False] * 4 + [True, False]
 
 
+def test_what_was_rejected_is_kept_by_the_run_and_its_table(copy, images):
+    names = ["hook", "hook", "hook", "tri", "tri", "tri"]
+    settled = ["true", "true", "false", "true", "true", "false"]
+    rejected = ['["hook", "a, \\"quoted\\" name"]', '["hook"]', '["hook", 7, 99]', "", "=tri", "'-typed"]
+    clusters = [1, 1, 1, 0, 0, 7]
+    named = ["true"] * 5 + ["false"]
+    given = table(copy, names, settled=settled, rejected_names=rejected, cluster=clusters, named=named)
+    groups = read_names(given, copy)
+    # The third image is not settled, and leaves the group that it was rejected for; the first two were accepted later.
+    assert [groups.names[label] for label in groups.labels] == ["hook", "hook", "unsorted", "tri", "tri", ""]
+    unnamed = groups.names.index("")
+    assert groups.rejected == {0: ['a, "quoted" name'], 2: ["hook", unnamed], 4: ["=tri"], 5: ["-typed"]}
+    done = apply_names(copy, groups, images[1])
+    assert done.rejected_names == groups.rejected
+    again = read_names((done.path / "labels.csv").read_text(), done)
+    assert again.rejected == groups.rejected
+    old = "\n".join(f"{path},{name}" for path, name in zip(done.names, names, strict=True))
+    kept = read_names(f"path,name\n{old}\n", done).rejected  # a table without the column changes nothing
+    assert {image: list(each) for image, each in kept.items()} == {
+        0: ['a, "quoted" name'], 4: ["=tri"], 5: ["-typed"],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["", "path,class\na,b\n", "path,name\nnowhere.png,x\n"])
 def test_a_table_of_something_else_is_refused(copy, text):
     with pytest.raises(RunError):

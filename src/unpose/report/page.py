@@ -170,6 +170,7 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
         "graph": None if results.attention is None else _graph(results.attention),
         "groupNames": None if results.group_names is None else list(results.group_names),
         "settled": None if results.settled is None else np.asarray(results.settled, np.int64).tolist(),
+        "rejectedNames": [[i, name] for i, names in results.rejected_names.items() for name in names],
         "rounds": [each.note for each in results.rounds],
         "copies": [] if results.copies is None else _pairs(np.asarray(results.copies)),
         "distances": None if results.distances is None else _distances(np.asarray(results.distances, np.float64)),

@@ -181,6 +181,8 @@ class Results:
         Names that a person gave to the clusters, empty for those without one.
     settled : (n,) array of bool, optional
         The images whose name a person has accepted.
+    rejected_names : mapping of int to sequence of str or int, default {}
+        Names that a person rejected for an image, by the index of the image; numbers for clusters without a name.
     n_rejected : int, optional
         Number of files that were not used, if ``rejected`` does not list all.
     whole : Whole, optional
@@ -217,6 +219,7 @@ class Results:
     distances: NDArray | None = None
     group_names: Sequence[str] | None = None
     settled: NDArray | None = None
+    rejected_names: Mapping[int, Sequence[str | int]] = field(default_factory=dict)
     n_rejected: int | None = None
     whole: Whole | None = None
 
@@ -250,5 +253,7 @@ class Results:
             raise ValueError(f"group_names must be as many as clusters ({k}), got {len(self.group_names)}")
         if self.settled is not None and np.shape(self.settled) != (n,):
             raise ValueError(f"settled must have shape {(n,)}, got {np.shape(self.settled)}")
+        if wrong := [i for i in self.rejected_names if not 0 <= i < n]:
+            raise ValueError(f"rejected_names must be given for indices of the {n} images, got {wrong[0]}")
         if self.attention is not None and self.attention.shape != (n, n):
             raise ValueError(f"attention must have shape {(n, n)}, got {self.attention.shape}")

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,6 +144,11 @@ class FinishedRun:
         return np.asarray(self.about.get("settled") or [False] * len(self.names), dtype=bool)
 
     @property
+    def rejected_names(self) -> dict[int, list[str | int]]:
+        """The names that a person rejected for some images, by image; numbers for clusters without a name."""
+        return {int(image): list(names) for image, names in (self.about.get("rejected_names") or {}).items()}
+
+    @property
     def added(self) -> list[dict[str, Any]]:
         """What was added to the run (``unpose update``), oldest first: input, number of images and fingerprint."""
         return list(self.about.get("added") or [])
@@ -184,11 +189,14 @@ class FinishedRun:
         distance by which ``unpose predict`` decides, which is that of the pose search and ignores light.
         """
         classes, names, settled = self.about["classes"], self.cluster_names, self.settled
+        refused = self.rejected_names
         for i, name in enumerate(self.about["names"]):
             label = int(self.labels[i])
             row: dict[str, Any] = {"path": name, "frame": int(self.about["frames"][i]), "cluster": label}
             if any(names):
                 row |= {"name": names[label] if label >= 0 else "", "settled": bool(settled[i])}
+            if refused:
+                row["rejected_names"] = json.dumps(refused[i], ensure_ascii=False) if i in refused else None
             row |= {"confidence": float(self.confidences[i])} | pose_parts(self.poses[i])
             row["distance"] = float(self.pictures["distances"][i]) if label >= 0 else None
             first = int(self.model.copies_[i])
@@ -211,6 +219,8 @@ class FinishedRun:
         columns: tuple[str, ...] = _COLUMNS if self.about["classes"] is None else (*_COLUMNS, "class")
         if any(self.cluster_names):
             columns = (*columns[:3], "name", "settled", *columns[3:])
+        if self.rejected_names:
+            columns = (*columns, "rejected_names")
         if self.about.get("class_names"):
             columns += ("probable_class", "probability")
         return csv_lines(columns, self.iterate_rows())
@@ -353,6 +363,8 @@ def _check(run: FinishedRun) -> None:
         raise ValueError(f"cluster_names in images.json must be {count} names, as many as the model has clusters")
     if len(run.settled) != n:
         raise ValueError(f"settled in images.json must have {n} entries, as many as there are images")
+    if not all(0 <= image < n for image in run.rejected_names):
+        raise ValueError(f"rejected_names in images.json must be given by the numbers of the {n} images")
     names = run.about.get("class_names")
     if names is not None and run.model.classes_ is not None and len(names) < len(run.model.classes_):
         raise ValueError("class_names in images.json do not belong to the model")
@@ -371,7 +383,7 @@ def write_run(
     path: Path, source: Path, images: "ImageSet", model: "InvariantClustering", settings: RunSettings, command: str,
     class_names: Sequence[str] | None = None, cluster_names: Sequence[str] | None = None,
     settled: Sequence[bool] | None = None, added: Sequence[dict[str, Any]] | None = None,
-    digest: str | None = None,
+    digest: str | None = None, rejected_names: Mapping[int, Sequence[str | int]] | None = None,
 ) -> FinishedRun:  # fmt: skip
     """Write the results of a fitted clustering as a run folder, without the page.
 
@@ -399,6 +411,8 @@ def write_run(
         ``FinishedRun.added`` of a run that images were added to; ``images`` are all of them.
     digest : str, optional
         Fingerprint of the images that the run began with; by default that of ``images``.
+    rejected_names : mapping of int to sequence of str or int, optional
+        Names that a person rejected for some images, by image; numbers for clusters without a name.
 
     Returns
     -------
@@ -448,6 +462,8 @@ def write_run(
     }  # fmt: skip
     if added:
         about["added"] = list(added)
+    if rejected_names:
+        about["rejected_names"] = {str(image): list(names) for image, names in sorted(rejected_names.items())}
     run = FinishedRun(path, settings, model, about, pictures)
     write_results(run)
     (path / MEANS_FOLDER).mkdir(exist_ok=True)
@@ -540,6 +556,9 @@ def _results(run: FinishedRun) -> "Results":
         distances=pictures["distances"][rows],
         group_names=run.cluster_names,
         settled=run.settled[rows],
+        rejected_names={
+            int(np.searchsorted(rows, image)): names for image, names in run.rejected_names.items() if image in rows
+        },
         n_rejected=len(about["rejected"]),
         whole=None if shown is None else Whole(run.labels, run.confidences.clip(0, 1), model.weights_),
     )

@@ -2,8 +2,9 @@
 
 import csv
 import io
+import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from unpose.runs.finished import FinishedRun, read_run, write_run
@@ -36,6 +37,8 @@ class NamedGroups:
         Whether a person has accepted the name of the image.
     unknown : list of str
         Paths in the table that are not in the run.
+    rejected : dict of int to list of str or int, default {}
+        Names that a person rejected for some images, by image; the group's number if it has no name.
 
     Examples
     --------
@@ -48,6 +51,7 @@ class NamedGroups:
     names: list[str]
     settled: "NDArray"
     unknown: list[str]
+    rejected: dict[int, list[str | int]] = field(default_factory=dict)
 
 
 def read_names(text: str, run: FinishedRun) -> NamedGroups:
@@ -58,7 +62,9 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
     text : str
         CSV with the columns ``path`` and ``name``. The page also writes ``cluster``, by which it numbers groups,
         ``named`` (false if the name is only a number) and ``settled``; without that column, every named image is
-        settled. Images that are not in the table, or in it without a name and a cluster, keep their cluster.
+        settled. ``rejected_names`` are names that an image does not have, as a list in JSON, in which a number is a
+        group without a name; an image that is not settled leaves a group that it was rejected for. Images that are not
+        in the table, or in it without a name and a cluster, keep their cluster.
     run : FinishedRun
         The run that the table belongs to.
 
@@ -86,6 +92,10 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
     names = run.cluster_names
     keys = [(names[label], -1) if label >= 0 and names[label] else ("", label) for _, label in keys]
     settled, unknown, named = run.settled.copy(), [], np.zeros(len(run.names), bool)
+    rejected = {
+        image: [(names[given], -1) if isinstance(given, int) and names[given] else _key_of(given) for given in refused]
+        for image, refused in run.rejected_names.items()
+    }
     for row in rows:
         found = places.get(row["path"] or "") or places.get(plain_text(row["path"] or ""))
         if not found:
@@ -100,10 +110,15 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
             keys[image] = ("", int(number))
         named[image] = True
         settled[image] = is_named and row.get("settled", "yes") in ("yes", "true", "1")
+        if row.get("rejected_names") is not None:
+            rejected[image] = [_key_of(given) for given in _listed(plain_text(row["rejected_names"]))]
     if len(unknown) == len(rows):
         raise RunError(f"none of the {len(rows)} paths in the table is an image of {run.path}, {unknown[0]!r} first")
     if "shown" in run.pictures:
         _follow_sample(run, keys, settled, named)
+    for image, refused in rejected.items():
+        if keys[image] in refused and not settled[image]:
+            keys[image] = ("", -1)
     constant = run.labels < 0
     keys = [(UNSORTED, -1) if key == ("", -1) else key for key in keys]
     first = [keys[int(copy)] for copy in run.model.copies_]  # a copy has the group of the first
@@ -111,7 +126,31 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
     order = sorted(counts, key=lambda key: (-counts[key], key))
     number_of = {key: label for label, key in enumerate(order)}
     labels = [-1 if is_constant else number_of[key] for key, is_constant in zip(first, constant, strict=True)]
-    return NamedGroups(np.array(labels), [name for name, _ in order], settled & ~constant, unknown)
+    settled &= ~constant
+    kept: dict[int, list[str | int]] = {}
+    for image, refused in sorted(rejected.items()):
+        given = [name or number_of[name, number] for name, number in refused if name or (name, number) in number_of]
+        if settled[image]:  # what was accepted later is not rejected
+            given = [each for each in given if each != keys[image][0]]
+        if given:
+            kept[image] = given
+    return NamedGroups(np.array(labels), [name for name, _ in order], settled, unknown, kept)
+
+
+def _key_of(given: str | int) -> tuple[str, int]:
+    """The key of a group in :func:`read_names`, from its name or from its number."""
+    return ("", given) if isinstance(given, int) else (given, -1)
+
+
+def _listed(cell: str) -> list[str | int]:
+    """The names and numbers in a cell of ``rejected_names``: a list in JSON, or a single name that somebody typed."""
+    try:
+        found = json.loads(cell)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        return [cell.strip()] if cell.strip() else []
+    return [each for each in found if isinstance(each, (str, int)) and not isinstance(each, bool) and each != ""]
 
 
 def _follow_sample(run: FinishedRun, keys: list[tuple[str, int]], settled: "NDArray", listed: "NDArray") -> None:
@@ -184,7 +223,7 @@ def apply_names(
         written = write_run(
             new, run.source, images, model, run.settings, run.about["command"], run.about.get("class_names"),
             groups.names, groups.settled.tolist(), run.added,
-            run.about["fingerprint"],
+            run.about["fingerprint"], groups.rejected,
         )  # fmt: skip
         written.write_page()
     named = sum(bool(name) for name in groups.names)

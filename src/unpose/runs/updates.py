@@ -130,6 +130,7 @@ def update_run(
             written = write_run(
                 place, run.source, joined([old, new]), model, run.settings, run.about["command"],
                 run.about.get("class_names"), run.cluster_names, settled, added, run.about["fingerprint"],
+                run.rejected_names,
             )  # fmt: skip
             shutil.copyfile(run.path / "config.toml", place / "config.toml")
         written.write_page()

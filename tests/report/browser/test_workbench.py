@@ -246,6 +246,54 @@ def test_work_survives_a_reload_and_goes_on_from_a_file(browser, page, found, tm
     assert settled(browser) == 28
 
 
+def test_what_was_rejected_is_in_the_file_and_is_not_asked_again(browser, page, found, tmp_path):
+    start(browser, page)
+    for name in ("first", "second", "third"):
+        browser.press(f"n{name}", ENTER)
+    while " also " not in title(browser):
+        browser.press("j")
+    asked = title(browser)
+    name = asked.rpartition("also ")[2].rstrip("?")
+    shown = [int(tile.get_attribute("data-image")) for tile in browser.all(".choose")]
+    browser.click("#all")
+    browser.press("x")
+    saved = browser.download("#save")
+    rows = table(saved)
+    assert [i for i, row in enumerate(rows) if row["rejected_names"]] == sorted(shown)
+    assert {row["rejected_names"] for row in rows} == {"", f'["{name}"]'}
+    assert all(rows[i]["proposed"] != name for i in shown)
+    start(browser, page)  # nothing is kept in the browser
+    path = tmp_path / "labels.csv"
+    path.write_bytes(saved.encode())
+    browser.one("#open-labels").send_keys(str(path))
+    browser.until(lambda: settled(browser) == 33)
+    again = table(browser.download("#save"))
+    assert again == rows
+    assert f"more {name}" not in browser.one("#next").text
+    old = "\r\n".join(line.rpartition(",")[0] for line in saved.replace(f'"[""{name}""]"', "").splitlines())
+    path.write_text(old)  # a file of an earlier version says nothing about rejections, which stay as they are
+    browser.one("#open-labels").send_keys(str(path))
+    browser.until(lambda: "35 images read" in browser.one("#status").text)
+    assert table(browser.download("#save")) == rows
+    browser.press("zz")
+    assert not any(row["rejected_names"] for row in table(browser.download("#save")))
+
+
+def test_a_page_knows_what_was_rejected_before(browser, found, tmp_path):
+    names = ["first", "second", "third"]
+    settled_images = found.labels >= 0
+    given = replace(
+        found, group_names=names, settled=settled_images, rejected_names={33: [*names, "a name of no group"], 34: [1]},
+        attention=np.ones((35, 35)),
+    )  # fmt: skip
+    start(browser, write_text(tmp_path / "report.html", render(given)))
+    rows = table(browser.download("#save"))
+    assert rows[33]["rejected_names"] == '["first","second","third","a name of no group"]'
+    assert rows[33]["proposed"] == ""
+    assert rows[34]["rejected_names"] == '["second"]'
+    assert rows[34]["proposed"] in ("first", "third")
+
+
 def test_names_by_number_and_by_touch_on_a_phone(browser, page):
     start(browser, page, width=360, height=740)
     assert browser.js("return document.documentElement.scrollWidth") == 360

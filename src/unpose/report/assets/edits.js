@@ -1,16 +1,40 @@
 // Changes by the user: the group of each image, which images are settled, names, hidden groups. A state is an immutable
 // value; undo and redo keep what is different.
 const N = data.names.length;
-const found = {
+let found = {
   group: Int32Array.from(data.labels),
   settled: Uint8Array.from(data.settled ?? new Array(N).fill(0)), // images whose name a person has accepted
   names: data.clusters.map((_, c) => data.groupNames?.[c] ?? ""), // empty: not named yet
   origins: data.clusters.map((_, c) => `Group ${c}`), // what a group without a name is called
   hidden: data.clusters.map(() => false),
-  banned: [], // images that are not of a group, as image + N * group
+  banned: [], // images that are not of a group, as image + N * group; see withRejected
   checks: [0, 0], // settled images that were right when a person looked at them again, and all that she looked at
 };
 let edits = found;
+
+// The state with images that are not of a group: pairs of an image and the name, or the number, of the group.
+function withRejected(state, pairs) {
+  let next = state;
+  const banned = new Set(state.banned);
+  for (const [image, given] of pairs) {
+    let group = typeof given === "number" ? given : next.names.indexOf(given);
+    if (group < 0) [next, group] = withGroup(given, given, next); // a name that no image has now
+    banned.add(image + N * group);
+  }
+  return { ...next, banned: [...banned] };
+}
+
+// For each image, the names that it does not have; the numbers of groups without a name.
+function rejectedNames() {
+  const lists = new Map();
+  for (const pair of edits.banned) {
+    const image = pair % N, group = Math.floor(pair / N);
+    if (edits.settled[image] && edits.group[image] === group) continue; // it was accepted later
+    lists.set(image, [...(lists.get(image) ?? []), edits.names[group] || group]);
+  }
+  return lists;
+}
+
 const past = [], future = [];
 const watchers = [];
 let unsaved = false;
@@ -136,6 +160,9 @@ function withGroup(name, origin, state = edits) {
 }
 
 const groupNamed = (name, state = edits) => state.names.indexOf(name);
+
+found = withRejected(found, data.rejectedNames ?? []);
+edits = found;
 
 function rename(group, name) {
   const newName = name.trim(), other = newName ? groupNamed(newName) : -1;

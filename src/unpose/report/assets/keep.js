@@ -45,13 +45,22 @@ function readCsv(text) {
 
 const unquoted = (text) => text.replace(/^'(?=[=+\-@\t\r\n])/, "");
 
-// Groups, names and settled images of a table that was saved earlier; other images stay as they are.
+// The names in a cell of the column rejected_names: a list in JSON, or a single name that somebody typed.
+function namesIn(text) {
+  try {
+    const list = JSON.parse(text);
+    if (Array.isArray(list)) return list.filter((each) => (typeof each === "string" && each) || Number.isInteger(each));
+  } catch { /* a single name */ }
+  return text ? [text] : [];
+}
+
+// Groups, names, settled images and rejections of a table that was saved earlier; other images stay as they are.
 function applyTable(text) {
   const rows = readCsv(text), places = new Map();
   if (!rows.length || !("path" in rows[0]) || !("name" in rows[0])) return announce("This file has no columns path and name; it is not a labels.csv of this page.");
   data.names.forEach((name, i) => { const key = name.toWellFormed(); places.set(key, [...(places.get(key) ?? []), i]); });
   let next = { ...edits, group: edits.group.slice(), settled: edits.settled.slice() }, count = 0;
-  const of = new Map();
+  const of = new Map(), numbered = new Map(), rejected = [], listed = new Set();
   for (const row of rows) {
     const image = (places.get(row.path) ?? places.get(unquoted(row.path)))?.shift();
     if (image === undefined) continue;
@@ -60,6 +69,9 @@ function applyTable(text) {
     if (!of.has(key)) of.set(key, key === "" ? NO_GROUP : groupFor(name, Number(row.cluster), row.named !== "false"));
     next.group[image] = of.get(key);
     next.settled[image] = row.settled === "true" || row.settled === "yes" ? 1 : 0;
+    numbered.set(Number(row.cluster), next.group[image]);
+    if ("rejected_names" in row) listed.add(image);
+    for (const given of namesIn(unquoted(row.rejected_names ?? ""))) rejected.push([image, given]);
   }
   function groupFor(name, number, named) {
     const known = named ? groupNamed(name, next) : -1;
@@ -71,6 +83,10 @@ function applyTable(text) {
     return group;
   }
   if (!count) return announce("None of the images in this file is on this page.");
+  next = { ...next, banned: next.banned.filter((pair) => !listed.has(pair % N)) };
+  next = withRejected(next, rejected
+    .map(([image, given]) => [image, typeof given === "number" ? numbered.get(given) : given])
+    .filter(([, given]) => given !== undefined && given !== NO_GROUP));
   change(next, `${counted(count, "image")} read; ${counted(rows.length - count, "row")} of other images left out.`);
 }
 

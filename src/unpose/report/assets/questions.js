@@ -189,9 +189,9 @@ function withoutRest(state, question, images) {
 }
 
 function reject(question, images) {
-  const next = placed(images, NO_GROUP, 0);
+  const leaving = images.filter((i) => edits.group[i] === question.group);
   const banned = question.kind === "group" ? edits.banned : [...edits.banned, ...images.map((i) => i + N * question.group)];
-  change({ ...(question.kind === "group" ? next : edits), banned },
+  change({ ...placed(leaving, NO_GROUP, 0), banned },
     `${counted(images.length, "image")} ${question.kind === "group" ? "left the group" : `are not ${visible(nameOf(question.group))}`}.`);
 }
 

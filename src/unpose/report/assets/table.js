@@ -10,6 +10,7 @@ function partsOfPose(image) {
 
 function rows() {
   finishSpread();
+  const rejected = rejectedNames();
   return data.names.map((path, i) => {
     const label = data.labels[i], group = edits.group[i], inGroup = group !== NO_GROUP, best = graph ? spread.best[i] : NO_GROUP;
     const { angle, x, y, scale, mirrored } = partsOfPose(i);
@@ -18,6 +19,7 @@ function rows() {
       angle: Number(angle.toFixed(2)), shift_x: x, shift_y: y, scale: Number(scale.toFixed(4)), mirrored,
       cluster_found: label, named: isNamed(group), settled: edits.settled[i] === 1,
       proposed: best === NO_GROUP ? "" : nameOf(best), probability: best === NO_GROUP ? 0 : Number(spread.share[i].toFixed(4)),
+      rejected_names: rejected.has(i) ? JSON.stringify(rejected.get(i)) : "",
     };
   });
 }
