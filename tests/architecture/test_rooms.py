@@ -30,7 +30,7 @@ ARROWS = {
     "train": {"nn", "data", "align", "audit", "discover"},
     "data": {"images", "files", "report"},
     "cluster": {"train", "adapt", "align", "nn", "audit", "data", "contours", "discover"},
-    "adapt": {"align", "nn", "audit", "discover"},
+    "adapt": {"align", "nn", "audit", "discover", "train"},
     "discover": {"images", "report"},
     "dedupe": {"align"},
     "align": {"images", "files", "report"},
@@ -69,6 +69,7 @@ SIDE_DOORS = {
     "unpose.runs.audits",  # the audit of a whole model; imports torch, which `unpose --help` must not wait for
     "unpose.runs.duplicates",  # the folder of a search for duplicates; imports torch
     "unpose.runs.moves",  # moves of files that can be undone
+    "unpose.train.state",  # the state of a training that another room's loop saves and continues
     "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }
 

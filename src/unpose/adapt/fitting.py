@@ -6,10 +6,15 @@ orientation. With a model, the scorer also learns at which poses that model give
 nothing on images whose pose does not matter.
 """
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -28,12 +33,17 @@ from unpose.groups import (
     transform,
     translation,
 )
+from unpose.train.state import State, load_state_if_any, save_state
 
 Progress = Callable[[str, int, int], None]
 _UNMOVED = 0.25
 """Share of training images that are only mirrored or turned by quarters: inputs without traces of interpolation."""
 _ROUNDS = 3
 """Times that images of unknown pose are aligned again with the canonicalizer learnt so far."""
+_SAVES = 20
+"""Times that the state of a training is saved, evenly spread."""
+_FINGERPRINTED = 1000
+"""About so many images identify the training images in a saved state."""
 
 
 def fit_canonicalizer(
@@ -52,6 +62,7 @@ def fit_canonicalizer(
     border: str = "zero",
     device: str | torch.device = "cpu",
     random_state: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Learned | Regress:
     """Train a canonicalizer on images, for a given model or for any.
@@ -89,6 +100,10 @@ def fit_canonicalizer(
         Where to train. The canonicalizer stays there.
     random_state : int, default 0
         Seed of the batches, the poses and, for a new canonicalizer, of its weights.
+    checkpoint : path-like, optional
+        A file in which the state is saved twenty times during the training, and from which an interrupted training
+        with the same arguments continues. On the same CPU and number of threads the result then equals that of an
+        uninterrupted training bit for bit. The file stays; a finished one returns its canonicalizer at once.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
 
@@ -111,49 +126,87 @@ def fit_canonicalizer(
     if steps < 1 or batch_size < 1 or len(batch) < 2:
         raise ValueError(f"at least 2 images and 1 step are needed, got {len(batch)} images and {steps} steps")
     check_border(border)
-    generator = torch.Generator().manual_seed(int(random_state))
     if canonicalizer is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random_state))
             canonicalizer = learned(group, batch.shape[1], width=8)
     canonicalizer.to(device).train()
+    task = (
+        _RegressionTask(canonicalizer, border)
+        if isinstance(canonicalizer, Regress)
+        else _ScoringTask(canonicalizer, distort, mirrors, border)
+    )
     rounds = 1 if upright else _ROUNDS
-    for done in range(rounds):
-        aligned = batch if upright else _aligned(batch, canonicalizer if done else None, border)
-        table = _answers_by_pose(model, aligned, labels, canonicalizer, border)
-        task = (
-            _RegressionTask(canonicalizer, border)
-            if isinstance(canonicalizer, Regress)
-            else _ScoringTask(canonicalizer, distort, mirrors, border)
-        )
-        part = max(1, steps // rounds)
-        for step in _training(canonicalizer, task, aligned, table, part, batch_size, learning_rate, generator):
-            if progress is not None:
-                progress("canonicalizer", done * part + step, rounds * part)
+    training = _Training(canonicalizer, task, max(1, steps // rounds), batch_size, learning_rate, random_state)
+    # Poses that images were aligned with belong to the state: they come from weights that have changed since.
+    extra = {} if upright else {"poses": torch.eye(3).repeat(len(batch), 1, 1).to(batch)}
+    state = State(cast(Any, canonicalizer), training.optimizer(), None, extra=extra)
+    identity = {
+        "settings": f"{type(canonicalizer).__name__}({canonicalizer.extra_repr()}), {rounds}, {steps}, {batch_size}, "
+        f"{learning_rate}, {distort}, {mirrors}, {border}, {random_state}",
+        "data": _fingerprint(batch, None if labels is None else torch.as_tensor(labels)),
+    }
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        load_state_if_any(path, state, identity)
+    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+        while state.step < (total := rounds * training.steps):
+            if state.step % training.steps == 0 and not upright:
+                _align(batch, canonicalizer if state.step else None, border, state.extra["poses"])
+                state.optimizer = training.optimizer()
+            aligned = batch if upright else _resampled_in_parts(batch, state.extra["poses"], border)
+            table = _answers_by_pose(model, aligned, labels, canonicalizer, border)
+            canonicalizer.train()
+            for _ in range(training.steps - state.step % training.steps):
+                training.step(state, aligned, table)
+                if path is not None and (state.step == total or state.step % max(1, total // _SAVES) == 0):
+                    save_state(path, state, identity)
+                if progress is not None:
+                    progress("canonicalizer", state.step, total)
     return canonicalizer.eval()
 
 
-def _training(
-    canonicalizer: Learned | Regress, task: "_ScoringTask | _RegressionTask", images: Tensor, table: Tensor | None,
-    steps: int, batch_size: int, learning_rate: float, generator: torch.Generator,
-) -> Iterator[int]:  # fmt: skip
-    """The training loop; yields the number of finished steps."""
-    optimizer = torch.optim.AdamW(canonicalizer.parameters(), lr=learning_rate, weight_decay=0.05)
-    canonicalizer.train()
-    for step in range(steps):
-        progressed = (step + 1) / steps
-        rate = learning_rate * min(progressed / 0.1, 0.5 * (1 + math.cos(math.pi * max(0.0, progressed - 0.1) / 0.9)))
-        for part in optimizer.param_groups:
-            part["lr"] = max(rate, 1e-3 * learning_rate)
-        chosen = torch.randint(len(images), (min(batch_size, 4 * len(images)),), generator=generator)
+@dataclass(frozen=True)
+class _Training:
+    """What does not change from step to step. Random numbers are functions of the seed and of the step's number."""
+
+    canonicalizer: Learned | Regress
+    task: "_ScoringTask | _RegressionTask"
+    steps: int  # of one round
+    batch_size: int
+    learning_rate: float
+    seed: int
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.canonicalizer.parameters(), lr=self.learning_rate, weight_decay=0.05)
+
+    def step(self, state: State, images: Tensor, table: Tensor | None) -> None:
+        """One step of the optimizer."""
+        seed = int(np.random.SeedSequence([self.seed, state.step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+        generator = torch.Generator().manual_seed(seed)
+        torch.manual_seed(seed)  # for dropout
+        done = (state.step % self.steps + 1) / self.steps
+        rate = self.learning_rate * min(done / 0.1, 0.5 * (1 + math.cos(math.pi * max(0.0, done - 0.1) / 0.9)))
+        for part in state.optimizer.param_groups:
+            part["lr"] = max(rate, 1e-3 * self.learning_rate)
+        chosen = torch.randint(len(images), (min(self.batch_size, 4 * len(images)),), generator=generator)
         chosen = chosen.to(images.device)
-        loss = task.loss(images[chosen], None if table is None else table[chosen], generator)
+        loss = self.task.loss(images[chosen], None if table is None else table[chosen], generator)
         if not torch.isfinite(loss):
-            raise ValueError(f"the training of the canonicalizer diverged at step {step}; lower learning_rate")
-        optimizer.zero_grad(set_to_none=True)
+            raise ValueError(f"the training of the canonicalizer diverged at step {state.step}; lower learning_rate")
+        state.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimizer.step()
-        yield step + 1
+        state.optimizer.step()
+        state.step += 1
+
+
+def _fingerprint(images: Tensor, labels: Tensor | None) -> str:
+    """Hash all labels and up to about a thousand images, so that a changed set is noticed."""
+    digest = hashlib.sha256(repr(tuple(images.shape)).encode())
+    digest.update(images[:: max(1, len(images) // _FINGERPRINTED)].cpu().contiguous().numpy().tobytes())
+    if labels is not None:
+        digest.update(labels.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 class _ScoringTask:
@@ -244,11 +297,17 @@ def _distortions(group: LieGroup, n: int, side: int, generator: torch.Generator)
     return group.random(n, generator=generator, max_angle=0.0, max_shift=side / 12, max_scale=1.25, max_stretch=1.3)
 
 
-def _aligned(images: Tensor, canonicalizer: Learned | Regress | None, border: str) -> Tensor:
-    """Images of unknown pose, aligned by what was learnt so far or, at first, by their moments."""
+def _align(images: Tensor, canonicalizer: Learned | Regress | None, border: str, poses: Tensor) -> None:
+    """Write the poses (n, 3, 3) that align images, by what was learnt so far or, at first, by their moments."""
     finder = moments("so2") if canonicalizer is None else canonicalizer
     with evaluation(finder):
-        return torch.cat([resampled(part, finder(part).element, border) for part in images.split(256)])
+        for part, found in zip(images.split(256), poses.split(256), strict=True):
+            found.copy_(finder(part).element)
+
+
+def _resampled_in_parts(images: Tensor, poses: Tensor, border: str) -> Tensor:
+    parts = zip(images.split(256), poses.split(256), strict=True)
+    return torch.cat([resampled(part, own, border) for part, own in parts])
 
 
 def _answers_by_pose(

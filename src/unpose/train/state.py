@@ -21,6 +21,8 @@ from unpose.files import write_chunks
 from unpose.nn import Network
 from unpose.train.checkpoint import read_header, strict_json
 
+__all__ = ["State", "StateError", "load_state", "load_state_if_any", "save_state"]
+
 FORMAT = 1
 """Version of the file layout; increased when older readers would misread the file."""
 
@@ -137,6 +139,11 @@ def load_state(path: Path, state: State, identity: dict[str, Any], columns: Sequ
     state.best, state.best_epoch = _with_prefix(tensors, "best."), best_epoch
     state.step, state.history = step, history
     return state
+
+
+def load_state_if_any(path: Path, state: State, identity: dict[str, Any], columns: Sequence[str] = COLUMNS) -> State:
+    """Load a saved state, or return the fresh one if there is no such file."""
+    return load_state(path, state, identity, columns) if path.exists() else state
 
 
 def _tensors(state: State) -> dict[str, Tensor]:
