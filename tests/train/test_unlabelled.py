@@ -11,6 +11,7 @@ from unpose.adapt import symmetrize
 from unpose.audit import equivariance_error
 from unpose.data import InputError
 from unpose.train import (
+    DivergedError,
     StoppedError,
     build_network,
     load_network,
@@ -22,6 +23,7 @@ from unpose.train import (
     vicreg_loss,
 )
 from unpose.train.unlabelled import (
+    Unlabelled,
     _unlabelled_dataset,
     collapse_gauges,
     confirmed_neighbours,
@@ -38,6 +40,8 @@ TINY = {
     "poses": {"max_angle": 180, "max_shift": 1, "mirror": True},
     "unlabelled": {"loss": "vicreg", "steps": 4, "expander": 16, "contrast": 1.2, "noise": 0.02, "erase": 0.5},
 }
+
+_QUICK = {"learning_rate": 0.01, "warmup_epochs": 0}
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +74,39 @@ def test_the_loss_is_that_of_the_paper(generator):
     torch.testing.assert_close(found, expected)
     with pytest.raises(ValueError, match="at least 2"):
         vicreg_loss(first[:1], second[:1])
+
+
+def test_the_loss_is_computed_in_float32_under_autocast(generator):
+    first, second = torch.randn(2, 64, 7, generator=generator).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = vicreg_loss(first, second)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, vicreg_loss(first.float(), second.float()), atol=0, rtol=0)
+    # Vectors without any spread: the root of their variance has a gradient.
+    constant = torch.full((5, 3), 7.0, requires_grad=True)
+    vicreg_loss(constant, constant).backward()
+    assert torch.isfinite(constant.grad).all()
+
+
+@pytest.mark.parametrize(("scale", "level"), [(0.0, 0.4), (1e-20, 0.0), (1e4, -3e4)])
+def test_constant_faint_and_very_bright_images_train_to_finite_weights(images, scale, level):
+    result = train_unlabelled(np.float32(scale) * images + np.float32(level), tiny(epochs=1, optimizer=_QUICK))
+    assert all(torch.isfinite(weight).all() for weight in result.encoder.state_dict().values())
+
+
+def test_a_run_that_diverges_keeps_the_last_good_epoch(images, tmp_path, monkeypatch):
+    whole = Unlabelled.batch
+
+    def spoilt(self, store, rows, step):
+        views, labels = whole(self, store, rows, step)
+        return (views if step < 6 else views * torch.nan), labels
+
+    monkeypatch.setattr(Unlabelled, "batch", spoilt)
+    with pytest.raises(DivergedError, match=r"in epoch 2, at step 7.*keeps the state of the last good checkpoint"):
+        train_unlabelled(images, tiny(), tmp_path)
+    monkeypatch.undo()
+    assert torch.isfinite(load_network(tmp_path / "model.safetensors")(torch.from_numpy(images[:3, None]))).all()
+    assert len(train_unlabelled(images, tiny(), tmp_path, resume=True).history) == 2
 
 
 def test_views_keep_the_background_and_depend_on_the_step_alone(images):

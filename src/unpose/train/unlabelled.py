@@ -78,7 +78,7 @@ def vicreg_loss(
     Returns
     -------
     Tensor
-        0-d.
+        0-d, computed in float32 (float64 for vectors in float64) under autocast too.
 
     Examples
     --------
@@ -91,13 +91,16 @@ def vicreg_loss(
     if first.shape != second.shape or first.ndim != 2 or len(first) < 2:
         raise ValueError(f"both views must be (n, d) with n of at least 2, got {first.shape} and {second.shape}")
     n, d = first.shape
-    loss = invariance * mse_loss(first, second)
-    for view in (first, second):
-        centred = view - view.mean(0)
-        products = centred.T @ centred / (n - 1)  # (d, d)
-        variances = products.diagonal()
-        loss = loss + variance * relu(1 - (variances + _LEAST_VARIANCE).sqrt()).mean() / 2
-        loss = loss + covariance * (products.square().sum() - variances.square().sum()) / d
+    # Sums over a batch need float32 at least: autocast would compute the products in half precision.
+    with torch.autocast(first.device.type, enabled=False):
+        first, second = (view if view.dtype == torch.float64 else view.float() for view in (first, second))
+        loss = invariance * mse_loss(first, second)
+        for view in (first, second):
+            centred = view - view.mean(0)
+            products = centred.T @ centred / (n - 1)  # (d, d)
+            variances = products.diagonal()
+            loss = loss + variance * relu(1 - (variances + _LEAST_VARIANCE).sqrt()).mean() / 2
+            loss = loss + covariance * (products.square().sum() - variances.square().sum()) / d
     return loss
 
 
@@ -116,7 +119,9 @@ class EncoderAndExpander(Network):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.expander(self.encoder(images))
+        vectors = self.encoder(images)
+        with torch.autocast(vectors.device.type, enabled=False):  # half precision is for the convolutions alone
+            found: Tensor = self.expander(vectors.float())
         return found
 
 
