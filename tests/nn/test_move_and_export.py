@@ -18,6 +18,9 @@ OPTIONS = {
     "patch_net": {"group": "c8", "hidden": 5, "patch_size": 5, "window": 3},
     "equivariant_unet": {"group": "c4", "width": 2, "levels": 2},
     "equivariant_vit": {"group": "d4", "patch": 5, "depth": 2, "width": 32, "heads": 8},
+    "lie_cnn": {"group": "affine+mirror", "samples": 4, "width": 3, "radii": (2, 1), "strides": (2, 2)},
+    "lie_transformer": {"group": "similarity", "samples": 3, "patch": 5, "depth": 1, "width": 6, "heads": 2},
+    "scale_fourier_net": {"group": "dilations(2, 1.5)", "width": 3, "spacings": (1, 2)},
 }
 SHAPE = (2, 1, 10, 15)
 every_network = pytest.mark.parametrize("name", NETWORKS)

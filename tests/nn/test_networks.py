@@ -128,7 +128,8 @@ def test_global_attention_as_a_network(generator):
 
 def test_every_network_has_a_name():
     # These have test files of their own.
-    others = {"group_resnet", "scale_net", "patch_net", "equivariant_vit", "equivariant_unet"}
+    others = {"group_resnet", "scale_net", "patch_net", "equivariant_vit", "equivariant_unet", "lie_cnn"}
+    others |= {"lie_transformer", "scale_fourier_net"}
     assert {network.description["network"] for network in tiny_networks()} | others == set(NETWORKS)
     named = create_network("group_cnn", group="c4", in_channels=2, n_classes=3, image_size=(8, 9), parameters=3000)
     assert named.description == tiny_networks()[1].description

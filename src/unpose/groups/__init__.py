@@ -10,6 +10,7 @@ to change:
 ``matrix_log.py`` the logarithm of affine and perspective poses
 ``space.py``      the groups of space, whose poses are 4x4: so3, o3, se3, e3
 ``finite.py``     finite groups with product tables: cyclic, dihedral, dilations
+``haar.py``       samples by the Haar measure, coordinates by polar factors
 ``irreps.py``     irreducible representations and the Fourier basis of finite groups
 ``names.py``      names of groups
 ``poses.py``      functions that make, invert and apply poses
@@ -18,9 +19,10 @@ to change:
 
 from unpose.groups.continuous import CONTINUOUS
 from unpose.groups.finite import NO_ELEMENT, FiniteGroup, as_quarter_turns, cyclic, dihedral, dilations
+from unpose.groups.haar import haar_samples, polar_coordinates
 from unpose.groups.irreps import Irreps, fourier_basis, irreducible_representations
 from unpose.groups.lie import LieGroup
-from unpose.groups.names import Group, parse, parse_continuous
+from unpose.groups.names import Group, parse, parse_affine, parse_continuous
 from unpose.groups.poses import (
     adjugate,
     area_change,
@@ -50,10 +52,13 @@ __all__ = [
     "dihedral",
     "dilations",
     "fourier_basis",
+    "haar_samples",
     "inverse",
     "irreducible_representations",
     "parse",
+    "parse_affine",
     "parse_continuous",
+    "polar_coordinates",
     "pose_parts",
     "reflection",
     "rotation",

@@ -86,3 +86,26 @@ def parse_continuous(name: str | Group) -> LieGroup:
             "acts on points in space"
         )
     return group
+
+
+def parse_affine(name: str | Group) -> LieGroup:
+    """The continuous group with this name, if its elements are shifts and linear maps; others are refused.
+
+    Parameters
+    ----------
+    name : str or Group
+        ``"translation"``, ``"se2"``, ``"similarity"`` or ``"affine"``, or one of them with ``"+mirror"``.
+
+    Returns
+    -------
+    LieGroup
+
+    Examples
+    --------
+    >>> parse_affine("similarity").dim
+    4
+    """
+    group = parse_continuous(name)
+    if group.is_projective or not group.shifts:
+        raise ValueError(f"translation, se2, similarity or affine, or one with '+mirror', is needed here, got {group}")
+    return group

@@ -3,6 +3,7 @@
 ================= ===================================================================================================
 ``batch.py``      from the arrays that users pass to a checked tensor (n, c, h, w), and back
 ``sampling.py``   values between pixels, warps by poses, exact quarter turns and mirrors; the only file that resamples
+``spectrum.py``   sums of sines and cosines; ideal low-pass resizing
 ``smoothing.py``  Gaussian smoothing and downscaling
 ``canvas.py``     images of different sizes on one canvas
 ``light.py``      background and contrast: measure, compare and match them
@@ -31,6 +32,7 @@ from unpose.images.sampling import (
     warp,
 )
 from unpose.images.smoothing import downscale, smooth
+from unpose.images.spectrum import fourier_resize, from_real_spectrum, real_spectrum
 
 __all__ = [
     "LARGEST_DEFAULT_CANVAS",
@@ -42,7 +44,9 @@ __all__ = [
     "differs_in_light",
     "displacements",
     "downscale",
+    "fourier_resize",
     "from_batch",
+    "from_real_spectrum",
     "match_light",
     "measure_light",
     "mirror",
@@ -50,6 +54,7 @@ __all__ = [
     "onto_one_canvas",
     "pixel_grid",
     "quarter_turn",
+    "real_spectrum",
     "resize_box",
     "sample",
     "sample_with_gradient",

@@ -12,6 +12,8 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``networks/resnet.py``                       residual group convolution networks, and encoders
 ``networks/swivel.py``                       convolution stem, then attention
 ``networks/scale.py``                        dilations: objects at unseen sizes
+``networks/lie.py``                          convolution and attention on continuous groups
+``networks/scale_fourier.py``                images at any resolution
 ``networks/patch.py``                        a vision transformer with Invariant Attention among patches
 ``networks/unet.py``                         U-Nets of group convolutions, for masks and fields of vectors
 ``networks/vit.py``                          vision transformers in the irrep basis of a group
@@ -22,6 +24,9 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``layers/convolution.py``                    group convolution
 ``layers/convolution_as_attention.py``       the attention layer that equals a given group convolution
 ``layers/frame_attention.py``                transformer blocks: attention with the elements of the group as heads
+``layers/lie_convolution.py``                convolution on a continuous group, with sampled linear parts
+``layers/lie_attention.py``                  self-attention among elements of a continuous group
+``layers/scale_fourier.py``                  convolution and activation that commute with ideal downscaling
 ``layers/irreps.py``                         linear map, norm and MLP in the irrep basis
 ``layers/heads.py``                          heads: class scores, masks, vectors
 ``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
@@ -47,15 +52,20 @@ from unpose.nn.layers.group_fourier import GroupFourier2d, GroupFourierNet, grou
 from unpose.nn.layers.heads import ClassHead, MaskHead, VectorHead
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
 from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm
+from unpose.nn.layers.lie_attention import LieBlock, LieSelfAttention
+from unpose.nn.layers.lie_convolution import LieConv2d
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
+from unpose.nn.layers.scale_fourier import ScaleFourier2d, scale_activation
 from unpose.nn.networks.base import Network, count_parameters
 from unpose.nn.networks.enlarge import with_larger_group
 from unpose.nn.networks.group_cnn import group_cnn
 from unpose.nn.networks.gsa import GSA_NET_CONFIGS, GSANetConfig, gsa_net
+from unpose.nn.networks.lie import lie_cnn, lie_transformer
 from unpose.nn.networks.patch import patch_net
 from unpose.nn.networks.registry import NETWORKS, create_network, rebuild
 from unpose.nn.networks.resnet import group_resnet
 from unpose.nn.networks.scale import scale_net, scale_pyramid
+from unpose.nn.networks.scale_fourier import scale_fourier_net
 from unpose.nn.networks.swivel import swivel_net
 from unpose.nn.networks.unet import equivariant_unet
 from unpose.nn.networks.vit import equivariant_vit
@@ -79,6 +89,9 @@ __all__ = [
     "InvariantAttentionBlock",
     "IrrepLinear",
     "IrrepNorm",
+    "LieBlock",
+    "LieConv2d",
+    "LieSelfAttention",
     "LiftingPatchEmbed",
     "LiftingSelfAttention",
     "MaskHead",
@@ -86,6 +99,7 @@ __all__ = [
     "OrbitAttentionResult",
     "OrbitEmbedding",
     "PointwiseLinear",
+    "ScaleFourier2d",
     "SeparableEncoding",
     "SpatialPool",
     "VectorHead",
@@ -101,10 +115,14 @@ __all__ = [
     "group_resnet",
     "gsa_net",
     "implementation",
+    "lie_cnn",
+    "lie_transformer",
     "orbit_attention",
     "patch_net",
     "position_table",
     "rebuild",
+    "scale_activation",
+    "scale_fourier_net",
     "scale_net",
     "scale_pyramid",
     "swivel_net",

@@ -12,7 +12,8 @@ def baseline_description(description: dict[str, Any]) -> dict[str, Any]:
     The smallest width that reaches the parameter count is taken. A :func:`unpose.nn.gsa_net` shares nearly all
     parameters among group elements, so its baseline keeps the widths and only lacks the element embeddings (well below
     1 %). The baseline of a network for dilations sees a single scale; that of a :func:`unpose.nn.scale_net` has exactly
-    as many parameters.
+    as many parameters. The baseline of a network on a continuous group has the group ``translation`` and lacks the
+    network's few weights of relative linear parts.
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ def baseline_description(description: dict[str, Any]) -> dict[str, Any]:
     """
     if description["group"].startswith("dilations"):
         return description | {"group": "dilations(1)"}
+    if description["network"] in ("lie_cnn", "lie_transformer"):
+        return description | {"group": "translation"}
     plain = description | {"group": "c1"}
     wanted = _count(description)
     if description["network"] == "group_cnn":

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from unpose.groups import FiniteGroup
+from unpose.groups import FiniteGroup, Group
 from unpose.nn.layers.heads import make_head
 
 
@@ -19,7 +19,7 @@ class Network(nn.Module):
 
     Parameters
     ----------
-    group : FiniteGroup
+    group : Group
         The group to which the network is invariant.
     **arguments : Any
         The other entries of the description.
@@ -31,9 +31,9 @@ class Network(nn.Module):
     5
     """
 
-    def __init__(self, group: FiniteGroup, **arguments: Any) -> None:
+    def __init__(self, group: Group, **arguments: Any) -> None:
         super().__init__()
-        self.group = group
+        self.group: Any = group  # each network knows which kind of group it has
         self.description = {"group": group.name} | {name: _as_json(value) for name, value in arguments.items()}
 
 
@@ -43,6 +43,7 @@ class GroupNetwork(Network):
     A subclass sets ``features``, calls :meth:`set_head` at the end of its constructor and defines :meth:`scores`.
     """
 
+    group: FiniteGroup
     features: nn.Module
     head: nn.Module | None
 

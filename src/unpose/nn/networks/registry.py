@@ -6,9 +6,11 @@ from typing import Any
 from unpose.nn.networks.base import Network
 from unpose.nn.networks.group_cnn import group_cnn
 from unpose.nn.networks.gsa import gsa_net
+from unpose.nn.networks.lie import lie_cnn, lie_transformer
 from unpose.nn.networks.patch import patch_net
 from unpose.nn.networks.resnet import group_resnet
 from unpose.nn.networks.scale import scale_net
+from unpose.nn.networks.scale_fourier import scale_fourier_net
 from unpose.nn.networks.swivel import swivel_net
 from unpose.nn.networks.unet import equivariant_unet
 from unpose.nn.networks.vit import equivariant_vit
@@ -22,6 +24,9 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     "patch_net": patch_net,
     "equivariant_vit": equivariant_vit,
     "equivariant_unet": equivariant_unet,
+    "lie_cnn": lie_cnn,
+    "lie_transformer": lie_transformer,
+    "scale_fourier_net": scale_fourier_net,
 }
 """The functions that build networks, by name; recipes and saved files refer to networks by these names."""
 
@@ -34,8 +39,9 @@ def create_network(name: str, **options: Any) -> Network:
     name : str
         ``"gsa_net"`` (group self-attention), ``"group_cnn"`` (group convolution), ``"group_resnet"`` (residual group
         convolution), ``"swivel_net"`` (convolution, then attention), ``"scale_net"`` (dilations), ``"patch_net"``
-        (attention among patches), ``"equivariant_vit"`` (a vision transformer in the irrep basis) or
-        ``"equivariant_unet"`` (masks and vectors at every pixel).
+        (attention among patches), ``"equivariant_vit"`` (a vision transformer in the irrep basis),
+        ``"equivariant_unet"`` (masks and vectors at every pixel), ``"lie_cnn"`` and ``"lie_transformer"`` (convolution
+        and attention on continuous groups) or ``"scale_fourier_net"`` (images at any resolution).
     **options : Any
         Arguments of the function of that name, such as :func:`unpose.nn.gsa_net`. The ``gsa_net``, ``group_cnn`` and
         ``swivel_net`` take ``head``, for masks or vectors instead of classes, the first two also ``stem``, for large
