@@ -1,11 +1,12 @@
 """Does the audit find planted defects, name their module, and stay silent on the same models without them?
 
-    python benchmarks/audit_defects.py [--half developed|kept] [--json FILE]
+    python benchmarks/audit_defects.py [--set developed|kept|further] [--json FILE]
 
-Every case of tests/audit/defect_networks.py is built with its defect and without, for each of its groups (c4, d4, d1),
-an odd and an even size, and in float32 and bfloat16. The rules of the audit were chosen on the half "developed"; "kept"
-was written afterwards. A defect counts as found if the verdict is right in every run, its module as named if the first
-culprit is right in every run, and a false alarm is any clean run that does not pass.
+Every case of tests/audit/defect_networks.py and tests/audit/further_defects.py is built with its defect and without,
+for each of its groups (c4, d4, d1), an odd and an even size, and in float32 and bfloat16. The rules were chosen
+on the set "developed"; "kept" and then "further" were written afterwards. A defect counts as found if the verdict is
+right in every run, its module as named if the first culprit is right in every run, and a false alarm is any clean run
+that does not pass.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from unpose.audit import audit_model, probe_images
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 import defect_networks as defects
+import further_defects
 
 
 def judge(case: defects.Case, broken: bool) -> tuple[int, int, int]:
@@ -39,23 +41,23 @@ def judge(case: defects.Case, broken: bool) -> tuple[int, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--half", choices=("developed", "kept", "both"), default="both")
+    parser.add_argument("--set", choices=("developed", "kept", "further"), help="by default all of them")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="Using padding='same'")
-    halves = {"developed": defects.DEVELOPED, "kept": defects.KEPT}
+    sets = {"developed": defects.DEVELOPED, "kept": defects.KEPT, "further": further_defects.FURTHER}
     results = []
     print(f"{'case':32} {'verdict':10} {'found':>7} {'named':>7} {'clean':>7}")
     begin = time.process_time()
-    for half, cases in halves.items():
-        if options.half not in (half, "both"):
+    for group, cases in sets.items():
+        if options.set not in (group, None):
             continue
         rows = []
         for name, case in cases.items():
             runs, right, named = judge(case, True)
             clean_runs, clean, _ = judge(case, False)
             rows.append({
-                "half": half, "case": name, "verdict": case.verdict, "runs": runs, "found": right, "named": named,
+                "set": group, "case": name, "verdict": case.verdict, "runs": runs, "found": right, "named": named,
                 "has module": case.module is not None, "clean runs": clean_runs, "clean": clean,
             })  # fmt: skip
             module = f"{named}/{runs}" if case.module is not None else "-"
@@ -68,7 +70,7 @@ def main() -> None:
         named = sum(row["named"] == row["runs"] for row in modules)
         alarms = sum(row["clean runs"] - row["clean"] for row in rows)
         print(
-            f"{half}: {found} of {len(rows)} defects found in every run, the module named in every run for {named} of "
+            f"{group}: {found} of {len(rows)} defects found in every run, the module named in every run for {named} of "
             f"{len(modules)}, {alarms} false alarms in {sum(row['clean runs'] for row in rows)} clean runs\n"
         )
         results += rows

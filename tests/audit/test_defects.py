@@ -5,11 +5,12 @@ import itertools
 import pytest
 import torch
 from defect_networks import DEVELOPED, KEPT, build
+from further_defects import FURTHER
 from released_attention import ReleasedGroupAttention
 
 from unpose.audit import assert_equivariant, audit_model, equivariance_error, probe_images, smooth_noise
 
-CASES = {**DEVELOPED, **KEPT}
+CASES = {**DEVELOPED, **KEPT, **FURTHER}
 
 
 def runs(case, broken):

@@ -21,9 +21,15 @@ KINDS = ("invariant", "image", "regular", "regular image")
 PART_KINDS = ("vectors", "vector image", "keypoints", "boxes", "poses")
 """Kinds of outputs whose entries are coordinates: they change by the matrix of the element."""
 
+SPECTRUM = "spectrum"
+"""Kind of feature maps that are Fourier transforms of maps."""
+
 ORIGINS = ("centre", "pixel", "corner", "unit")
 """Where coordinates start: the image centre; the centre of the first pixel; the corner of the image; the same, in units
 of the image's sides."""
+
+_MOST_ANGLES = 72
+"""Entries of an axis that can list angles."""
 
 _OPTIONS = {
     "vectors": ("xy", "yx", "y up"),
@@ -31,6 +37,7 @@ _OPTIONS = {
     "keypoints": tuple(f"{order} {origin}" for origin in ORIGINS for order in ("xy", "yx")),
     "boxes": tuple(f"{form} {origin}" for origin in ORIGINS for form in ("xyxy", "cxcywh", "xywh")),
     "poses": ("image from canonical", "canonical from image"),
+    SPECTRUM: ("fft2", "fft2, shifted", "rfft2"),
 }
 
 
@@ -45,7 +52,8 @@ class Kind:
     group_axis : int, optional
         The axis that the group permutes.
     merged : {"", "inner", "outer"}, default ""
-        Whether the group axis is merged with others into one axis, as its fastest or its slowest index.
+        Whether the group axis, or the components of vectors in axis 1, are merged with others into one axis, as its
+        fastest or its slowest index.
     labels : tuple of int, default ()
         The group element that each entry of the group axis belongs to; in the order of the group if empty.
     channels_last : bool, default False
@@ -59,8 +67,11 @@ class Kind:
         index.
     extra : int, default 0
         Number of tokens before those of the grid, such as a class token.
+    cyclic : (axis, direction, offset), default ()
+        An axis of angles, which go round: a rotation moves its entries in this direction, a mirror takes entry i to
+        ``offset - i``.
     part : str, default ""
-        One of :data:`PART_KINDS`.
+        One of :data:`PART_KINDS`, or :data:`SPECTRUM`.
     option : str, default ""
         Order and origin of the coordinates, such as "xy centre".
     """
@@ -74,6 +85,7 @@ class Kind:
     grid: tuple[int, int] = (0, 0)
     planes: int = 1
     extra: int = 0
+    cyclic: tuple[int, ...] = ()
     part: str = ""
     option: str = ""
 
@@ -91,6 +103,7 @@ class Kind:
         if self.part:
             return f"{self.part}: {self.option}"
         words = ["regular"] if self.group_axis is not None else []
+        words += [f"angles in axis {self.cyclic[0]}"] if self.cyclic else []
         words += ["image"] if self.image else ["tokens" if self.planes == 1 else "flat image"] if self.tokens else []
         name = " ".join(words) or "invariant"
         if self.channels_last:
@@ -130,6 +143,30 @@ def part_kinds(tensor: Tensor) -> list[Kind]:
     return [Kind(name == "vector image", part=name, option=option) for name in names for option in _OPTIONS[name]]
 
 
+def field_kinds(tensor: Tensor, group: Group) -> list[Kind]:
+    """Kinds of features that are rarer than maps of numbers: coordinates, vector fields, axes of angles, spectra."""
+    shape = tuple(tensor.shape)
+    if tensor.is_complex():
+        names = _OPTIONS[SPECTRUM] if len(shape) >= 3 and shape[-1] == shape[-2] else ()
+        names = ("rfft2",) if len(shape) >= 3 and shape[-1] == shape[-2] // 2 + 1 != shape[-2] else names[:2]
+        return [Kind(part=SPECTRUM, option=option) for option in names]
+    kinds = part_kinds(tensor)
+    if len(shape) == 4 and shape[1] % 2 == 0 and shape[1] > 2 and min(shape[-2:]) > 1:
+        kinds += [
+            Kind(True, merged=merged, part="vector image", option=option)
+            for merged in ("inner", "outer")
+            for option in _OPTIONS["vector image"]
+        ]
+    mirrored = any(element[:2, :2].det() < 0 for element in group.elements) if isinstance(group, FiniteGroup) else True
+    for axis in range(1, len(shape)):
+        if shape[axis] % 4 == 0 and 8 <= shape[axis] <= _MOST_ANGLES:
+            turns = [(axis, way, offset) for way in (1, -1) for offset in range(shape[axis] if mirrored else 1)]
+            kinds += [Kind(cyclic=turn) for turn in turns]
+            if axis < len(shape) - 2 and min(shape[-2:]) > 1:
+                kinds += [Kind(True, cyclic=turn) for turn in turns]
+    return kinds
+
+
 def check_shape(tensor: Tensor, kind: Kind, order: int, what: str) -> None:
     """Raise a ValueError if a tensor lacks the axes that its kind acts on."""
     needed = 1 + (2 if kind.image else 0) + (kind.group_axis is not None)
@@ -159,8 +196,12 @@ def act(tensor: Tensor, element: Element, kind: Kind, frame: tuple[int, int], ca
     ``element.permutations``. Quarter turns and mirrors are exact permutations of pixels. Any other element resamples
     the pixels once, with zeros outside the image.
     """
+    if kind.part == SPECTRUM:
+        return _move_spectrum(tensor, element, kind.option, frame)
     if kind.group_axis is not None:
         tensor = _permute(tensor, element.permutations[candidate], kind)
+    if kind.cyclic:
+        tensor = _move_angles(tensor, element, kind)
     for axis in kind.tokens:
         tensor = _move_tokens(tensor, element, kind, axis, frame)
     if kind.image:
@@ -183,6 +224,29 @@ def _permute(tensor: Tensor, permutation: Tensor, kind: Kind) -> Tensor:
     inner = kind.merged == "inner"
     split = tensor.unflatten(axis, (-1, order) if inner else (order, -1))
     return split.index_select(axis + inner, source).flatten(axis, axis + 1)
+
+
+def _move_angles(tensor: Tensor, element: Element, kind: Kind) -> Tensor:
+    """Move the entries of an axis of angles by quarter turns and mirrors; other elements leave it as it is."""
+    if element.quarter_turns is None:
+        return tensor
+    axis, direction, offset = kind.cyclic
+    turns, mirrored = element.quarter_turns
+    source = torch.arange(tensor.shape[axis]) - direction * turns * tensor.shape[axis] // 4
+    source = (offset - source if mirrored else source) % tensor.shape[axis]
+    return tensor.index_select(axis, source.to(tensor.device))
+
+
+def _move_spectrum(tensor: Tensor, element: Element, option: str, frame: tuple[int, int]) -> Tensor:
+    """The Fourier transform of the moved map."""
+    pixels = (-2, -1)
+    if option == "rfft2":
+        height = tensor.shape[-2]
+        return torch.fft.rfft2(_move_pixels(torch.fft.irfft2(tensor, (height, height)), element, frame))
+    shifted = option != "fft2"
+    maps = torch.fft.ifft2(torch.fft.ifftshift(tensor, pixels) if shifted else tensor)
+    spectrum = torch.fft.fft2(_move_pixels(maps, element, frame))
+    return torch.fft.fftshift(spectrum, pixels) if shifted else spectrum
 
 
 def _move_tokens(tensor: Tensor, element: Element, kind: Kind, axis: int, frame: tuple[int, int]) -> Tensor:
@@ -215,9 +279,12 @@ def _move_coordinates(tensor: Tensor, element: Element, kind: Kind, frame: tuple
         linear = pose[:2, :2] / pose[2, 2]
         change = {"xy": ((1, 0), (0, 1)), "yx": ((0, 1), (1, 0)), "y up": ((1, 0), (0, -1))}[kind.option]
         basis = pose.new_tensor(change)
-        last = values.movedim(1, -1) if kind.part == "vector image" else values
-        moved = last @ (basis @ linear @ basis.mT).mT  # the inverse of a signed permutation is its transpose
-        return (moved.movedim(-1, 1) if kind.part == "vector image" else moved).to(tensor)
+        matrix = basis @ linear @ basis.mT  # the inverse of a signed permutation is its transpose
+        if kind.part == "vectors":
+            return (values @ matrix.mT).to(tensor)
+        pairs = values.unflatten(1, (-1, 2) if kind.merged == "inner" else (2, -1))
+        letters = "ab,ncbhw->ncahw" if kind.merged == "inner" else "ab,nbchw->nachw"
+        return torch.einsum(letters, matrix, pairs).flatten(1, 2).to(tensor)
     order, origin = kind.option.split()
     start, unit = _origin(origin, frame, pose)
     new_start, new_unit = _origin(origin, after, pose)

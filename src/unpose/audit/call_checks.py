@@ -23,6 +23,10 @@ _SAME_IN_COARSE_BATCHES = 0.05
 """The same for another number of images in the call, for which kernels round differently."""
 
 
+_REPEATS = 16
+"""Calls of a model that cannot be copied, to tell chance from memory."""
+
+
 @dataclass(frozen=True)
 class CallChecks:
     """What calling a model several times shows; the result of :func:`check_calls`.
@@ -97,12 +101,7 @@ def check_calls(f: Callable[[Tensor], Any], inputs: Tensor) -> CallChecks:
         second = _outputs(model, inputs, 2)
         limit = _SAME if inputs.device.type == "cpu" else _batch_limit(first)  # a GPU adds in any order
         if (difference := _difference(first, second)) > limit:
-            again = fresh()
-            same = _outputs(again, inputs, 0)
-            if isinstance(f, nn.Module) and model is f:  # not copied: it remembers the calls above
-                same = _outputs(again, inputs, 0)
-            cause = "random" if _difference(first, same) <= limit and not _keeps_state(fresh(), inputs, limit) else ""
-            cause = cause or ("stateful" if _keeps_state(fresh(), inputs, limit) else "random")
+            cause = "random" if _is_random(fresh, model, inputs, first, limit) else "stateful"
             module = _where(fresh, inputs, limit, seeds=(0, 1) if cause == "random" else (0, 0))
             return CallChecks(cause, difference, module, notes)
         batch = _batch_difference(model, inputs, first)
@@ -122,11 +121,22 @@ def _copies(f: Callable[[Tensor], Any]) -> Callable[[], Callable[[Tensor], Any]]
     return lambda: copy.deepcopy(kept)
 
 
-def _keeps_state(model: Callable[[Tensor], Any], inputs: Tensor, limit: float) -> bool:
-    """Whether outputs for the same inputs and the same random numbers change from call to call."""
-    first = _outputs(model, inputs, 0)
-    _outputs(model, inputs.flip(0), 0)
-    return _difference(first, _outputs(model, inputs, 0)) > limit
+def _is_random(
+    fresh: Callable[[], Callable[[Tensor], Any]], called: Callable[[Tensor], Any], inputs: Tensor,
+    first: dict[str, Tensor], limit: float,
+) -> bool:  # fmt: skip
+    """Whether chance, rather than memory, makes two calls differ."""
+    model = fresh()
+    again = [_outputs(model, each, 0) for each in (inputs, inputs.flip(0), inputs)]
+    if _difference(again[0], again[2]) <= limit:
+        return True  # equal random numbers give equal outputs
+    if model is not called:  # a copy repeats what its original remembers, but not numbers that no seed controls
+        return _difference(first, again[0]) > limit
+    # Differences of successive independent outputs have a cosine of -1/2; memory grows, decays or alternates.
+    runs = [torch.cat([out.double().flatten() for out in _outputs(model, inputs, 0).values()]) for _ in range(_REPEATS)]
+    steps = torch.stack(runs).diff(dim=0)
+    cosine = float((steps[1:] * steps[:-1]).sum() / (steps[1:].norm() * steps[:-1].norm()).clamp(min=1e-300))
+    return -0.9 < cosine < -0.1
 
 
 def _changed_buffers(model: Callable[[Tensor], Any], inputs: Tensor) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from unpose.audit.actions import Kind, act, part_kinds
+from unpose.audit.actions import Kind, act, field_kinds, part_kinds
 from unpose.audit.elements import Element, finite_elements
 from unpose.groups import FiniteGroup, Group
 
@@ -76,7 +76,9 @@ def conventions(group: Group) -> list[tuple[int, ...]]:
 
 def deviations(given: Tensor, expected: Tensor, batch_axis: int = 0) -> tuple[float, float]:
     """Relative distance of two tensors: of the part that differs between the inputs of the batch, and of the whole."""
-    given, expected = given.to("cpu", torch.float64), expected.to("cpu", torch.float64)
+    given, expected = (
+        (torch.view_as_real(each) if each.is_complex() else each).to("cpu", torch.float64) for each in (given, expected)
+    )
     difference = given - expected
     if not difference.isfinite().all():
         return math.inf, math.inf
@@ -110,6 +112,8 @@ def find_action(
             if not kind.merged and (labels := find_labels(base, moved, kind, group, frame)):
                 found = replace(kind, labels=labels)
                 misfits[found] = misfit_of(base, moved, found, frame)
+    if base.dtype.is_floating_point and min(misfits.values()) > FITS:
+        misfits |= {kind: misfit for kind, (misfit, _) in fitting_fields(base, moved, group, frame).items()}
     suggested = _suggested(base, kinds, frame)
     best = min(misfits, key=lambda kind: max(misfits[kind], 1e-6))  # the first, and simplest, of equals
     chosen = suggested
@@ -165,6 +169,28 @@ def misfit_of(base: Tensor, moved: Sequence[tuple[Element, Tensor]], kind: Kind,
             misfit = whole * float(expected.double().norm()) / size if size else whole
         squares.append(misfit**2)
     return float(np.sqrt(np.mean(squares))) if squares else 0.0
+
+
+def fitting_fields(
+    base: Tensor, moved: Sequence[tuple[Element, Tensor]], group: Group, frame: tuple[int, int]
+) -> dict[Kind, tuple[float, float]]:
+    """The rarer kinds of features that fit a tensor, with their largest misfit and error over the elements."""
+    found, wrong = {}, set()
+    for kind in field_kinds(base, group):
+        if (turns := (kind.image, kind.cyclic[:2])) in wrong:
+            continue  # where a mirror takes the angles does not matter if rotations do not fit
+        worst = (0.0, 0.0)
+        for element, tensor in moved:
+            expected = act(base, element, kind, frame)
+            each = deviations(tensor, expected) if expected.shape == tensor.shape else (math.inf, math.inf)
+            worst = max(worst[0], each[0]), max(worst[1], each[1])
+            if worst[0] > FITS:  # most kinds fail at the first element
+                if kind.cyclic and element.quarter_turns is not None and not element.quarter_turns[1]:
+                    wrong.add(turns)
+                break
+        else:
+            found[kind] = worst
+    return found
 
 
 def _suggested(base: Tensor, kinds: list[Kind], frame: tuple[int, int]) -> Kind:

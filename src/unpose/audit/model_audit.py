@@ -482,7 +482,7 @@ class _Auditor:
         elements = elements_of(self._group, self._frame, n_elements, generator)
         if any(kind.part == "boxes" for kind in kinds.values()):
             elements = [element for element in elements if element.is_exact]  # the box of a turned box is a larger one
-        simple = {name: kind for name, kind in kinds.items() if not kind.tokens and not kind.merged}
+        simple = {name: kind for name, kind in kinds.items() if not (kind.tokens or kind.merged or kind.cyclic)}
         if not simple:
             return {}, 0
         if memory is not None:

@@ -13,7 +13,16 @@ from unpose.audit.actions import Kind, act, check_shape, kind_of
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, exact_elements, plane_group
 from unpose.audit.error import check_inputs, checked_values, finite
-from unpose.audit.finding import FITS, conventions, deviations, find_action, find_labels, misfit_of, shape_kinds
+from unpose.audit.finding import (
+    FITS,
+    conventions,
+    deviations,
+    find_action,
+    find_labels,
+    fitting_fields,
+    misfit_of,
+    shape_kinds,
+)
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import computed_types, in_double, model_device, model_type
 from unpose.audit.trace import Call, trace
@@ -264,14 +273,14 @@ class _KindFit:
     """How well each kind explains how one tensor transforms: the largest deviation over the elements."""
 
     def __init__(self, tensor: Tensor, kinds: list[Kind]) -> None:
-        self._tensor = tensor
+        self.tensor = tensor
         self.misfit = dict.fromkeys(kinds, 0.0)  # of the part that differs between inputs
         self.error = dict.fromkeys(kinds, 0.0)  # of the whole tensor
 
     def update(self, moved: Tensor, element: Element, frame: tuple[int, int]) -> None:
         """Compare the tensor after an element with the prediction of every kind."""
         for kind in self.misfit:
-            expected = act(self._tensor, element, kind, frame)
+            expected = act(self.tensor, element, kind, frame)
             same_shape = moved.shape == expected.shape
             misfit, error = deviations(moved, expected, kind.batch_axis) if same_shape else (math.inf, math.inf)
             self.misfit[kind] = max(self.misfit[kind], misfit)
@@ -402,9 +411,8 @@ class _ModuleAuditor:
         """Compare the inputs of every module in the runs on x and on g x."""
         for index, call in enumerate(self._calls):
             fits = self._input_fits[id(call)] = [_KindFit(tensor, self._kinds(tensor)) for tensor in call.inputs]
-            for element, others in self._others:
-                for fit, tensor in zip(fits, others[index].inputs, strict=True):
-                    fit.update(tensor, element, self._frame)
+            for i, fit in enumerate(fits):
+                self._fit(fit, [(element, others[index].inputs[i]) for element, others in self._others])
 
     def _test_submodules(self, parent: Call, depth: int) -> bool:
         """Test the calls that a module makes, and descend into the failing ones; whether any failed."""
@@ -483,12 +491,22 @@ class _ModuleAuditor:
                 fits.append(_KindFit(tensor, kinds(tensor)))
             except KeyError:  # an output of the network without one row per input
                 fits.append(None)
+        answers = []
         for element in self._elements:
             moved = [act(tensor, element, kind, self._frame) for tensor, kind in zip(call.inputs, takes, strict=True)]
-            for fit, tensor in zip(fits, call.call_again(moved), strict=True):
-                if fit is not None:
-                    fit.update(tensor, element, self._frame)
+            answers.append((element, call.call_again(moved)))
+        for i, fit in enumerate(fits):
+            if fit is not None:
+                self._fit(fit, [(element, tensors[i]) for element, tensors in answers], rarer=call.name != "")
         return [fit for fit in fits if fit is not None]
+
+    def _fit(self, fit: _KindFit, moved: list[tuple[Element, Tensor]], rarer: bool = True) -> None:
+        """Compare a tensor with the same one after each element; with rarer kinds of features if no usual one fits."""
+        for element, tensor in moved:
+            fit.update(tensor, element, self._frame)
+        if rarer and min(fit.misfit.values()) > FITS:
+            for kind, fitting in fitting_fields(fit.tensor, moved, self._group, self._frame).items():
+                fit.misfit[kind], fit.error[kind] = fitting
 
     def _blame_forward(self, call: Call, row: int) -> None:
         """Name a module none of whose submodules fails, and between which of them equivariance breaks."""

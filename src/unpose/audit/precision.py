@@ -36,6 +36,11 @@ _NUDGE = 1e-6
 class _CountTypes(TorchDispatchMode):
     """Counts the numbers that torch operations compute in every floating-point type."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Audits are not compiled; otherwise the first call would import the compiler, which takes seconds."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.numbers: dict[torch.dtype, int] = {}
