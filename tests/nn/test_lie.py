@@ -88,13 +88,15 @@ def test_kernels_depend_on_relative_elements_only(name, generator):
     moved_by = element_of(name)
     moved_by[:2, 2] = 0
     offsets = 2 * torch.randn(9, 2, generator=generator, dtype=torch.float64)
-    for lifting in (True, False):
-        layer = LieConv2d(name, 2, 3, radius=3.0, lifting=lifting).double()
-        samples = haar_samples(name, 4, dtype=torch.float64)
-        wanted = layer.kernels(samples, offsets)
-        found = layer.kernels(moved_by @ samples, offsets @ moved_by[:2, :2].mT)
-        # Areas grow by the determinant, and so the measure shrinks by it.
-        torch.testing.assert_close(found * area_change(moved_by).abs(), wanted)
+    layer = LieConv2d(name, 2, 3, radius=3.0).double()
+    samples = haar_samples(name, 4, dtype=torch.float64)
+    wanted = layer.kernels(samples, offsets)
+    found = layer.kernels(moved_by @ samples, offsets @ moved_by[:2, :2].mT)
+    # Areas grow by the determinant, and the kernel is an average over its area.
+    torch.testing.assert_close(found * area_change(moved_by).abs(), wanted)
+    torch.testing.assert_close(layer.mixing(moved_by @ samples), layer.mixing(samples))
+    if name != "translation":
+        assert (layer.mixing(samples @ element_of("affine+mirror")) - layer.mixing(samples)).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(("name", "finite"), [("se2", "c4"), ("se2+mirror", "d4"), ("se2", "c8")])

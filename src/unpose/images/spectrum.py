@@ -6,6 +6,7 @@ centre (see CONVENTIONS.md), so images of all sizes share their centre.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ def real_spectrum(images: Tensor) -> Tensor:
     return found.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2))
 
 
-def from_real_spectrum(spectrum: Tensor, shape: tuple[int, int]) -> Tensor:
+def from_real_spectrum(spectrum: Tensor, shape: Sequence[int]) -> Tensor:
     """The image of a given size with these coefficients, the inverse of :func:`real_spectrum`.
 
     Parameters
@@ -66,7 +67,7 @@ def from_real_spectrum(spectrum: Tensor, shape: tuple[int, int]) -> Tensor:
     return _waves(height, fits[0] - 1, kept) @ kept @ _waves(width, fits[1] - 1, kept).mT
 
 
-def fourier_resize(images: Tensor, shape: tuple[int, int]) -> Tensor:
+def fourier_resize(images: Tensor, shape: Sequence[int]) -> Tensor:
     """Resize periodic images with an ideal low-pass filter: all frequencies that fit are kept, all others removed.
 
     Shrinking twice is the same as shrinking once, to rounding; no other filter of finite width has this property.

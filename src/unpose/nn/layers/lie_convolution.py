@@ -19,13 +19,11 @@ _HIDDEN = 32
 
 
 class LieConv2d(nn.Module):
-    """Convolution on the group of shifts and sampled linear parts, whose kernel is a network of relative elements.
+    """Convolution on the group of shifts and sampled linear parts, whose kernels are networks of relative elements.
 
-    ``out(x, A) = sum_yB psi(A^-1 (y - x), A^-1 B) f(y, B) / (n |det B|)`` over pixels y and n samples B: a Monte Carlo
-    integral over the left Haar measure. Lifting, ``out(x, A) = sum_y psi(A^-1 (y - x)) f(y) / |det A|``. The arguments
-    of psi and the measure do not change if all elements are multiplied by an element of the group from the left, so
-    the integral is equivariant, and its sum over pixels and samples approximately so. It is exact if the element maps
-    pixels to pixels and samples to samples, such as a quarter turn with 8 samples of ``"se2"``.
+    ``out(x, A) = sum_y psi(A^-1 (y - x)) g(y, A) / |det A|`` over pixels y. Lifting, ``g(y, A) = f(y)`` is the image;
+    on the group, ``g(y, A) = 1 / n  sum_B chi(A^-1 B) f(y, B)`` over the n samples B, a Monte Carlo integral over the
+    Haar measure. The kernel is the product of psi and chi: a general function of both costs ten times as much.
 
     Parameters
     ----------
@@ -40,9 +38,16 @@ class LieConv2d(nn.Module):
     stride : int, default 1
         Pixels between neighbouring positions of the output, which lie symmetrically about the image centre.
     functions : int, default 12
-        Number of functions, made by one network, of which all kernels are linear combinations.
+        Number of functions, made by one network, of which all psi are linear combinations; as many again for chi.
     reach : float, default 2.0
         Largest factor by which a sample lengthens a vector; kernels are cut beyond ``reach * radius``.
+
+    Notes
+    -----
+    The arguments of psi and chi do not change if all elements are multiplied by an element of the group from the left,
+    and the areas change as those of the image, so the integral is equivariant, and its sum over pixels and samples is
+    so approximately. It is exact for elements that map pixels to pixels and samples to samples, such as a quarter turn
+    with 4 or 8 samples of ``"se2"``.
 
     Examples
     --------
@@ -82,50 +87,51 @@ class LieConv2d(nn.Module):
         self.position = nn.Linear(2, _HIDDEN)
         # Sines of at most about a quarter of a period between pixels.
         nn.init.normal_(self.position.weight, std=radius * math.pi / 4)
-        coordinates = 0 if lifting else polar_coordinates(self.group, torch.eye(3, device="cpu")).numel() - 2
-        self.relative = nn.Linear(coordinates, _HIDDEN, bias=False) if coordinates else None
         self.functions = nn.Linear(_HIDDEN, functions, bias=False)
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels, functions) / math.sqrt(in_channels))
+        coordinates = polar_coordinates(self.group, torch.eye(3, device="cpu")).numel() - 2
+        self.relative = None
+        if not lifting and coordinates:
+            self.relative = nn.Linear(coordinates, _HIDDEN)
+            nn.init.normal_(self.relative.weight, std=2.0)
+            self.relative_functions = nn.Linear(_HIDDEN, functions, bias=False)
+            shape = (in_channels, in_channels, functions)
+            self.relative_weight = nn.Parameter(torch.randn(shape) / math.sqrt(in_channels))
 
     def extra_repr(self) -> str:
         return f"group={self.group}, radius={self.radius}, stride={self.stride}, lifting={self.lifting}"
 
     def kernels(self, samples: Tensor, offsets: Tensor) -> Tensor:
-        """The kernels of all samples at these offsets: (n, 3, 3) and (p, 2) -> (out, n, in, n or 1, p)."""
-        back = inverse(samples)
-        points = torch.einsum("kij,pj->kpi", back[:, :2, :2], offsets) / self.radius  # (n, p, 2)
-        phase = self.position(points)[:, None]  # (n, 1, p, hidden)
-        weight = 1 / area_change(samples).abs()[:, None]  # of the lifting layer, (n, 1)
-        if not self.lifting:
-            weight = weight.mT / len(samples)  # (1, n)
-            if self.relative is not None:
-                coordinates = polar_coordinates(self.group, back[:, None] @ samples)[..., 2:]  # (n, n, coordinates)
-                phase = phase + self.relative(coordinates)[:, :, None]
+        """psi in the frame of every sample, over its area: (n, 3, 3) and (p, 2) -> (n, out, in, p)"""
+        points = torch.einsum("kij,pj->kpi", inverse(samples)[:, :2, :2], offsets) / self.radius  # (n, p, 2)
         # Zero at the radius, with a continuous derivative; its integral is a third of that of the disc.
         bump = (1 - points.square().sum(-1)).clamp(min=0).square() * (3 / (math.pi * self.radius**2))  # (n, p)
-        values = self.functions(phase.sin()) * (weight[..., None] * bump[:, None])[..., None]  # (n, n or 1, p, f)
-        return torch.einsum("oif,klpf->okilp", self.weight, values)
+        bump = bump / area_change(samples).abs()[:, None]
+        values = self.functions(self.position(points).sin()) * bump[..., None]  # (n, p, functions)
+        return torch.einsum("oif,kpf->koip", self.weight, values)
+
+    def mixing(self, samples: Tensor) -> Tensor:
+        """chi of all relative samples, over their number: (n, 3, 3) -> (n, in, in, n)"""
+        if self.relative is None:  # shifts alone
+            same, samples = torch.eye(self.in_channels).to(samples), torch.eye(len(samples)).to(samples)
+            return same[:, :, None] * samples[:, None, None, :]
+        relative = inverse(samples)[:, None] @ samples  # (n, n, 3, 3)
+        values = self.relative_functions(self.relative(polar_coordinates(self.group, relative)[..., 2:]).sin())
+        return torch.einsum("oif,klf->koil", self.relative_weight, values) / len(samples)
 
     def forward(self, maps: Tensor, samples: Tensor) -> Tensor:
         """(b, in, n, h, w), or (b, in, h, w) if lifting, and (n, 3, 3) -> (b, out, n, h', w')"""
-        if self.lifting:
-            maps = maps[:, :, None]
-        n = 1 if self.lifting else len(samples)
-        if maps.ndim != 5 or maps.shape[1:3] != (self.in_channels, n):
-            wanted = f"(b, {self.in_channels}, h, w)" if self.lifting else f"(b, {self.in_channels}, {n}, h, w)"
-            raise ValueError(
-                f"expected maps {wanted}, got shape {tuple(maps.shape[:2] + maps.shape[2 + self.lifting :])}"
-            )
+        n, wanted = len(samples), (self.in_channels,) if self.lifting else (self.in_channels, len(samples))
+        if maps.ndim != len(wanted) + 3 or maps.shape[1:-2] != wanted:
+            expected = ", ".join(map(str, wanted))
+            raise ValueError(f"expected maps (b, {expected}, h, w), got shape {tuple(maps.shape)}")
         sizes, padding = zip(*(self._window(side) for side in maps.shape[-2:]), strict=True)
         offsets = pixel_grid(sizes, maps.dtype, maps.device).flatten(0, 1)  # (p, 2)
-        kernels = self.kernels(samples, offsets)  # (out, n, in, n or 1, p)
-        out = conv2d(
-            maps.flatten(1, 2),
-            kernels.flatten(2, 3).flatten(0, 1).unflatten(-1, sizes),  # (out * n, in * n, size, size)
-            stride=self.stride,
-            padding=padding,
-        )
-        return out.unflatten(1, (-1, len(samples)))
+        kernels = self.kernels(samples, offsets).flatten(0, 1).unflatten(-1, sizes)  # (n * out, in, size, size)
+        if not self.lifting:
+            maps = torch.einsum("koil,bilyx->bkoyx", self.mixing(samples), maps).flatten(1, 2)  # (b, n * in, h, w)
+        out = conv2d(maps, kernels, stride=self.stride, padding=padding, groups=1 if self.lifting else n)
+        return out.unflatten(1, (n, -1)).transpose(1, 2)
 
     def _window(self, side: int) -> tuple[int, int]:
         """Pixels of the kernel along a side of an image, and the padding, for positions symmetric about the centre.

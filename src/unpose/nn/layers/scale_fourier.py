@@ -57,7 +57,7 @@ def scale_activation(maps: Tensor, function: Callable[[Tensor], Tensor] = gelu) 
         before_y, before_x = found.shape[-4], found.shape[-2]
         top = torch.cat([found, new[..., :before_y, :, before_x:, :]], dim=-2)
         found = torch.cat([top, new[..., before_y:, :, :, :]], dim=-4)
-    return from_real_spectrum(found, tuple(maps.shape[-2:]))
+    return from_real_spectrum(found, maps.shape[-2:])
 
 
 class ScaleFourier2d(ConstantTables):
@@ -123,7 +123,7 @@ class ScaleFourier2d(ConstantTables):
         )  # (ky, kx, 4 in, 4 out)
         given = spectrum.permute(2, 4, 0, 1, 3, 5).flatten(3)  # (ky, kx, b, 4 in)
         found = (given @ response).unflatten(3, (-1, 2, 2)).permute(2, 3, 0, 4, 1, 5)  # (b, out, ky, 2, kx, 2)
-        maps = from_real_spectrum(found, tuple(images.shape[-2:]))
+        maps = from_real_spectrum(found, images.shape[-2:])
         return maps if self.bias is None else maps + self.bias[:, None, None]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,14 +29,14 @@ class LieNetwork(ConstantTables, Network):
         max_scale: float,
         max_stretch: float,
         in_channels: int,
-        **arguments: object,
+        **arguments: Any,
     ) -> None:
         super().__init__(
             group, samples=samples, max_scale=max_scale, max_stretch=max_stretch, in_channels=in_channels, **arguments
         )
         has_linear_parts = group.turns or group.mirrored
         self.count, self.in_channels = samples if has_linear_parts else 1, in_channels
-        self.bounds = {"max_scale": max_scale, "max_stretch": max_stretch}
+        self.bounds: dict[str, Any] = {"max_scale": max_scale, "max_stretch": max_stretch}
         factor = (max_scale if group.scales else 1.0) * (math.sqrt(max_stretch) if group.deforms else 1.0)
         self.reach = factor * (1 + 1e-6)  # rounding must not change the size of a kernel
 
