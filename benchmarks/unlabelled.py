@@ -57,6 +57,8 @@ from unpose.train.unlabelled import Unlabelled, _unlabelled_dataset
 
 _TEMPERATURE = 0.2
 _NEIGHBOURS = 5
+_TIMED = 30
+"""Steps of which the duration is measured."""
 
 
 def cells(seed, smears=None, n=3000):
@@ -149,9 +151,11 @@ def recipe_for(group, seed, options):
 
 def within_seconds(recipe, images, device, seconds):
     """As many epochs as take so many seconds now, on a machine that other processes use too."""
-    short = replace(recipe, epochs=2, unlabelled=replace(recipe.unlabelled, neighbour_share=0.0))
-    for_epoch = train_unlabelled(images, short, device=device).history[1]["seconds"]
-    return recipe.changed(epochs=max(4, int(seconds / for_epoch)))
+    part = replace(recipe.unlabelled, steps=_TIMED, neighbour_share=0.0)
+    still = replace(recipe.optimizer, learning_rate=1e-9)
+    short = replace(recipe, epochs=2, unlabelled=part, optimizer=still)
+    for_step = train_unlabelled(images, short, device=device).history[1]["seconds"] / _TIMED
+    return recipe.changed(epochs=max(4, int(seconds / for_step / recipe.unlabelled.steps)))
 
 
 def run(job, rows):
