@@ -27,12 +27,14 @@ from sklearn.cluster import HDBSCAN, KMeans, MeanShift, SpectralClustering
 import peers
 from arrays import load
 from unpose import InvariantClustering
-from unpose.align import nearest
-from unpose.cluster import agreement_with_classes, estimator, readout
+from unpose.align import Search, nearest
+from unpose.cluster import agreement_with_classes, neighbours, readout
 from unpose.cluster.graph import attention_matrix
+from unpose.cluster.light import normalise_light
 from unpose.cluster.modularity import merge_clusters
 from unpose.cluster.published import kernel_attention
 from unpose.data import posed
+from unpose.images import as_batch
 
 # ------------------------------------------------------------------------------------------------------ data
 
@@ -215,12 +217,12 @@ def run_silhouettes(report):
     first, eye = [], []
     for seed in range(report.options.seeds):
         images, classes = silhouettes(seed)
-        model = InvariantClustering(65, device=report.options.device, **settings)
-        small = model._read(images, fitting=True)[0]
+        batch = normalise_light(as_batch(images), "ignore")
+        search = Search(contrast="gain", device=report.options.device, **settings)
         # The same neighbours as the estimator's, but 39 of them for the bull's-eye score.
-        kept, estimator.N_NEIGHBOURS = estimator.N_NEIGHBOURS, 39
-        found, _ = model._neighbours(small, model._search(), None)
-        estimator.N_NEIGHBOURS = kept
+        kept, neighbours.N_NEIGHBOURS = neighbours.N_NEIGHBOURS, 39
+        found = neighbours.find_neighbours(batch, search, None, None).neighbours
+        neighbours.N_NEIGHBOURS = kept
         first.append(float((classes[found.indices[:, 0]] == classes).mean()))
         eye.append(bulls_eye(found.indices, classes))
         report.row(set="silhouettes", seed=seed, nearest=first[-1], bulls_eye=eye[-1])
@@ -280,8 +282,8 @@ def run_pose(report):
 def run_noise(report):
     """Does averaging neighbours help for noisy images, and does its rule leave it out for others?"""
     for noise in (0.0, 0.3, 0.6):
-        for allowed in (0, estimator.MAX_ROUNDS):
-            kept, estimator.MAX_ROUNDS = estimator.MAX_ROUNDS, allowed
+        for allowed in (0, neighbours.MAX_ROUNDS):
+            kept, neighbours.MAX_ROUNDS = neighbours.MAX_ROUNDS, allowed
             for seed in range(report.options.seeds):
                 images, classes = digits(1000, seed)
                 images = images + np.random.default_rng(seed).normal(0, noise, images.shape).astype(np.float32)
@@ -289,7 +291,7 @@ def run_noise(report):
                 taken = sum(each.averaged for each in model.history_)
                 report.row(set="noisy digits 1000", noise=noise, allowed=allowed, taken=taken, seed=seed,
                            ACC=accuracy(model.labels_, classes))  # fmt: skip
-            estimator.MAX_ROUNDS = kept
+            neighbours.MAX_ROUNDS = kept
 
 
 def run_ablation(report):

@@ -9,6 +9,7 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ``pieces.py``      images that do not fit into memory, read in pieces
 ``light.py``       background and contrast are removed before images are compared
 ``rounds.py``      rounds of invariant attention, while the differences between neighbours look like noise
+``neighbours.py``  the neighbours of every image, at a small size, after rounds of attention
 ``graph.py``       from neighbours to a sparse attention matrix
 ``features.py``    vectors of a network, averaged over the orbit
 ``joint_graph.py`` the graphs of pixels and of features, joined and diffused

@@ -3,7 +3,6 @@
 import math
 import os
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor
 
-from unpose.align import Neighbours, Progress, Search, align, check_memory, nearest
+from unpose.align import Neighbours, Progress, Search, align, check_memory
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
 from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, sparser_factor, vote_shares
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
-from unpose.cluster.copies import first_copies, near_copies
+from unpose.cluster.copies import first_copies
 from unpose.cluster.features import (
     EXTRA_NETWORK,
     feature_network,
@@ -34,17 +33,14 @@ from unpose.cluster.features import (
     orbit_poses,
 )
 from unpose.cluster.graph import (
-    N_ATTENDED,
     N_NEIGHBOURS,
-    SEARCH_SIDE,
     attention_inside,
     bandwidths,
-    mutual_share,
     neighbours_of_all,
     vector_neighbours,
     weights_of_all,
 )
-from unpose.cluster.inputs import are_files, as_images, count_axes, read_files
+from unpose.cluster.inputs import are_files, as_images, check_n_clusters, count_axes, is_channels_first, read_files
 from unpose.cluster.joint_graph import FittedFeatures, fit_features
 from unpose.cluster.labels import known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.learned import LEARN, learn_encoder
@@ -57,24 +53,15 @@ from unpose.cluster.light import (
     light_notes,
     normalise_light,
 )
+from unpose.cluster.neighbours import find_neighbours, gain_of_local_contrast, nearest_references, small_images
 from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
 from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
-from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
+from unpose.cluster.rounds import Round
 from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
 from unpose.cluster.tree import cut_tree
-from unpose.groups import parse_continuous
-from unpose.images import as_batch, downscale, from_batch, onto_one_canvas, smooth
+from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
 
-_TOLERANCE = math.radians(10)
-"""Rotation that neighbours may differ by even if the group has no rotations, as a small difference of shape."""
-_MAX_EXHAUSTIVE = 4000
-"""Up to this many images the CPU searches every pair; for more, a cheaper search selects candidates."""
-_CANDIDATES = 250
-_MAX_WITHOUT_INDEX = {"cpu": 50_000, "cuda": 150_000}
-"""Among more images, candidates come from an index, by device type; images that are read in pieces always use it. The
-index is faster and finds fewer of the exact neighbours, so it is used where comparing all pairs would take an hour on
-two cores, or ten minutes on a GPU."""
 _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
 _MAX_REFERENCE_BYTES = 10**9
@@ -315,7 +302,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.features_, self.classes_, self.probabilities_ = None, None, None
         same = self.copies_  # exact copies; near copies are found below
         rows = np.flatnonzero(shown & (same == np.arange(n)))
-        self._check_n_clusters(n, len(rows))
+        check_n_clusters(self.n_clusters, n, len(rows))
         near = np.zeros(0, np.int64)
         search = None if self._is_vectors else self._search(progress, client)
         network = None
@@ -335,31 +322,32 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             at_once = min(len(rows), BLOCK) if isinstance(batch, Batch) else len(rows)
             check_memory(at_once, self.n_clusters or 1, (height, width), batch.shape[1], search)  # of the averages
             if self.light == "auto":
-                self._local_gain = self._gain_of_local_contrast(take(batch, rows), search)
+                self._local_gain = gain_of_local_contrast(take(batch, rows), search)
                 if self._local_gain > MIN_LOCAL_GAIN:
                     self.light_ = "local"
                     batch, _ = self._without_light(batch, folder)
-            neighbours, history, first, typical = self._neighbours(take(batch, rows), search, checkpoints, folder)
-            counted = first == np.arange(len(rows))
+            found = find_neighbours(take(batch, rows), search, checkpoints, folder)
+            counted = found.first_copies == np.arange(len(rows))
             if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
                 self.copies_ = same.copy()
-                self.copies_[rows] = rows[first]
+                self.copies_[rows] = rows[found.first_copies]
                 self.copies_ = self.copies_[same]
                 rows, near = rows[counted], rows[~counted]
                 again = None if checkpoints is None else PrefixedCheckpoints(checkpoints, "different")
-                neighbours, history, _, typical = self._neighbours(take(batch, rows), search, again, folder)
+                found = find_neighbours(take(batch, rows), search, again, folder)
+            neighbours, history, typical = found.neighbours, found.history, found.typical_distances
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))
             self.stability_, confidences = math.nan, np.zeros(1)
         else:
             report = progress or (lambda stage, done, total: None)
             report("read out", 0, 1)
-            found = neighbours.indices, neighbours.distances
+            graph = neighbours.indices, neighbours.distances
             if network is not None:
-                found, self.features_ = fit_features(
+                graph, self.features_ = fit_features(
                     take(given, rows),
                     network,
-                    found,
+                    graph,
                     self.range_.group,
                     self.range_.max_angle,
                     self.device,
@@ -367,8 +355,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                     progress,
                     checkpoints,
                 )
-            labels, weights = read_out(*found, self.n_clusters, rng)
-            self.stability_, confidences = subset_stability(*found, labels, self.n_clusters, rng)
+            labels, weights = read_out(*graph, self.n_clusters, rng)
+            self.stability_, confidences = subset_stability(*graph, labels, self.n_clusters, rng)
             report("read out", 1, 1)
         if known is not None:
             labels, confidences = self._spread(known, labels, confidences, weights, rows)
@@ -387,7 +375,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.neighbours_ = neighbours_of_all(neighbours, rows, n)
         self.history_, self.n_iter_ = history, max(1, len(history))
         if self.light == "ignore" and self.stability_ < UNSTABLE and search is not None:
-            self._local_gain = self._gain_of_local_contrast(take(batch, rows), replace(search, progress=None))
+            self._local_gain = gain_of_local_contrast(take(batch, rows), replace(search, progress=None))
         self._set_references(take(batch, rows), typical)
         return self
 
@@ -671,15 +659,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def _nearest_references(self, images: Tensor, progress: Progress | None) -> Neighbours:
         """The nearest fitted images of images (n, c, h, w)."""
         references = torch.from_numpy(self.references_)
-        k = min(N_NEIGHBOURS, len(references))
         if self._is_vectors:
+            k = min(N_NEIGHBOURS, len(references))
             found = NearestNeighbors(n_neighbors=k).fit(references[:, 0, 0].numpy()).kneighbors(images[:, 0, 0].numpy())
             return Neighbours(found[1], found[0], np.zeros((*found[0].shape, 3, 3)))
-        return nearest(
-            self._small(images).movedim(1, -1), k, others=references.float().movedim(1, -1),
-            candidates=self._candidates(len(references)),
-            search=self._graph_search(self._search(progress), max(images.shape[-2:])),
-        )  # fmt: skip
+        return nearest_references(images, references, self._search(progress))
 
     def fit_transform(self, X: ArrayLike, y: object = None, **fit_params: Any) -> NDArray:
         """Fit, and return the orbit distance of the same images to every average, (n, K)."""
@@ -775,7 +759,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         elif isinstance(X, list | tuple) and len({np.shape(picture) for picture in X}) > 1:
             X = onto_one_canvas(X, None if fitting else (self.image_shape_[0], self.image_shape_[1]))
         has_channels = count_axes(X) == 4
-        channels_first = has_channels and self._is_channels_first(X)
+        channels_first = has_channels and is_channels_first(X, self.channels_first)
         stored = as_pieces(X) if pieces else None
         if stored is not None:
             batch: Any = Batch(stored, channels_first=channels_first)
@@ -792,28 +776,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.image_shape_: tuple[int, ...] = shape
         return batch
 
-    def _is_channels_first(self, X: Any) -> bool:
-        """Whether images with four axes are (n, c, h, w)."""
-        if self.channels_first is not None:
-            return self.channels_first
-        shape = X.shape if hasattr(X, "shape") else (len(X), *np.shape(X[0]))
-        return shape[1] in (1, 3, 4) and shape[3] > 4
-
     def _means_with_channels(self) -> NDArray:
         """The averages as (K, h, w, c)."""
         return self.means_ if self.means_.ndim == 4 else self.means_[..., None]
-
-    def _check_n_clusters(self, n: int, n_different: int) -> None:
-        count = self.n_clusters
-        if count is None:
-            return
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"n_clusters must be an integer of at least 1, or None, got {count!r}")
-        if count > n_different:
-            raise ValueError(
-                f"n_clusters must be at most the number of images that differ and are not constant ({n_different} of "
-                f"{n}), got {count}"
-            )
 
     def _search(self, progress: Progress | None = None, client: Any = None) -> Search:
         return Search(
@@ -822,77 +787,6 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             contrast=LIGHT_CONTRAST[self.light_], mask=self.mask, device=self.device, n_jobs=self.n_jobs,
             memory=self.memory, progress=progress, executor=None if client is None else DaskExecutor(client),
         )  # fmt: skip
-
-    def _neighbours(
-        self, images: Any, search: Search, checkpoints: Checkpoints | None, folder: Folder
-    ) -> tuple[Neighbours | None, list[Round], NDArray, NDArray]:
-        """Nearest neighbours of images (n, c, h, w), downscaled, after the rounds of attention; None for one image.
-
-        The other results are the statistics of the rounds, the first image that is a near copy of each image, (n,), and
-        the distance of each image from its neighbours before any round, (n,).
-        """
-        n, in_pieces, kind = len(images), isinstance(images, Batch), torch.device(self.device).type
-        if n == 1:
-            return None, [], np.zeros(1, np.int64), np.zeros(1)
-        uses_index = in_pieces or n > _MAX_WITHOUT_INDEX.get(kind, _MAX_WITHOUT_INDEX["cpu"])
-        small = self._small(images, folder)
-        search = self._graph_search(search, max(images.shape[-2:]))
-        # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
-        quick = kind == "cpu" and not parse_continuous(self.range_.group).scales
-        history: list[Round] = []
-        while True:
-            stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
-            found = nearest(
-                small.images if in_pieces else small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), quick=quick,
-                candidates="index" if uses_index else self._candidates(n), checkpoints=stored, search=search,
-            )  # fmt: skip
-            if not history:
-                first, typical = near_copies(small, found), neighbour_distance(found.distances)
-            history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
-            if not history[-1].averaged:
-                return found, history, first, typical
-            small = average_neighbours(small, found, folder)
-
-    def _gain_of_local_contrast(self, images: Any, search: Search) -> float:
-        """By how much local contrast raises the share of mutual neighbours among images (n, c, h, w), a sample."""
-        sample = images[evenly_spaced_rows(len(images))]
-        if len(sample) <= 2 * N_ATTENDED:
-            return 0.0
-        shares = []
-        for some in (sample, normalise_light(sample, "local")):
-            found = nearest(
-                self._small(some).movedim(1, -1), N_ATTENDED, quick=torch.device(self.device).type == "cpu",
-                search=self._graph_search(search, max(images.shape[-2:])),
-            )  # fmt: skip
-            shares.append(mutual_share(found.indices))
-        return shares[1] - shares[0]
-
-    def _small(self, images: Any, folder: Folder = None) -> Any:
-        """Images (n, c, h, w) at the size at which neighbours are searched."""
-        factor = max(1.0, max(images.shape[-2:]) / SEARCH_SIDE)
-        if isinstance(images, Batch):
-            return images if factor == 1.0 else images.map(partial(downscale, factor=factor), folder)
-        return downscale(images, factor)
-
-    def _graph_search(self, search: Search, side: int) -> Search:
-        """The search for neighbours among images whose longer side was ``side`` before they were made small."""
-        factor = max(1.0, side / SEARCH_SIDE)
-        group = parse_continuous(self.range_.group)
-        if not group.shifts:
-            max_shift: float | None = _TOLERANCE * math.ceil(side / factor) / 2  # of a rotation, at the image's edge
-        else:
-            max_shift = None if self.max_shift is None else self.max_shift / factor
-        return replace(
-            search,
-            group="perspective" + "+mirror" * group.mirrored,
-            max_angle=max(self.range_.max_angle, _TOLERANCE) if group.turns else _TOLERANCE,
-            max_shift=max_shift,
-            max_scale=self.range_.max_scale if group.scales else 1.0,
-        )
-
-    def _candidates(self, n: int) -> int | None:
-        """Number of candidates per image that the search among n images looks at; None for all."""
-        return _CANDIDATES if torch.device(self.device).type == "cpu" and n > _MAX_EXHAUSTIVE else None
 
     def _set_references(self, images: Any, typical: NDArray) -> None:
         """Keep the fitted images that count, (m, c, h, w), or a sample of them, to compare new ones with.
@@ -904,14 +798,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             self.references_ = images.numpy()
             return
         m = len(images)
-        some = self._small(images[:1])
+        some = small_images(images[:1])
         most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (2 * some.numel()))
         if m > most:
             self._reference_rows = evenly_spaced_rows(m, most)
             self._typical_distances = typical * sparser_factor(self.neighbours_.distances, most / m)
         rows = np.arange(m) if self._reference_rows is None else self._reference_rows
         kept = [
-            self._small(images[rows[start : start + BLOCK]]).to(torch.float16) for start in range(0, len(rows), BLOCK)
+            small_images(images[rows[start : start + BLOCK]]).to(torch.float16) for start in range(0, len(rows), BLOCK)
         ]
         self.references_ = torch.cat(kept).numpy()
 

@@ -51,3 +51,24 @@ def as_images(rows: NDArray, shape: tuple[int, ...]) -> NDArray:
             f"image_shape must be (h, w) or (h, w, c) with {rows.shape[1]} entries, as X has columns, got {shape}"
         )
     return rows.reshape(-1, *shape)
+
+
+def is_channels_first(X: Any, given: bool | None) -> bool:
+    """Whether images with four axes are (n, c, h, w), decided by their shape if it is not given."""
+    if given is not None:
+        return given
+    shape = X.shape if hasattr(X, "shape") else (len(X), *np.shape(X[0]))
+    return shape[1] in (1, 3, 4) and shape[3] > 4
+
+
+def check_n_clusters(n_clusters: Any, n: int, n_different: int) -> None:
+    """Refuse a number of clusters that n images, of which ``n_different`` count, cannot have."""
+    if n_clusters is None:
+        return
+    if not isinstance(n_clusters, int | np.integer) or n_clusters < 1:
+        raise ValueError(f"n_clusters must be an integer of at least 1, or None, got {n_clusters!r}")
+    if n_clusters > n_different:
+        raise ValueError(
+            f"n_clusters must be at most the number of images that differ and are not constant ({n_different} of "
+            f"{n}), got {n_clusters}"
+        )

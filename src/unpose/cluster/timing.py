@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from unpose.align import nearest
 from unpose.cluster.estimator import InvariantClustering
 from unpose.cluster.graph import N_NEIGHBOURS
+from unpose.cluster.neighbours import graph_search, small_images
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,8 @@ def stage_times(images: NDArray, *, indexed: bool, **parameters: Any) -> StageTi
     rest, seconds = ended - began - searched, float("nan")
     if indexed:
         batch, _ = model._read(images, fitting=False)
-        small = model._small(batch).movedim(1, -1)
-        search = model._graph_search(model._search(), max(batch.shape[-2:]))
+        small = small_images(batch).movedim(1, -1)
+        search = graph_search(model._search(), max(batch.shape[-2:]))
         began = time.process_time()
         nearest(small, min(N_NEIGHBOURS, len(images) - 1), candidates="index", search=search)
         seconds = time.process_time() - began
