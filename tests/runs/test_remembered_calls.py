@@ -1,12 +1,10 @@
 """Answers that are kept: each picture is shown once, failures are told apart, and another process continues."""
 
-import numpy as np
 import pytest
 import torch
 
 from unpose.audit import ModelCallError
 from unpose.runs.audits import AuditedImages, RememberedCalls, real_pairs, run_audit
-from unpose.runs.remembered_calls import repeatability
 
 
 class Counting:
@@ -83,17 +81,6 @@ def test_models_that_take_one_image_or_full_batches_only(images):
     assert three(images).equal(images.mean((2, 3)))
     assert one.takes_one
     assert not three.takes_one
-
-
-def test_repeatability_tells_random_from_batch_dependent(images):
-    steady = repeatability(lambda x: x.mean((2, 3)), images)
-    assert not steady.remarks()
-    rng = np.random.default_rng(0)
-    noisy = repeatability(lambda x: x.mean((2, 3)).numpy() + rng.normal(size=(len(x), 2)), images)
-    assert noisy.is_random
-    together = repeatability(lambda x: x.mean((2, 3)) - x.mean((0, 2, 3)), images)
-    assert not together.is_random
-    assert "other images" in together.remarks()[0]
 
 
 def test_too_few_images_left_is_a_failure_of_the_model(images):

@@ -7,6 +7,8 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``model_audit.py``   :func:`audit_model`: everything about one model: outputs, actions, verdict, cause
 ``assertion.py``     :func:`assert_equivariant`: the same as one line of a test
 ``error.py``         :func:`equivariance_error`: the error of every group element, its floor, the control
+``measurement.py``   the calls on transformed inputs, and the comparison of outputs
+``*_report.py``      what these functions return
 ``modules.py``       :func:`audit_modules`: the same question for every module of a network, on its own
 ``elements.py``      which group elements are tried, and which control
 ``actions.py``       how an element acts on images, on group axes and on feature maps
@@ -61,12 +63,14 @@ from unpose.audit.commands import Command
 from unpose.audit.comparison import SharedInvariances, SharedRow, VersionDiff, shared_invariances, version_diff
 from unpose.audit.completeness import CompletenessReport, PairFamily, completeness, descriptor_distance
 from unpose.audit.embeddings import NeighbourReport, neighbour_agreement, relative_embedding
-from unpose.audit.error import EquivarianceReport, equivariance_error
+from unpose.audit.equivariance_report import EquivarianceReport
+from unpose.audit.error import equivariance_error
 from unpose.audit.explanations import ExplanationReport, explain, explanation_agreement
 from unpose.audit.inputs import smooth_noise
 from unpose.audit.invariant_sets import InvariantSet, invariant_set
 from unpose.audit.lie_derivative import LieReport, LieRow, lie_derivative
-from unpose.audit.model_audit import ModelAudit, ModelCallError, OutputAudit, audit_model
+from unpose.audit.model_audit import audit_model
+from unpose.audit.model_report import ModelAudit, ModelCallError, OutputAudit
 from unpose.audit.models import ImageModel, ModelCall, as_model, check_model
 from unpose.audit.modules import ModuleReport, NetworkReport, audit_modules
 from unpose.audit.monitor import MonitorReading, instability, monitor

@@ -43,6 +43,8 @@ class CallChecks:
         The module that is random, keeps state or mixes the images; "" if it is not known.
     notes : tuple of str, default ()
         What else was seen, such as buffers that change when the model is called.
+    changed : float, default 0.0
+        Share of the images whose answer, the largest entry, differs between two calls.
 
     Examples
     --------
@@ -56,6 +58,12 @@ class CallChecks:
     difference: float
     module: str
     notes: tuple[str, ...] = ()
+    changed: float = 0.0
+
+    @property
+    def repeats(self) -> bool:
+        """Whether two calls on the same images give the same outputs."""
+        return self.cause not in ("random", "stateful")
 
     def __str__(self) -> str:
         where = f" (module {self.module})" if self.module else ""
@@ -93,17 +101,20 @@ def check_calls(f: Callable[[Tensor], Any], inputs: Tensor) -> CallChecks:
     """
     with _kept_random_state(), torch.no_grad():
         fresh = _copies(f)
-        first_model = fresh()
-        notes = _changed_buffers(first_model, inputs)
         model = fresh()
+        before = _buffers(model)
         first = _outputs(model, inputs, 0)
+        notes = _changed_buffers(model, before)
         _outputs(model, inputs.flip(0), 1)
         second = _outputs(model, inputs, 2)
-        limit = _SAME if inputs.device.type == "cpu" else _batch_limit(first)  # a GPU adds in any order
+        # A GPU, and a program of which nothing is known, may add in any order.
+        is_ordered = inputs.device.type == "cpu" and isinstance(f, nn.Module)
+        limit = _SAME if is_ordered else _batch_limit(first)
+        changed = _changed_answers(first, second)
         if (difference := _difference(first, second)) > limit:
             cause = "random" if _is_random(fresh, model, inputs, first, limit) else "stateful"
             module = _where(fresh, inputs, limit, seeds=(0, 1) if cause == "random" else (0, 0))
-            return CallChecks(cause, difference, module, notes)
+            return CallChecks(cause, difference, module, notes, changed)
         batch = _batch_difference(model, inputs, first)
         if batch > (limit := _batch_limit(first)):
             return CallChecks("batch", batch, _where_batch(model, inputs, limit), notes)
@@ -139,16 +150,13 @@ def _is_random(
     return -0.9 < cosine < -0.1
 
 
-def _changed_buffers(model: Callable[[Tensor], Any], inputs: Tensor) -> tuple[str, ...]:
-    if not isinstance(model, nn.Module):
-        return ()
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    _outputs(model, inputs, 0)
-    changed = [
-        name
-        for name, buffer in model.named_buffers()
-        if name in before and (buffer.shape != before[name].shape or not torch.equal(buffer, before[name]))
-    ]
+def _buffers(model: Callable[[Tensor], Any]) -> dict[str, Tensor]:
+    return {name: each.clone() for name, each in model.named_buffers()} if isinstance(model, nn.Module) else {}
+
+
+def _changed_buffers(model: Callable[[Tensor], Any], before: dict[str, Tensor]) -> tuple[str, ...]:
+    after = _buffers(model)
+    changed = [name for name, old in before.items() if name in after and not torch.equal(after[name], old)]
     return (f"calling the model changes its buffers: {', '.join(changed[:3])}",) if changed else ()
 
 
@@ -215,6 +223,16 @@ def _outputs(model: Callable[[Tensor], Any], inputs: Tensor, seed: int) -> dict[
 
 def _difference(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
     return max((_relative(tensor, second[name]) for name, tensor in first.items() if name in second), default=0.0)
+
+
+def _changed_answers(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    """Share of the inputs whose answer, the largest entry of an output, differs; the largest of all outputs."""
+    shares = [
+        float((tensor.flatten(1).argmax(1) != second[name].flatten(1).argmax(1)).double().mean())
+        for name, tensor in first.items()
+        if name in second and tensor.ndim > 1 and tensor.shape == second[name].shape and tensor.dtype.is_floating_point
+    ]
+    return max(shares, default=0.0)
 
 
 def _tensors_differ(first: list[Tensor], second: list[Tensor]) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unpose.audit.answers import AnswerReport
 from unpose.audit.calls import evaluation
-from unpose.audit.error import checked_numbers
+from unpose.audit.measurement import checked_numbers
 from unpose.audit.orbit import change, orbit_outputs
 from unpose.audit.results import Plain
 from unpose.groups import Group, LieGroup

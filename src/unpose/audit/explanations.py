@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unpose.audit.actions import Kind, act, disc_window, round_trip, valid_mask
 from unpose.audit.calls import checked_output, evaluation
 from unpose.audit.elements import Element, content_radius, control_for, elements_of
-from unpose.audit.error import check_inputs, checked_numbers
+from unpose.audit.measurement import check_inputs, checked_numbers
 from unpose.audit.results import Plain
 from unpose.groups import Group, parse
 

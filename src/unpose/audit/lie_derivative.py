@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from unpose.audit.actions import Kind, disc_window
 from unpose.audit.calls import evaluation
-from unpose.audit.error import check_inputs, checked_numbers
+from unpose.audit.measurement import check_inputs, checked_numbers
 from unpose.audit.orbit import spread
 from unpose.audit.results import Plain
 from unpose.audit.trace import Call, floats, map_floats, trace

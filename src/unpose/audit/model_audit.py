@@ -1,7 +1,6 @@
 """Audit a whole model: is it a function of its input, how does each output transform, is that exact, what breaks it?"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,21 @@ from unpose.audit.actions import Kind, act, check_shape, kind_of
 from unpose.audit.call_checks import CallChecks, check_calls
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, control_for, elements_of, exact_elements, plane_group
-from unpose.audit.error import EquivarianceReport, Probe, check_inputs, discrimination, finite, some_inputs
+from unpose.audit.equivariance_report import EquivarianceReport
 from unpose.audit.finding import find_action
 from unpose.audit.inputs import smooth_noise
+from unpose.audit.measurement import Probe, check_inputs, discrimination, some_inputs
+from unpose.audit.model_report import ModelAudit, ModelCallError, OutputAudit
 from unpose.audit.models import ImageModel, as_model
 from unpose.audit.modules import NETWORK, NetworkReport, audit_modules
 from unpose.audit.outputs import outputs_of
-from unpose.audit.precision import in_double, measure_precision, model_device, model_type
+from unpose.audit.precision import Precision, in_double, measure_precision, model_device, model_type
 from unpose.audit.probes import infer_inputs
 from unpose.discover import AUTO, discover_group
 from unpose.groups import FiniteGroup, Group
 from unpose.images import as_batch
 
 Progress = Callable[[str, int, int], None]
-
-VERDICTS = (
-    "failed", "not finite", "random", "stateful", "batch", "broken", "constant", "undecided", "equivariant",
-)  # fmt: skip
-"""What an audit can conclude, the most serious first."""
 
 _FAR_ABOVE_FLOOR = 3.0
 _CONSTANT = 8.0
@@ -43,188 +39,6 @@ _OF_SPREAD = 0.01
 _LABEL_TOLERANCES = {torch.float64: 0.0, torch.float32: 5e-3}
 _COARSE_LABEL_TOLERANCE = 0.1
 """Share of labels that may change by rounding, near ties, by the type in which the model computes."""
-
-
-class ModelCallError(ValueError):
-    """The model cannot be called on the images at all; the message says why and what to do.
-
-    Examples
-    --------
-    >>> issubclass(ModelCallError, ValueError)
-    True
-    """
-
-
-@dataclass(frozen=True)
-class OutputAudit:
-    """How one output of a model transforms, and whether exactly.
-
-    Parameters
-    ----------
-    name : str
-        Key or index of the output; "" for a single one.
-    action : str
-        How it transforms.
-    found : bool
-        Whether the action was found from the data; otherwise it was declared.
-    margin : float
-        How many times worse the next best action explains the data; NaN for a declared action.
-    error : float
-        Largest relative error under quarter turns and mirrors, in double precision where that is possible.
-    element : str
-        The element with that error.
-    tolerance : float
-        Largest error that counts as rounding.
-    discrimination : float
-        Spread of the output over the inputs.
-    verdict : str
-        "broken", "constant", "undecided" or "equivariant".
-
-    Examples
-    --------
-    >>> audit = audit_model(lambda x: {"sum": x.sum((2, 3))}, torch.rand(4, 1, 8, 8), "c4")
-    >>> audit.outputs["sum"].action, audit.outputs["sum"].verdict
-    ('invariant', 'equivariant')
-    """
-
-    name: str
-    action: str
-    found: bool
-    margin: float
-    error: float
-    element: str
-    tolerance: float
-    discrimination: float
-    verdict: str
-
-
-@dataclass(frozen=True)
-class ModelAudit:
-    """The result of :func:`audit_model`; ``print`` it to read it.
-
-    Parameters
-    ----------
-    group : str
-        Name of the group.
-    verdict : str
-        "equivariant": no error above rounding. "broken": some output errs by more. "random", "stateful", "batch": the
-        model is no function of the image. "constant": outputs do not depend on the image. "undecided": rounding hides
-        the answer, or no element is exact. "not finite", "failed": outputs are NaN, or the model fails on some
-        elements.
-    cause : str
-        The module that is responsible; "" if there is none or it is not known.
-    outputs : dict of str to OutputAudit
-        Each output on its own.
-    reports : dict of str to EquivarianceReport
-        The errors of all elements for each output, in the model's own precision, beside floors and control.
-    checks : CallChecks
-        Whether the model is a function of the image.
-    modules : NetworkReport, optional
-        The modules, if the model is a torch module that is broken.
-    sizes : dict of int to bool
-        Further sizes of images that were tried, and whether the model is equivariant there.
-    failures : tuple of (str, str)
-        Elements for which the model failed, with its messages.
-    notes : tuple of str
-        What a reader must know.
-    n_calls : int
-        Number of calls of the model on all images.
-
-    Examples
-    --------
-    >>> audit_model(lambda x: x.cumsum(-1), torch.rand(4, 1, 8, 8), "d4").verdict
-    'broken'
-    """
-
-    group: str
-    verdict: str
-    cause: str
-    outputs: dict[str, OutputAudit]
-    reports: dict[str, EquivarianceReport]
-    checks: CallChecks
-    modules: NetworkReport | None
-    sizes: dict[int, bool]
-    failures: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...]
-    n_calls: int
-
-    @property
-    def holds(self) -> bool:
-        """Whether the verdict is "equivariant"."""
-        return self.verdict == "equivariant"
-
-    @property
-    def worst(self) -> OutputAudit | None:
-        """The output with the largest error relative to its tolerance; None if nothing could be measured."""
-        entries = list(self.outputs.values())
-        return max(entries, key=lambda entry: entry.error / max(entry.tolerance, 1e-300)) if entries else None
-
-    def summary(self) -> str:
-        """One sentence that names element, module and error."""
-        worst = self.worst
-        if self.verdict in ("random", "stateful", "batch"):
-            return f"no verdict on {self.group}: {self.checks}"
-        if self.verdict in ("failed", "not finite") or worst is None:
-            element, message = self.failures[0] if self.failures else ("identity", "no outputs")
-            return f"no verdict on {self.group}: the model fails under '{element}': {message}"
-        output = f"output '{worst.name}'" if worst.name else "the output"
-        figures = f"error {worst.error:.2g} under '{worst.element}', tolerance {worst.tolerance:.2g}"
-        if self.verdict == "broken":
-            where = f"; module {self.cause} breaks it" if self.cause else ""
-            return f"not equivariant to {self.group}: {output} ({worst.action}) has {figures}{where}"
-        if self.verdict == "constant":
-            return f"no verdict on {self.group}: {output} is the same for every image"
-        if self.verdict == "undecided":
-            return f"no verdict on {self.group}: {output} ({worst.action}) has {figures}, and rounding hides the answer"
-        return f"equivariant to {self.group}: {figures}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert the audit to plain numbers, strings, lists and dictionaries, for JSON."""
-        return {
-            "group": self.group,
-            "verdict": self.verdict,
-            "cause": self.cause,
-            "summary": self.summary(),
-            "outputs": {
-                name: {key: finite(value) if isinstance(value, float) else value for key, value in vars(entry).items()}
-                for name, entry in self.outputs.items()
-            },
-            "reports": {name: report.to_dict() for name, report in self.reports.items()},
-            "checks": {"cause": self.checks.cause, "difference": finite(self.checks.difference),
-                       "module": self.checks.module},
-            "modules": None if self.modules is None else self.modules.to_dict(),
-            "sizes": {str(size): holds for size, holds in self.sizes.items()},
-            "failures": [{"element": element, "message": message} for element, message in self.failures],
-            "notes": list(self.notes),
-            "n_calls": self.n_calls,
-        }  # fmt: skip
-
-    def __str__(self) -> str:
-        lines = [self.summary()]
-        for name, report in self.reports.items():
-            lines += ["", f"{name or 'output'}: {self.outputs[name].action}", report.table()]
-        if self.modules is not None:
-            lines += ["", self.modules.table()]
-        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
-
-    def _repr_html_(self) -> str:
-        """The verdict, the outputs and their tables, for notebooks."""
-        from unpose.report import table_html
-
-        outputs = list(self.outputs.values())
-        columns: dict[str, list[Any]] = {
-            "output": [each.name or "output" for each in outputs],
-            "moves": [each.action for each in outputs],
-            "verdict": [each.verdict for each in outputs],
-            "error": [each.error for each in outputs],
-            "under": [each.element for each in outputs],
-            "tolerance": [each.tolerance for each in outputs],
-        }
-        parts = [table_html(columns, title=self.summary(), notes=self.notes)]
-        parts += [report._repr_html_() for report in self.reports.values()]
-        if self.modules is not None:
-            parts.append(self.modules._repr_html_())
-        return "".join(parts)
 
 
 def audit_model(
@@ -351,17 +165,18 @@ class _Auditor:
     ) -> ModelAudit:  # fmt: skip
         progress("calls", 0, 1)
         few, base = self._first_call()
-        self._few = few
-        wide = in_double(self._f, few) if self._network is not None else None
-        checks = check_calls(self._f, few) if wide is None else check_calls(wide, few.double())
+        self._wide = in_double(self._f, few) if few.dtype != torch.float64 else None
+        copied = self._wide is not None and self._network is not None
+        checks = check_calls(self._wide, few.double()) if copied else check_calls(self._f, few)
         self.notes += checks.notes
         self._note_mode()
         progress("structure", 0, 1)
-        kinds, outputs = self._structure(self._f, few, base)
+        native = measure_precision(self._f, few)
+        kinds, outputs = self._structure(few, native, base)
         reports: dict[str, EquivarianceReport] = {}
         n_calls = 0
         if measure and outputs:
-            reports, n_calls = self._measure(kinds, outputs, n_elements, batch_size, memory, progress, random_state)
+            reports, n_calls = self._measure(kinds, native, n_elements, batch_size, memory, progress, random_state)
         verdict = self._verdict(checks, outputs, reports)
         cause, network_report = checks.module if verdict in ("random", "stateful", "batch") else "", None
         tried: dict[int, bool] = {}
@@ -374,7 +189,7 @@ class _Auditor:
                 self.notes.append(f"breaks at other sizes: {wrong} pixels")
                 if inferred or sizes is not None:
                     verdict, broken_inputs = "broken", broken
-                    _, outputs = self._structure(self._f, broken, None)
+                    _, outputs = self._structure(broken)
         if verdict == "broken" and modules and self._network is not None:
             progress("modules", 0, 1)
             network_report = self._modules(broken_inputs, kinds)
@@ -409,17 +224,15 @@ class _Auditor:
             self.notes.append(f"measured in training mode, in which {', '.join(noisy[:3])} depend on chance or batch")
 
     def _structure(
-        self, f: Callable[[Tensor], Any], few: Tensor, base: dict[str, Tensor] | None
+        self, few: Tensor, native: Precision | None = None, base: dict[str, Tensor] | None = None
     ) -> tuple[dict[str, Kind], dict[str, OutputAudit]]:
         """Find or take the action of each output, and measure it under the exact elements, as exactly as possible."""
         frame = (few.shape[-2], few.shape[-1]) if self._takes.image else (1, 1)
-        wide = in_double(f, few) if few.dtype != torch.float64 else None
+        f, wide = self._f, self._wide
         call, inputs = (f, few) if wide is None else (wide, few.double())
-        native = measure_precision(f, few)
+        native = measure_precision(f, few) if native is None else native
         exact = native if wide is None else measure_precision(call, inputs, may_be_double=wide is not f)
-        outputs = outputs_of(call(inputs.clone()), len(inputs))
-        if base is not None:
-            outputs = {name: tensor for name, tensor in outputs.items() if name in base}
+        outputs = {name: tensor for name, tensor in exact.outputs.items() if base is None or name in base}
         moved = self._moved(call, inputs, frame)
         kinds, entries = {}, {}
         for name, tensor in outputs.items():
@@ -474,7 +287,7 @@ class _Auditor:
         return moved
 
     def _measure(
-        self, kinds: dict[str, Kind], outputs: dict[str, OutputAudit], n_elements: int, batch_size: int | None,
+        self, kinds: dict[str, Kind], native: Precision, n_elements: int, batch_size: int | None,
         memory: int | None, progress: Progress, random_state: int,
     ) -> tuple[dict[str, EquivarianceReport], int]:  # fmt: skip
         """Measure all elements on all images, in the model's own precision."""
@@ -496,7 +309,6 @@ class _Auditor:
                 raise ValueError(f"values that are NaN or infinite in {bad[0] or 'the output'}")
             return answer
 
-        native = measure_precision(self._f, self._few)
         tolerances = {name: native.tolerance(name) for name in simple}
         try:
             probe = Probe(
@@ -549,7 +361,7 @@ class _Auditor:
             shape = few.shape[1:-2].numel()
             images = smooth_noise(2, shape, (size, size)).unflatten(1, few.shape[1:-2]).to(few)
             try:
-                _, entries = self._structure(self._f, images, None)
+                _, entries = self._structure(images)
             except Exception:  # a model of fixed size raises whatever it likes
                 continue
             if not entries or self.failures:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unpose.audit.actions import Kind, act, check_shape, kind_of
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, exact_elements, plane_group
-from unpose.audit.error import check_inputs, checked_values, finite
+from unpose.audit.equivariance_report import finite
 from unpose.audit.finding import (
     FITS,
     conventions,
@@ -23,6 +23,7 @@ from unpose.audit.finding import (
     misfit_of,
     shape_kinds,
 )
+from unpose.audit.measurement import check_inputs, checked_values
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import computed_types, in_double, model_device, model_type
 from unpose.audit.trace import Call, trace

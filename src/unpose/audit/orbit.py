@@ -13,7 +13,7 @@ from torch import Tensor
 from unpose.audit.actions import Kind, act, disc_window, round_trip
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, content_radius, control_for, elements_of
-from unpose.audit.error import check_inputs, checked_numbers
+from unpose.audit.measurement import check_inputs, checked_numbers
 from unpose.groups import Group, parse
 
 _IMAGE = Kind(image=True)

@@ -94,11 +94,14 @@ class Precision:
         Coarser types that it uses somewhere inside.
     noise : dict of str to float
         For every output, the relative change that rounding the input to the working type causes.
+    outputs : dict of str to Tensor
+        Its outputs for the inputs.
     """
 
     working: torch.dtype
     hidden: tuple[torch.dtype, ...]
     noise: dict[str, float]
+    outputs: dict[str, Tensor]
 
     def tolerance(self, name: str, allowed: torch.dtype | None = None) -> float:
         """The largest relative error of an output that counts as rounding.
@@ -114,21 +117,15 @@ class Precision:
         return min(max(_MARGIN.get(dtype, _COARSE_MARGIN) * noise, stored), _LARGEST_TOLERANCE)
 
 
-def measure_precision(
-    f: Callable[[Tensor], Any],
-    inputs: Tensor,
-    *,
-    may_be_double: bool = True,
-    reference: dict[str, Tensor] | None = None,
-) -> Precision:
+def measure_precision(f: Callable[[Tensor], Any], inputs: Tensor, *, may_be_double: bool = True) -> Precision:
     """Measure the working precision of a function and the noise of each output: two calls, four in a coarse type.
 
     ``may_be_double`` says whether float64 inputs and outputs prove that it computes in float64; that of a function
-    outside of torch does not. ``reference`` are its outputs for the inputs, if they are known.
+    outside of torch does not.
     """
     with _CountTypes() as counter:
         answer = f(inputs.clone())
-    base = outputs_of(answer, len(inputs)) if reference is None else reference
+    base = outputs_of(answer, len(inputs))
     numbers = counter.numbers
     seen = max(numbers, key=lambda dtype: numbers[dtype]) if numbers else torch.float32
     given = [tensor.dtype for tensor in base.values() if tensor.dtype.is_floating_point]
@@ -142,7 +139,7 @@ def measure_precision(
     gains = [_gains(f, inputs, base, step, seed) for seed in range(3 if coarse else 1)]
     smallest = 0.25 if coarse else 1.0
     noise = {name: eps / 2 * max(smallest, *(gain[name] for gain in gains)) for name in base}
-    return Precision(working, hidden, noise)
+    return Precision(working, hidden, noise, base)
 
 
 def _gains(

@@ -13,7 +13,7 @@ from torch import Tensor
 from unpose.audit.actions import Kind, act, disc_window, round_trip
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element
-from unpose.audit.error import check_inputs, checked_numbers
+from unpose.audit.measurement import check_inputs, checked_numbers
 from unpose.audit.orbit import spread
 from unpose.audit.results import Plain
 from unpose.groups import rotation

@@ -17,7 +17,7 @@ Which file to open:
 """
 
 from unpose.runs.finished import FinishedRun, cluster_name, read_run, write_run
-from unpose.runs.folder import RunFolder, fingerprint
+from unpose.runs.folder import RunFolder, fingerprint, folder_lock
 from unpose.runs.from_python import write_report
 from unpose.runs.naming import NamedGroups, apply_names, named_dataset, read_names
 from unpose.runs.plan import Calibration, Plan, plan_run, readable_time
@@ -40,6 +40,7 @@ __all__ = [
     "cluster_name",
     "csv_text",
     "fingerprint",
+    "folder_lock",
     "joined",
     "named_dataset",
     "plan_run",

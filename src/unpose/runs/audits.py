@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from unpose.audit import (
     AnswerReport,
+    CallChecks,
     EquivarianceReport,
     ModelCallError,
     NeighbourReport,
@@ -24,8 +25,10 @@ from unpose.audit import (
     OrbitOutputs,
     answer_changes,
     audit_modules,
+    check_calls,
     digital_against_real,
     equivariance_error,
+    evaluation,
     lie_derivative,
     neighbour_agreement,
     orbit_outputs,
@@ -45,7 +48,7 @@ from unpose.report import (
     WorstImage,
     evenly_spaced,
 )
-from unpose.runs.remembered_calls import RememberedCalls, Repeatability, repeatability
+from unpose.runs.remembered_calls import RememberedCalls
 from unpose.runs.repairs import advice, try_repairs
 
 __all__ = [
@@ -237,7 +240,7 @@ def run_audit(
     action = "image" if kind == "image" else "invariant"
     report = equivariance_error(f, images.batch, group, action, random_state=random_state)
     # Remembered answers are equal, so the error of the identity comes from calls of its own.
-    report = replace(report, errors=np.array([steady.difference, *report.errors[1:]]))
+    report = replace(report, errors=np.array([0.0 if steady.repeats else steady.difference, *report.errors[1:]]))
     tolerance = report.tolerance if tolerance is None else tolerance
     orbit = answers = None
     class_names = list(images.class_names)
@@ -252,7 +255,7 @@ def run_audit(
         around = orbit_outputs(f, images.batch, group, random_state=random_state)
         neighbours = neighbour_agreement(around, min(10, len(images) // 3))
     modules, remarks = _modules(network, images, report, group, action, tolerance)
-    remarks = [*steady.remarks(), *report_remarks(report), *mismatch, *remarks]
+    remarks = [*_unsteady(steady), *report_remarks(report), *mismatch, *remarks]
     if f.takes_one:
         remarks.append("The model takes one image at a time, so it was called once for each.")
     turned = _angles(f, images, action, kind, progress) if angles else []
@@ -397,12 +400,29 @@ def report_remarks(report: EquivarianceReport) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in texts]
 
 
-def _steadiness(f: RememberedCalls, batch: Tensor) -> Repeatability:
+def _steadiness(f: RememberedCalls, batch: Tensor) -> CallChecks:
     """Whether the model answers the same twice; a model that fails here is reported by the measurement itself."""
     try:
-        return repeatability(f.model, batch[: 2 * MODULE_IMAGES])
+        with evaluation(f.model):
+            return check_calls(f.model, batch[:MODULE_IMAGES])
     except Exception:
-        return Repeatability(0.0, 0.0, 0.0)
+        return CallChecks("", 0.0, "")
+
+
+def _unsteady(checks: CallChecks) -> list[str]:
+    """What a reader must know about a model that is no function of the image, in full sentences."""
+    if checks.cause == "batch":
+        return [
+            "The answer to an image depends on the other images of the same call (by "
+            f"{checks.difference:.2g} of its size), as with batch normalisation in training mode."
+        ]
+    if checks.repeats:
+        return []
+    return [
+        f"The model {'is random' if checks.cause == 'random' else 'keeps state'}: two calls on the same images differ "
+        f"by {checks.difference:.2g} of their size, and {100 * checks.changed:.0f} % of the answers change. The "
+        "figures include this; switch off dropout and random augmentation."
+    ]
 
 
 def _without_failures(
@@ -521,7 +541,7 @@ def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
 
 
 def _elements(
-    report: EquivarianceReport, answers: AnswerReport | None, steady: Repeatability | None = None,
+    report: EquivarianceReport, answers: AnswerReport | None, steady: CallChecks | None = None,
     neighbours: NeighbourReport | None = None,
 ) -> list[AuditedElement]:  # fmt: skip
     rows = []

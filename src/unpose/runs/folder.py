@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -356,7 +356,63 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 
 @contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Be the only process that works in a folder of results; the folder is created, and removed if nothing is in it.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    RunError
+        If another process works there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "out"):
+    ...     with folder_lock(Path(place) / "out"):
+    ...         pass
+    Traceback (most recent call last):
+        ...
+    unpose.runs.settings.RunError: another unpose ...
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{folder} cannot be written: {error.strerror}") from error
+    file = folder / ".lock"
+    with _held(file, folder):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows removes no open file; the next process locks the one that is left
+                file.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+@contextmanager
 def _locked(file: Path, run: Path) -> Iterator[None]:
+    """Hold the lock of a run, and leave no folder of checkpoints if no run has begun."""
+    held = False
+    try:
+        with _held(file, run):
+            held = True
+            yield
+    finally:
+        if held and file.parent.is_dir() and not (file.parent / "begun.json").exists():
+            shutil.rmtree(file.parent, ignore_errors=True)
+
+
+@contextmanager
+def _held(file: Path, folder: Path) -> Iterator[None]:
     """Hold the lock on a file, which the operating system releases however the process ends."""
     while True:
         stream = file.open("a+", encoding="ascii")
@@ -365,7 +421,7 @@ def _locked(file: Path, run: Path) -> Iterator[None]:
             owner = stream.read().strip() or "unknown"
             stream.close()
             raise RunError(
-                f"another unpose (process {owner}) is working in {run}; wait until it ends, or give another folder"
+                f"another unpose (process {owner}) is working in {folder}; wait until it ends, or give another folder"
             )
         if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
             break
@@ -378,8 +434,6 @@ def _locked(file: Path, run: Path) -> Iterator[None]:
         yield
     finally:
         stream.close()
-        if file.parent.is_dir() and not (file.parent / "begun.json").exists():
-            shutil.rmtree(file.parent, ignore_errors=True)  # no run has begun
 
 
 def _try_lock(stream: IO[str]) -> bool:

@@ -8,114 +8,17 @@ the model only for the rest, and ends with the same numbers.
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.audit import ModelCallError, checked_output, evaluation
 from unpose.files import atomic_file
 
 _KEY_BYTES = 16
-_NOT_REPEATABLE = 1e-4
-"""Relative difference between two calls on the same images from which on a model counts as random."""
-_DEPENDS_ON_BATCH = 1e-3
-"""The same between a call on one image and on several; kernels round differently for other batch sizes."""
-
-
-@dataclass(frozen=True)
-class Repeatability:
-    """Whether a model answers the same when it is asked again; the result of :func:`repeatability`.
-
-    Parameters
-    ----------
-    difference : float
-        Relative difference between two calls on the same images, with a call on other images between them.
-    changed : float
-        Share of the images whose answer, the largest entry, differs between these calls.
-    batch_difference : float
-        Relative difference between an image's answer in a batch and alone.
-
-    Examples
-    --------
-    >>> Repeatability(0.0, 0.0, 0.0).is_random
-    False
-    """
-
-    difference: float
-    changed: float
-    batch_difference: float
-
-    @property
-    def is_random(self) -> bool:
-        """Whether two calls on the same images differ by more than rounding."""
-        return self.difference > _NOT_REPEATABLE
-
-    def remarks(self) -> list[str]:
-        """What a reader of the audit must know, in full sentences.
-
-        Examples
-        --------
-        >>> Repeatability(0.0, 0.0, 0.5).remarks()[0][:45]
-        'The answer to an image depends on the other i'
-        """
-        found = []
-        if self.is_random:
-            found.append(
-                f"The model is random or keeps state: two calls on the same images differ by {self.difference:.2g} of "
-                f"their size, and {100 * self.changed:.0f} % of the answers change. The figures include this; switch "
-                "off dropout and random augmentation."
-            )
-        elif self.batch_difference > _DEPENDS_ON_BATCH:
-            found.append(
-                "The answer to an image depends on the other images of the same call (by "
-                f"{self.batch_difference:.2g} of its size), as with batch normalisation in training mode."
-            )
-        return found
-
-
-def repeatability(model: Callable[[Tensor], Any], images: Tensor) -> Repeatability:
-    """Call a model twice on the same images, with other images between, and once on a single image.
-
-    Parameters
-    ----------
-    model : callable
-        From a tensor (n, c, h, w) to a tensor or array (n, ...).
-    images : (n, c, h, w) tensor
-        At least two images.
-
-    Returns
-    -------
-    Repeatability
-
-    Examples
-    --------
-    >>> repeatability(lambda x: x.mean((2, 3)), torch.rand(4, 1, 5, 5)).difference
-    0.0
-    """
-    half = (len(images) + 1) // 2
-    with evaluation(model):
-        first, _, again = (
-            _numbers(model(part.clone()), len(part)) for part in (images[:half], images[half:], images[:half])
-        )
-        try:
-            alone = _numbers(model(images[:1].clone()), 1)
-        except Exception:
-            alone = first[:1]  # the model takes batches of one size only
-    size = max(float(np.linalg.norm(first)), 1e-30)
-    one = max(float(np.linalg.norm(first[0])), 1e-30)
-    changed = float((first.argmax(1) != again.argmax(1)).mean())
-    return Repeatability(
-        float(np.linalg.norm(first - again)) / size, changed, float(np.linalg.norm(first[:1] - alone)) / one
-    )
-
-
-def _numbers(outputs: Any, n: int) -> NDArray[np.float64]:
-    return np.nan_to_num(_as_tensor(outputs, n).double().numpy().reshape(n, -1))
 
 
 def _as_tensor(outputs: Any, n: int) -> Tensor:

@@ -5,7 +5,7 @@ import json
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
 from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
 from unpose.cli.shared.progress import progress
-from unpose.runs import RunSettings
+from unpose.runs import RunSettings, folder_lock
 
 if TYPE_CHECKING:
     from unpose.report import Comparison, RealPairs
@@ -184,15 +184,17 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
         group = discovered(pixels, images.labels, quiet=asked.quiet).finite_group
     _parse(group)
     runs = []
-    with _kept_answers(asked), progress(quiet=asked.quiet or asked.images is None) as report:
-        for model in loaded:
-            stage = "" if len(loaded) == 1 else f"{model.name}: "
-            show = lambda name, done, total, stage=stage: report(stage + name, done, total)  # noqa: E731
-            runs.append(_run(asked, model, images, group, rejected, remarks, show))
-        run = runs[-1]
-        if len(runs) == 2:
-            run = replace(run, results=replace(run.results, comparison=_comparison(runs)))
-    _write(asked, run, loaded[-1])
+    with nullcontext() if asked.folder is None else folder_lock(asked.folder):
+        _check_unfinished(asked)  # another process may have finished since the first check
+        with _kept_answers(asked), progress(quiet=asked.quiet or asked.images is None) as report:
+            for model in loaded:
+                stage = "" if len(loaded) == 1 else f"{model.name}: "
+                show = lambda name, done, total, stage=stage: report(stage + name, done, total)  # noqa: E731
+                runs.append(_run(asked, model, images, group, rejected, remarks, show))
+            run = runs[-1]
+            if len(runs) == 2:
+                run = replace(run, results=replace(run.results, comparison=_comparison(runs)))
+        _write(asked, run, loaded[-1])
     _print(asked, run, loaded[-1])
     if not _passed(run, asked.fail_above):
         raise click.exceptions.Exit(1)
@@ -266,11 +268,15 @@ def _check(asked: _Asked) -> None:
             raise UserError(f"{folder} is a file; give a folder for the results, or a name that ends with .png")
         if folder.suffix.lower() in _NAMES_OF_FILES and not folder.is_dir():
             raise UserError(f"{folder} looks like a file; give a folder for the results, or a name that ends with .png")
-        if (folder / _FINISHED).exists() and not asked.force:
-            raise UserError(f"{folder} already holds an audit; give another folder, or --force to replace it")
+        _check_unfinished(asked)
     for file in (asked.junit, None if asked.json_out in (None, _STDOUT) else Path(str(asked.json_out))):
         if file is not None:
             check_output(file, asked.force)
+
+
+def _check_unfinished(asked: _Asked) -> None:
+    if asked.folder is not None and (asked.folder / _FINISHED).exists() and not asked.force:
+        raise UserError(f"{asked.folder} already holds an audit; give another folder, or --force to replace it")
 
 
 def _parse(group: str) -> None:

@@ -10,7 +10,7 @@ from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, writing
 from unpose.cli.shared.progress import progress
-from unpose.runs import csv_text, pose_parts
+from unpose.runs import csv_text, folder_lock, pose_parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,7 +90,7 @@ def command(
         raise UserError("give the photographs to compare: unpose dedupe photos/")
     from unpose.runs.duplicates import DuplicateSearch
 
-    with progress(quiet=as_json) as report:
+    with folder_lock(out), progress(quiet=as_json) as report:
         found = DuplicateSearch(out, jobs).run(
             photos, threshold=threshold, exclude=[move_to] if move_to is not None else [], progress=report
         )
