@@ -1,7 +1,14 @@
-"""Canonical coordinates: resample images so that a rotation, or a rotation and a change of size, becomes a shift.
+"""Canonical coordinates: resample images so that a one-parameter group becomes a shift.
 
-In polar coordinates a rotation shifts the angle; in log-polar coordinates a change of size also shifts the logarithm of
-the radius. The pose relative to a reference is then the peak of a correlation, over all shifts at once by the FFT.
+============ ============================ =====================================================================
+rotation     polar                        the angle is shifted
+size         log-polar                    the logarithm of the radius is shifted as well
+shear        (x / y, y)                   ``x -> x + s y`` shifts x / y by s
+tilt         (1 / x, y / x)               ``(x, y) -> (x, y) / (1 + t x)`` shifts 1 / x by t
+============ ============================ =====================================================================
+
+The pose relative to a reference is then the peak of a correlation, over all shifts at once by the FFT (Tai, Bailis and
+Valiant 2019, "Equivariant Transformer Networks", have all of these coordinates).
 """
 
 import math
@@ -9,6 +16,7 @@ import math
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unpose.adapt.canonicalizers import Canonicalizer, are_different, as_images, pose_from_scores
 from unpose.adapt.poses import Pose
@@ -17,6 +25,14 @@ from unpose.images import sample
 
 _RATIO = 3.0
 """Log-polar coordinates cover radii from the largest down to this fraction of it, and beyond it by as much."""
+_ROWS = 24
+"""Samples along the coordinate that a shear or a tilt leaves as it is."""
+_LARGEST_SHEAR, _LARGEST_TILT = 0.8, 0.3
+"""Reach of the search; tilts are in units of one over half the side."""
+_SAMPLES = {"shear": 65, "tilt": 128}
+"""Samples along the coordinate that is shifted; of a tilt, on either side of the middle."""
+_NEAREST = 5.0
+"""Tilts are read beyond the middle by half the side over this: there 1 / x grows without bound."""
 
 
 def polar(images: Tensor, angles: int = 64, radii: int = 16, *, logarithmic: bool = False) -> Tensor:
@@ -78,9 +94,8 @@ class _Coordinates(Canonicalizer):
         shifts = [0, *(sign * k for k in range(1, self.radii // 2) for sign in (1, -1))] if self.scales else [0]
         curve, chosen = scores[:, shifts].max(1)  # (n, angles)
         best = curve.argmax(1, keepdim=True)
-        left, middle, right = (curve.gather(1, (best + step) % self.angles) for step in (-1, 0, 1))
-        bend = (left - 2 * middle + right).clamp(max=-1e-12)
-        fraction = torch.zeros_like(curve).scatter(1, best, (0.5 * (left - right) / bend).clamp(-0.5, 0.5))
+        fraction = _from_cell(*(curve.gather(1, (best + step) % self.angles) for step in (-1, 0, 1)))
+        fraction = torch.zeros_like(curve).scatter(1, best, fraction)
         grid = torch.arange(self.angles, dtype=maps.dtype, device=maps.device)
         elements = rotation(-(grid + fraction) * (2 * math.pi / self.angles))  # (n, angles, 3, 3)
         if self.scales:
@@ -91,21 +106,88 @@ class _Coordinates(Canonicalizer):
         return pose_from_scores(curve, elements, scores[:, 0, 0], different)
 
 
+def _from_cell(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
+    """Where the parabola through three values has its peak, in cells from the middle one."""
+    bend = (left - 2 * middle + right).clamp(max=-1e-12)
+    return (0.5 * (left - right) / bend).clamp(-0.5, 0.5)
+
+
+class _SlantCoordinates(Canonicalizer):
+    """Shears or tilts relative to references."""
+
+    templates: Tensor
+
+    def __init__(self, references: Tensor, kind: str) -> None:
+        super().__init__()
+        self.kind, self.reach = kind, _LARGEST_SHEAR if kind == "shear" else _LARGEST_TILT
+        self.step = (4.0 if kind == "shear" else _NEAREST - 1) / (_SAMPLES[kind] - 1)
+        self.register_buffer("templates", self._maps(references))
+
+    def _maps(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, c', shifted coordinate, other coordinate) of length 1, weighted by area."""
+        half = (min(images.shape[-2:]) - 1) / 2
+        place = torch.arange(_SAMPLES[self.kind], dtype=images.dtype, device=images.device) * self.step
+        row = (torch.arange(_ROWS, dtype=images.dtype, device=images.device) + 0.5) * (2 / _ROWS) - 1
+        if self.kind == "shear":
+            x, y = (place[:, None] - 2) * row, row.expand(len(place), _ROWS)
+            weight = y.abs().sqrt()  # dx dy = |y| du dv, and maps are multiplied in pairs
+            points = torch.stack([x, y], dim=-1)[None]  # (1, shifted, rows, 2)
+        else:
+            x = (1 / (1 + place))[:, None].expand(-1, _ROWS)
+            y = 1.4 * x * row
+            weight = x**1.5  # dx dy = |x|^3 du dv
+            points = torch.stack([torch.stack([x, y], dim=-1), torch.stack([-x, y], dim=-1)])  # right, left
+        weight = weight * (points[0].abs() <= 1).all(-1)
+        # The mean is not subtracted: the weights would then show in every map, at the same place.
+        maps = torch.cat([sample(images, half * part[None]) for part in points], dim=1) * weight
+        return maps / maps.flatten(1).norm(dim=1)[:, None, None, None].clamp(min=1e-12)
+
+    def forward(self, images: Tensor) -> Pose:
+        maps, templates = self._maps(images), self.templates.to(images)
+        channels, size = images.shape[1], 2 * maps.shape[2]
+        if self.kind == "tilt":  # on the left 1 / x is negative, so that its shift has the other sign
+            maps, templates = (torch.cat([m[:, :channels], m[:, channels:].flip(2)], dim=1) for m in (maps, templates))
+        spectrum, reference = (torch.fft.rfft(m, size, dim=2) for m in (maps, templates))
+        product = torch.einsum("ncfv,mcfv->nmf", spectrum, reference.conj())
+        scores = torch.fft.irfft(product, size, dim=2).amax(1)  # (n, size), the best template
+        cells = math.ceil(self.reach / self.step)
+        curve = scores.roll(cells, 1)[:, : 2 * cells + 1]  # shifts from -cells to cells
+        best = curve.argmax(1, keepdim=True)
+        around = pad(curve, (1, 1), mode="replicate")
+        fraction = _from_cell(*(around.gather(1, best + place) for place in range(3)))
+        grid = torch.arange(-cells, cells + 1, dtype=maps.dtype, device=maps.device)
+        amount = (grid + torch.zeros_like(curve).scatter(1, best, fraction)) * self.step
+        different = (grid[:, None] - grid).abs() * self.step > self.reach / 3
+        return pose_from_scores(curve, self._undo(amount, images), curve[:, cells], different)
+
+    def _undo(self, amount: Tensor, images: Tensor) -> Tensor:
+        """The poses (n, k, 3, 3) that undo shears or tilts by amounts (n, k)."""
+        elements = torch.eye(3, dtype=amount.dtype, device=amount.device).repeat(*amount.shape, 1, 1)
+        if self.kind == "shear":
+            elements[..., 0, 1] = -amount
+        else:
+            elements[..., 2, 0] = -amount / ((min(images.shape[-2:]) - 1) / 2)
+        return elements
+
+
 def coordinates(
     group: str | Group, references: ArrayLike | Tensor, *, angles: int = 72, radii: int = 16
 ) -> Canonicalizer:
-    """Canonicalize in polar or log-polar coordinates, where the group is a shift that the FFT searches at once.
+    """Canonicalize in coordinates in which the group is a shift, which the FFT searches at once.
 
-    For images that are centred: shifts of the object are not searched.
+    For images that are centred: shifts of the object are not searched. "shear" and "tilt" need a dark ground.
 
     Parameters
     ----------
-    group : {"so2", "similarity"}
-        "so2" searches rotations, "similarity" also changes of size, by up to a factor of about 1.7.
+    group : {"so2", "similarity", "shear", "tilt"}
+        "so2" searches rotations, "similarity" also changes of size, by up to a factor of about 1.7. "shear" searches
+        ``x -> x + s y`` for s up to 0.8 (39 degrees). "tilt" searches the perspective of a plane that is turned about
+        the vertical axis, ``(x, y) -> (x, y) / (1 + t x)``, for t up to 0.3 over half the side: one edge of the
+        image then becomes 1.9 times as high as the other.
     references : (m, h, w) or (m, h, w, c) array, or (m, c, h, w) tensor
         Upright images or prototypes of them.
     angles, radii : int, default 72 and 16
-        Samples along both coordinates.
+        Samples along both polar coordinates.
 
     Returns
     -------
@@ -119,9 +201,11 @@ def coordinates(
     >>> round(float(torch.atan2(pose.element[0, 0, 1], pose.element[0, 0, 0])), 1)
     -0.5
     """
+    if isinstance(group, str) and group in _SAMPLES:
+        return _SlantCoordinates(as_images(references).float(), group)
     parsed = parse_continuous(group)
     if parsed.name not in ("so2", "similarity"):
-        raise ValueError(f"canonical coordinates exist here for so2 and similarity, got {parsed}")
+        raise ValueError(f"canonical coordinates exist here for so2, similarity, shear and tilt, got {parsed}")
     if angles < 8 or radii < 4:
         raise ValueError(f"at least 8 angles and 4 radii are needed, got {angles} and {radii}")
     return _Coordinates(as_images(references).float(), angles, radii, parsed.scales)
