@@ -38,7 +38,7 @@ from cluster import bulls_eye, canvas, digits, omniglot, silhouettes
 from unpose import InvariantClustering
 from unpose.cluster import agreement_with_classes, estimator, joint_graph
 from unpose.cluster.features import EXTRA_NETWORK, feature_network, orbit_features, orbit_poses
-from unpose.cluster.labels import most_instructive, spread_labels
+from unpose.cluster.labels import class_probabilities, most_instructive
 from unpose.cluster.readout import read_out
 from unpose.data import posed
 
@@ -129,14 +129,14 @@ def fit(images, n_clusters, settings, device):
     return model, seen["near"], seen["graph"], seconds
 
 
-def labelled(weights, classes, per_class, seed):
+def labelled(weights, points, point_share, classes, per_class, seed):
     """Accuracies with random labels, and with the same number and half of it by suggestion."""
     n_classes, rng = int(classes.max()) + 1, np.random.default_rng(seed)
 
     def accuracy(known):
         given = np.full(len(classes), -1)
         given[known] = classes[known]
-        probabilities = spread_labels(weights, given, n_classes)
+        probabilities = class_probabilities(weights, given, n_classes, points, point_share)
         others = given < 0
         return float((probabilities.argmax(1) == classes)[others].mean()), probabilities
 
@@ -197,7 +197,8 @@ def run(job):
         if name == "silhouettes":
             row("both", bulls_eye=bulls_eye(joint_graph.diffused_neighbours(graph, 39)[0], kinds))
         row("both, found", **measures(read_out(*near, None, np.random.RandomState(0))[0], kinds))
-        row("both, labels", **labelled(weights, np.unique(kinds, return_inverse=True)[1], 10, seed))
+        found, numbered = model.features_, np.unique(kinds, return_inverse=True)[1]
+        row("both, labels", **labelled(weights, found.points, 1 - found.pixel_share, numbered, 10, seed))
         raw = SpectralClustering(n_clusters, affinity="nearest_neighbors", n_neighbors=10, random_state=seed)
         row("raw", **measures(raw.fit_predict(images.reshape(len(images), -1)), classes))
         if find_spec("umap"):

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import sparse
 
-from unpose.cluster.labels import largest_entries, most_instructive, spread_labels
+from unpose.cluster.labels import class_probabilities, largest_entries, most_instructive, spread_labels
 
 
 def rings(n_rings=3, length=17):
@@ -41,6 +41,38 @@ def test_a_class_with_many_labels_does_not_drown_one_with_few():
     known = np.full(40, -1)
     known[[0, 1, 2, 38, 39]], known[20] = 0, 1
     assert spread_labels(weights, known, 2).argmax(1)[[17, 18, 19, 21, 22, 23]].tolist() == [1] * 6
+
+
+def two_classes_on_one_ring(seed=0, n=223):
+    """A ring whose links ignore two classes, and points in which one of 19 directions tells them apart."""
+    rng = np.random.default_rng(seed)
+    classes = rng.permutation(np.arange(n) % 2)
+    points = rng.normal(size=(n, 19))
+    points[:, 4] += 5.0 * classes - 2.5
+    known = np.full(n, -1)
+    rows = np.concatenate([np.flatnonzero(classes == kind)[:10] for kind in (0, 1)])
+    known[rows] = classes[rows]
+    return rings(1, n)[0], points / np.linalg.norm(points, axis=1, keepdims=True), classes, known
+
+
+def test_points_decide_where_the_graph_mixes_the_classes():
+    weights, points, classes, known = two_classes_on_one_ring()
+    others = known < 0
+    graph_alone = (spread_labels(weights, known, 2).argmax(1) == classes)[others].mean()
+    probabilities = class_probabilities(weights, known, 2, points, 0.9)
+    np.testing.assert_allclose(probabilities.sum(1), 1.0)
+    assert (probabilities[~others, classes[~others]] == 1.0).all()
+    assert graph_alone < 0.65
+    assert (probabilities.argmax(1) == classes)[others].mean() > 0.85
+
+
+def test_points_without_weight_leave_the_graph_its_answer():
+    weights, points, _, known = two_classes_on_one_ring()
+    alone = spread_labels(weights, known, 2)
+    joint = class_probabilities(weights, known, 2, points, 0.0)
+    assert np.array_equal(joint.argmax(1), alone.argmax(1))
+    one_class = np.where(known == 1, -1, known)
+    assert np.array_equal(class_probabilities(weights, one_class, 1, points, 0.9), np.ones((len(known), 1)))
 
 
 def test_suggestions_cover_every_ring_before_any_twice_and_skip_known_images():

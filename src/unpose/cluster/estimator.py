@@ -42,7 +42,13 @@ from unpose.cluster.graph import (
 )
 from unpose.cluster.inputs import are_files, as_images, check_n_clusters, count_axes, is_channels_first, read_files
 from unpose.cluster.joint_graph import FittedFeatures, fit_features
-from unpose.cluster.labels import known_classes, most_instructive, respect_classes, spread_labels
+from unpose.cluster.labels import (
+    class_probabilities,
+    known_classes,
+    most_instructive,
+    respect_classes,
+    spread_labels,
+)
 from unpose.cluster.learned import LEARN, learn_encoder
 from unpose.cluster.light import (
     LIGHT_CONTRAST,
@@ -64,7 +70,7 @@ from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
 
 _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
-_MAX_REFERENCE_BYTES = 10**9
+_MAX_REFERENCE_BYTES = 2**28
 """Most memory that the fitted images may take which a fitted estimator keeps."""
 _RANGE_SAMPLE = 2000
 """Images by which the group is found, if they are read in pieces."""
@@ -649,7 +655,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         first = index.copy()  # the class of a copy is that of the first image with the same content
         for image in np.flatnonzero(index >= 0)[::-1]:
             first[self.copies_[image]] = index[image]
-        spread = spread_labels(weights, first[rows], len(classes))
+        if self.features_ is None:
+            spread = spread_labels(weights, first[rows], len(classes))
+        else:
+            points, point_share = self.features_.points, 1 - self.features_.pixel_share
+            spread = class_probabilities(weights, first[rows], len(classes), points, point_share)
         probabilities = np.full((len(index), len(classes)), 1 / len(classes))
         probabilities[rows] = spread
         self.classes_, self.probabilities_ = classes, probabilities[self.copies_]
@@ -804,10 +814,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             self._reference_rows = evenly_spaced_rows(m, most)
             self._typical_distances = typical * sparser_factor(self.neighbours_.distances, most / m)
         rows = np.arange(m) if self._reference_rows is None else self._reference_rows
-        kept = [
-            small_images(images[rows[start : start + BLOCK]]).to(torch.float16) for start in range(0, len(rows), BLOCK)
-        ]
-        self.references_ = torch.cat(kept).numpy()
+        self.references_ = np.empty((len(rows), *some.shape[1:]), np.float16)
+        for start in range(0, len(rows), BLOCK):
+            part = rows[start : start + BLOCK]
+            self.references_[start : start + len(part)] = small_images(images[part]).numpy()
 
     def _set_averages(
         self, batch: Any, rows: NDArray, labels: NDArray, exemplars: NDArray, search: Search | None,

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from unpose.cluster.readout import by_size
 
@@ -12,6 +14,14 @@ _STEPS = 60
 """``0.95^60`` of the score is left when the spreading ends."""
 _REACH = 64
 """Images that one labelled image can teach, in the choice of what to label next."""
+_POINT_SCALE = 3.0
+"""Norm of the points that a linear classifier is fitted to with the penalty ``C = 1``."""
+_TAKEN_AS_KNOWN = 0.5
+"""Share of the images of each class, the most certain ones, that the classifier is fitted to again."""
+_TRUST = 0.2
+"""Weight of such an image beside an image whose class is known."""
+_LEAST = 1e-3
+"""Added to probabilities before their logarithm: no single judge can exclude a class."""
 
 
 def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -> NDArray:
@@ -34,6 +44,50 @@ def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -
     probabilities[known] = 0.0
     probabilities[known, classes[known]] = 1.0
     return probabilities
+
+
+def class_probabilities(
+    weights: sparse.csr_array, classes: NDArray, n_classes: int, points: NDArray, point_share: float
+) -> NDArray:
+    """Probability of every class for each image, (n, C), from the attention matrix and from points of a feature space.
+
+    A graph of few neighbours loses directions of the space (n, r) in which classes differ and neighbours do not; a
+    linear classifier finds them with ten images of each class. The probabilities of :func:`spread_labels` and of the
+    classifier are multiplied, with the exponents 1 and ``2 point_share`` (normalised), where ``point_share`` is the
+    weight of the points in the joined graph: where pixels tell the classes apart, the graph decides. The classifier is
+    then fitted once more, also to the half of the images of each class that is most certain.
+    """
+    spread = spread_labels(weights, classes, n_classes)
+    if n_classes < 2:
+        return spread
+    scaled, exponent = _POINT_SCALE * points, 2 * point_share
+    targets, trust = classes, np.ones(len(classes))
+    for is_last in (False, True):
+        rows = np.flatnonzero(targets >= 0)
+        with threadpool_limits(1):  # threads would sum in another order
+            linear = LogisticRegression(tol=1e-3, max_iter=200).fit(scaled[rows], targets[rows], trust[rows])
+            scores = np.log(spread + _LEAST) + exponent * np.log(linear.predict_proba(scaled) + _LEAST)
+        probabilities = np.exp((scores - scores.max(1, keepdims=True)) / (1 + exponent))
+        probabilities /= probabilities.sum(1, keepdims=True)
+        probabilities[classes >= 0] = spread[classes >= 0]  # known images keep their class
+        if not is_last:
+            targets = np.where(classes >= 0, classes, _most_certain(probabilities))
+            trust = np.where(classes >= 0, 1.0, _TRUST)
+    return probabilities
+
+
+def _most_certain(probabilities: NDArray) -> NDArray:
+    """The most probable class of each image (n,), -1 for the half of every class whose lead over the second is less."""
+    best = probabilities.argmax(1)
+    ordered = np.partition(probabilities, -2, axis=1)
+    lead = ordered[:, -1] - ordered[:, -2]
+    order = np.lexsort((-lead, best))
+    sizes = np.bincount(best, minlength=probabilities.shape[1])
+    rank = np.arange(len(best)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    certain = np.full(len(best), -1)
+    kept = order[rank < _TAKEN_AS_KNOWN * sizes[best[order]]]
+    certain[kept] = best[kept]
+    return certain
 
 
 def known_classes(y: object, n: int) -> tuple[NDArray, NDArray] | None:
