@@ -193,8 +193,8 @@ def run(job, rows):
             loss=last["train_loss"], **gauges)  # fmt: skip
         start = time.perf_counter()
         one = vectors_of(result.encoder, images, poses[:1], device)
-        few = torch.from_numpy(images[:32, None]).to(device)
-        report = equivariance_error(result.encoder, few, recipe.network.group)
+        few = torch.from_numpy(images[:32, None])
+        report = equivariance_error(result.encoder.cpu(), few, recipe.network.group)
         row("encoder, one view", start, **measured(one, classes, blocks), invariance_error=report.worst_exact,
             control_error=report.control_error)  # fmt: skip
     if "simclr" in methods:
