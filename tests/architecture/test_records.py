@@ -7,14 +7,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_spec = importlib.util.spec_from_file_location("record", ROOT / "benchmarks" / "record.py")
-record = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(record)
+
+
+def benchmark(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+record, result_tables = benchmark("record"), benchmark("result_tables")
 
 
 @pytest.mark.parametrize("page", sorted(record.PAGES.glob("*.md")), ids=lambda page: page.stem)
 def test_the_tables_of_a_page_are_those_that_were_recorded(page):
     assert not record.update(page, write=False), "python benchmarks/record.py pages"
+
+
+@pytest.mark.parametrize("page", sorted(result_tables.PAGES.glob("*.md")), ids=lambda page: page.stem)
+def test_the_tables_of_a_page_are_those_of_the_stored_results(page):
+    assert not result_tables.update(page, write=False), "python benchmarks/result_tables.py"
 
 
 def test_every_record_is_on_a_page():

@@ -1,0 +1,221 @@
+"""Write tables into the pages of the site, from the JSON files that long benchmarks left in docs/benchmarks.
+
+    python benchmarks/result_tables.py [--check]
+
+It replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, so that no number there is
+typed; ``--check`` only says whether the pages are up to date. The files come from accuracy.py (accuracy.json and .csv),
+transformer.py, transformer_cifar.py and ``unpose reproduce table2 --full`` (group-attention-runs.json).
+``record.py`` does the same for benchmarks that print their tables.
+"""
+
+import argparse
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from unpose.reproduce.published_networks import TABLE1, TABLE2, gpu_hours
+
+PAGES = Path(__file__).parent.parent / "docs" / "benchmarks"
+MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
+OURS = {
+    "rotmnist-z2": "attention c1", "rotmnist-r4": "attention c4", "rotmnist-r8": "attention c8",
+    "rotmnist-r12": "attention c12", "cifar10-z2": "reflections c1", "cifar10-z2m": "reflections d1",
+    **{f"r4-{size}x{size}": f"windows {size}" for size in (3, 7, 9, 15, 19, 23)},
+    "r4-5x5": "attention c4", "r4-7x7": "wide 7", "r4-11x11": "wide 11", "r4-28x28": "windows 27",
+}  # fmt: skip
+"""Our runs of accuracy.json for each cell of the paper."""
+REMARKS = {
+    "attention c8": "16 epochs from the weights for 4 rotations", "attention c12": "the same",
+    "reflections c1": "`swivel_net`, 12 epochs", "reflections d1": "`swivel_net`, 12 epochs",
+    "windows 27": "16 epochs; window of 27", **{f"windows {size}": "16 epochs" for size in (3, 5, 9, 15, 19, 23)},
+}  # fmt: skip
+WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
+
+
+def results(name):
+    return json.loads((PAGES / f"{name}.json").read_text())
+
+
+def table(header, rows):
+    cells = [list(header), ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(str(cell) for cell in row)} |\n" for row in cells)
+
+
+def percent(values, digits=2):
+    return f"{100 * np.mean(values):.{digits}f} %"
+
+
+def tests_of(runs):
+    """Mean test accuracy, and that of every seed."""
+    tests = [run["test_accuracy"] for run in runs]
+    return f"{percent(tests)} ({', '.join(f'{100 * each:.2f}' for each in tests)})"
+
+
+def accuracy_table(names, *, by_training=False, papers=None):
+    """Runs of accuracy.json: name in the table -> name in the file."""
+    accuracy = results("accuracy")
+    header = ["network", "parameters", "epochs", "test accuracy, by seed", "validation"]
+    header += ["training images"] * by_training + ["the paper"] * (papers is not None)
+    rows = []
+    for shown, name in names.items():
+        runs = accuracy[name]
+        row = [shown, f"{runs[0]['parameters']:,}", runs[0]["epochs"], tests_of(runs)]
+        row.append(percent([run["validation_accuracy"] for run in runs]))
+        if by_training:
+            row.append(percent([training_accuracy(name, run) for run in runs], 1))
+        if papers is not None:
+            row.append(papers.get(shown, ""))
+        rows.append(row)
+    return table(header, rows)
+
+
+def training_accuracy(name, run):
+    with open(PAGES / "accuracy.csv") as file:
+        found = [
+            float(row["train_accuracy"])
+            for row in csv.DictReader(file)
+            if (row["run"], int(row["seed"]), int(row["epoch"])) == (name, run["seed"], run["chosen_epoch"])
+        ]
+    return found[0]
+
+
+def rotated():
+    names = {
+        "published, 4 rotations": "attention c4", "8 rotations, from 4": "attention c8",
+        "12 rotations, from 4": "attention c12", "translation-only baseline": "attention c1",
+        "our own, 8 rotations": "own c8", "a group CNN by the same recipe, 8 rotations": "own CNN c8",
+    }  # fmt: skip
+    cells = ("rotmnist-r4", "rotmnist-r8", "rotmnist-r12")
+    quoted = {shown: f"{TABLE2[cell].accuracy} %" for shown, cell in zip(names, cells, strict=False)}
+    return accuracy_table(names, papers=quoted)
+
+
+def windows():
+    sizes = {size: f"r4-{28 if size == 27 else size}x{28 if size == 27 else size}" for size in WINDOWS}
+    quoted = {f"window of {size}": f"{TABLE1[cell].accuracy} %" for size, cell in sizes.items()}
+    return accuracy_table({f"window of {size}": f"windows {size}" for size in WINDOWS}, by_training=True, papers=quoted)
+
+
+def wide():
+    return accuracy_table(
+        {"window of 5": "attention c4", "window of 7": "wide 7", "window of 11": "wide 11"}, by_training=True
+    )
+
+
+def upright():
+    accuracy, rows = results("accuracy"), []
+    for shown, name in (("4 rotations", "c4"), ("8 rotations, from 4", "c8"), ("translation-only baseline", "c1")):
+        runs = accuracy[f"upright {name}"]
+        angles = np.array([list(run["angles"].values()) for run in runs])  # (seeds, angles)
+        straight = percent([run["test_accuracy"] for run in runs])
+        rows.append([shown, straight, percent(angles), percent(angles.mean(0).min(), 1)])
+    return table(["network", "upright", "mean over all angles", "worst angle"], rows)
+
+
+def reflections():
+    names = {
+        "`swivel_net` with mirrors": "reflections d1", "translation-only baseline": "reflections c1",
+        "the baseline, half of its images mirrored": "reflections c1 mirrored",
+    }  # fmt: skip
+    return accuracy_table(names, by_training=True)
+
+
+def paper_table(cells):
+    """Table 1 or 2 of the group self-attention paper beside our own runs."""
+    runs, accuracy, rows = results("group-attention-runs")["runs"], results("accuracy"), []
+    for name, cell in cells.items():
+        if cell.absent:
+            rows.append([name, cell.accuracy, "", "", "", cell.absent, ""])
+            continue
+        run = "rotmnist-r4" if name == "r4-5x5" else name
+        published, epochs = ("no published settings", "") if cell.is_cnn else published_columns(run, runs)
+        ours, remark = our_columns(name, accuracy)
+        hours = None if cell.is_cnn else gpu_hours(cell, "published", "relative")
+        rows.append([name, cell.accuracy, published, epochs, ours, remark, "" if hours is None else f"{hours:.2g}"])
+    return table(
+        ["cell", "the paper, %", "published settings, test %", "epochs", "our recipe, test %", "remark", "H200 hours"],
+        rows,
+    )
+
+
+def published_columns(cell, runs):
+    found = [run for run in runs if (run["cell"], run["mode"], run["initialization"]) == (cell, "relative", "default")]
+    if not found:
+        return "not run", ""
+    accuracies = ", ".join(
+        f"{100 * max(run['validation_accuracy']):.2f} (validation)"
+        if run["test_accuracy"] is None
+        else f"{100 * run['test_accuracy']:.2f}"
+        for run in found
+    )
+    return accuracies, ", ".join(str(run["epochs"]) for run in found) + " of 300"
+
+
+def our_columns(cell, accuracy):
+    name = OURS.get(cell)
+    if name not in accuracy:
+        return "not run", ""
+    tests = [100 * run["test_accuracy"] for run in accuracy[name]]
+    return f"{np.mean(tests):.2f} ({len(tests)} seeds)", REMARKS.get(name, "")
+
+
+def transformer_speed():
+    found, rows = results("transformer")["results"], []
+    for size in "SBL":
+        plain = found[f"plain-{size}"]
+        for name in ("plain", "d4"):
+            run = found[f"{name}-{size}"]
+            row = [f"{name} {size}/16", f"{run['parameters'] / 1e6:.1f}", f"{run['products'] / 1e9:.1f}"]
+            row.append(f"{run['block_bytes'] / 1e6:.1f}")
+            for part in ("train", "infer"):
+                speed = run[part]["images_s"]
+                ratio = f" ({speed / plain[part]['images_s']:.3f} x)" if name == "d4" else ""
+                row += [f"{speed:,.0f}{ratio}", f"{run[part]['gib']:.1f}"]
+            rows.append(row)
+    header = ["network", "parameters (M)", "products (G)", "block (MB)", "training images/s", "GiB"]
+    return table([*header, "forward images/s", "GiB"], rows)
+
+
+def transformer_cifar():
+    measures, rows = ("upright", "quarter turns", "mirrored", "disc upright", "any angle"), []
+    for name, seeds in results("transformer-cifar")["results"].items():
+        runs = list(seeds.values())
+        values = [[100 * run[measure] for run in runs] for measure in measures]
+        means = [f"{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}" for each in values]
+        epochs = np.mean([run["epochs"] for run in runs])
+        rows.append([name, f"{runs[0]['parameters'] / 1e6:.2f}", f"{epochs:.0f}", *means])
+    return table(["network", "parameters (M)", "epochs", *measures], rows)
+
+
+TABLES = {
+    "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
+    "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2),
+    "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
+}  # fmt: skip
+"""Name of a table in the pages -> the function that makes it."""
+
+
+def update(page, *, write):
+    """Bring the tables of a page up to date; returns whether they were not."""
+    text = page.read_text()
+    new = MARKED.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+    if write and new != text:
+        page.write_text(new)
+    return new != text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    stale = [page.name for page in sorted(PAGES.glob("*.md")) if update(page, write=not options.check)]
+    print(f"{'out of date' if options.check else 'updated'}: {', '.join(stale) or 'none'}")
+    sys.exit(options.check and bool(stale))
+
+
+if __name__ == "__main__":
+    main()
