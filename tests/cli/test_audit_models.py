@@ -174,13 +174,40 @@ def test_images_on_which_the_model_fails_are_left_out(place):
     assert kept[0] == kept[1]
 
 
-def test_one_of_several_outputs_is_chosen(place):
-    options = ("--images", "photos", "--no-repair", "--json")
-    chosen, reference = audit(model("two"), *options, "--output", 0), audit(model("halves"), *options)
+def test_one_of_several_outputs_is_chosen_or_each_is_audited(place):
+    options = ("--images", "photos", "--no-repair", "--json", "-o", "out", "--force")
+    chosen, reference = (
+        audit(model(name), *options, *more) for name, more in (("two", ["--output", 0]), ("halves", []))
+    )
     assert json.loads(chosen.stdout)["answers"] == json.loads(reference.stdout)["answers"]
-    refused = audit(model("two"), *options)
-    assert refused.exit_code == 3
-    assert "--output" in refused.stderr
+    done = audit(model("two"), *options, "--junit", "both.xml")
+    assert done.exit_code == 1, done.output
+    both = json.loads(done.stdout)
+    assert list(both["outputs"]) == ["0", "1"]
+    assert both["outputs"]["0"]["answers"] == json.loads(reference.stdout)["answers"]
+    assert both["outputs"]["1"]["holds"]
+    assert both["headline"] == both["outputs"]["0"]["headline"]  # the one that changes most
+    page = (place / "out" / "report.html").read_text()
+    assert 'href="output-1/report.html"' in page
+    assert (place / "out" / "output-1" / "report.html").is_file()
+    names = [case.get("name") for case in ElementTree.parse(place / "both.xml").iter("testcase")]
+    assert {"0: turn 90", "1: turn 90"} <= set(names)
+
+
+def test_further_measures_are_on_the_page_and_in_json(place):
+    options = ("--images", "photos", "--no-repair", "--json", "--count", 6)
+    scores = json.loads(audit(model("halves"), *options, "--measures", "explanations", "-o", "a").stdout)["measures"]
+    assert list(scores) == ["stability", "occlusion"]  # a function has no gradients
+    assert scores["stability"]["value"] > scores["stability"]["floor"] == 0
+    assert scores["occlusion"]["value"] < 0.9
+    assert "Explanations by occlusion" in (place / "a" / "report.html").read_text()
+    embedding = audit(model("embedding"), *options, "--kind", "embedding", "--measures", "all", "--size", 24)
+    found = json.loads(embedding.stdout)
+    assert found["measures"]["pose_collapse"]["value"] < 1e-4
+    assert found["measures"]["confused_equal_pixel_values"]["value"] == 1  # it sorts them
+    assert "no vector of class scores" in " ".join(found["remarks"])
+    refused = audit(model("halves"), "--images", "photos", "--measures", "all,nonsense")
+    assert refused.exit_code == 2
 
 
 def test_a_model_that_fails_altogether_ends_with_three(place):
@@ -345,6 +372,12 @@ def test_photographs_of_the_same_things(place):
     assert found["changed"]["real"] == found["changed"]["digital"]
     assert found["change"]["real"] == pytest.approx(found["change"]["digital"], rel=1e-5)
     assert "real pairs" in " ".join(json.loads(done.stdout)["verdict"])
+    (place / "pairs.csv").write_text("image,thing\n" + "\n".join(row.rpartition(",")[0] for row in rows))
+    done = audit(model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
+    estimated = json.loads(done.stdout)["pairs"]
+    assert estimated["estimated"] == 8
+    assert estimated["uncertainty_degrees"] < 1
+    assert estimated["changed"] == found["changed"]
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ Measures that call the model in other ways:
 ===================== ===============================================================================================
 """
 
-from unpose.audit.answers import AnswerReport, ClassAnswers, answer_changes
+from unpose.audit.answers import AnswerReport, ClassAnswers, answer_changes, as_probabilities
 from unpose.audit.assertion import assert_equivariant
 from unpose.audit.call_checks import CallChecks, check_calls
 from unpose.audit.calls import checked_output, evaluation
@@ -112,6 +112,7 @@ __all__ = [
     "VersionDiff",
     "answer_changes",
     "as_model",
+    "as_probabilities",
     "assert_equivariant",
     "audit_model",
     "audit_modules",

@@ -238,7 +238,21 @@ def answer_changes(
 
 
 def as_probabilities(scores: NDArray) -> NDArray:
-    """Scores (n, classes) as probabilities: as they are if they are non-negative and sum to one, else their softmax."""
+    """Scores as probabilities: as they are if they are non-negative and sum to one, else their softmax.
+
+    Parameters
+    ----------
+    scores : (n, classes) array
+
+    Returns
+    -------
+    (n, classes) array
+
+    Examples
+    --------
+    >>> as_probabilities(np.array([[0.0, 0.0], [3.0, 3.0]])).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
     if (scores >= 0).all() and np.allclose(scores.sum(1), 1, atol=1e-3):
         return scores
     exponents = np.exp(scores - scores.max(1, keepdims=True))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,14 @@ class OrbitOutputs:
     def upright(self) -> NDArray[np.float64]:
         """The outputs (n, ...) for the inputs as they were given."""
         return self.rows[0].before
+
+    def subset(self, images: NDArray[np.int64]) -> "OrbitOutputs":
+        """The outputs for some of the images, by their positions."""
+
+        def chosen(row: OrbitRow) -> OrbitRow:
+            return replace(row, before=row.before[images], after=row.after[images], returned=row.returned[images])
+
+        return OrbitOutputs(self.group, tuple(chosen(row) for row in self.rows), chosen(self.control))
 
     def read(self, measure: Callable[[NDArray, NDArray], float]) -> tuple[NDArray, NDArray, float, float]:
         """Apply ``measure(before, after)`` to every row.

@@ -18,6 +18,7 @@ from unpose.report.audit_page import render_audit
 from unpose.report.audit_results import (
     AuditedClass,
     AuditedElement,
+    AuditedMeasure,
     AuditedModule,
     AuditResults,
     Comparison,
@@ -38,6 +39,7 @@ __all__ = [
     "AuditResults",
     "AuditedClass",
     "AuditedElement",
+    "AuditedMeasure",
     "AuditedModule",
     "Cluster",
     "Comparison",

@@ -282,6 +282,12 @@ class RealPairs:
         Share of the pairs whose answer changes, for each of these.
     pairs : sequence of (str, str, str, str), default ()
         Names and answers of the pairs whose answers differ.
+    estimated : int, default 0
+        Number of pairs whose angle was estimated from the photographs.
+    uncertainty : float, optional
+        Median uncertainty of these angles in degrees.
+    unclear : sequence of str, default ()
+        Photographs that were left out because their angle could not be estimated.
 
     Examples
     --------
@@ -297,6 +303,43 @@ class RealPairs:
     digital_changed: float | None = None
     resampled_changed: float | None = None
     pairs: Sequence[tuple[str, str, str, str]] = ()
+    estimated: int = 0
+    uncertainty: float | None = None
+    unclear: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class AuditedMeasure:
+    """A further measure of a model, as one number beside what it is compared with.
+
+    Parameters
+    ----------
+    key, title : str
+        Its name in JSON, and on the page.
+    value : float
+        What was measured.
+    floor : float, optional
+        The same when interpolation alone acts.
+    control : float, optional
+        The same for a transformation outside the group.
+    chance : float, optional
+        The same for random labels, or for different images.
+    reading : str, default ""
+        How to read it, in full sentences.
+
+    Examples
+    --------
+    >>> AuditedMeasure("gradients", "Explanations by gradients", 0.1, control=0.2).value
+    0.1
+    """
+
+    key: str
+    title: str
+    value: float
+    floor: float | None = None
+    control: float | None = None
+    chance: float | None = None
+    reading: str = ""
 
 
 @dataclass(frozen=True)
@@ -347,6 +390,10 @@ class AuditResults:
         An older version of the model.
     pairs : RealPairs, optional
         Pairs of photographs.
+    measures : sequence of AuditedMeasure, default ()
+        Further measures.
+    outputs : sequence of (str, str, str), default ()
+        If the model has several outputs: name, verdict in short and address of the page of each.
     failures : sequence of Rejected, default ()
         Images that the model failed on, which are left out, and files that could not be read.
     remarks : sequence of str, default ()
@@ -385,6 +432,8 @@ class AuditResults:
     labelled: bool = False
     comparison: Comparison | None = None
     pairs: RealPairs | None = None
+    measures: Sequence[AuditedMeasure] = ()
+    outputs: Sequence[tuple[str, str, str]] = ()
     failures: Sequence[Rejected] = ()
     remarks: Sequence[str] = field(default_factory=tuple)
 

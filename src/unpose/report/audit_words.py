@@ -301,4 +301,14 @@ def pair_sentences(pairs: RealPairs) -> list[str]:
     found = [f"{text}{',' if abs(points) < 0.5 else ':'} {said}."]
     if resampled > digital / 2 > 0:
         found.append("Most of the digital change is due to resampling the pictures, not to turning them.")
+    if pairs.estimated and pairs.uncertainty is not None:
+        found.append(
+            f"The angles of {pairs.estimated} pairs were estimated from the pictures; at several resolutions they "
+            f"agree to {pairs.uncertainty:.1g} degrees (median)."
+        )
+    if pairs.unclear:
+        found.append(
+            f"{len(pairs.unclear)} photographs are left out because their angle is not clear, such as "
+            f"'{pairs.unclear[0]}'."
+        )
     return found

@@ -24,9 +24,9 @@ from unpose.audit import (
     NetworkReport,
     OrbitOutputs,
     answer_changes,
+    as_probabilities,
     audit_modules,
     check_calls,
-    digital_against_real,
     equivariance_error,
     evaluation,
     lie_derivative,
@@ -34,7 +34,6 @@ from unpose.audit import (
     orbit_outputs,
     version_diff,
 )
-from unpose.images import from_batch
 from unpose.report import (
     AuditedClass,
     AuditedElement,
@@ -42,19 +41,23 @@ from unpose.report import (
     AuditResults,
     Comparison,
     LayerShare,
-    RealPairs,
     Rejected,
     Reproduction,
     WorstImage,
     evenly_spaced,
 )
-from unpose.runs.remembered_calls import RememberedCalls
+from unpose.runs.audited_images import AuditedImages
+from unpose.runs.measures import MEASURES, further_measures
+from unpose.runs.pairs import real_pairs
+from unpose.runs.remembered_calls import OutputView, RememberedCalls
 from unpose.runs.repairs import advice, try_repairs
 
 __all__ = [
     "KINDS",
+    "MEASURES",
     "AuditRun",
     "AuditedImages",
+    "OutputView",
     "RememberedCalls",
     "compare_audits",
     "real_pairs",
@@ -73,58 +76,10 @@ MODULE_IMAGES = 8
 """Images on which single modules are tested."""
 LEAST_NEIGHBOURS = 9
 """Images from which on the neighbours of embeddings are compared."""
+_WRAPPED = "model."
+"""Beginning of the names of modules in an :class:`unpose.audit.ImageModel`, which picks one output of a network."""
 KINDS = ("scores", "embedding", "image")
 """What a model returns: scores of classes, a vector that should not change, or a map that moves with the image."""
-
-
-@dataclass(frozen=True)
-class AuditedImages:
-    """The images of an audit, and what is known about them.
-
-    Parameters
-    ----------
-    batch : (n, c, h, w) tensor
-        At least two images, as the model takes them.
-    names : sequence of n str
-        Their names.
-    labels : sequence of n int, optional
-        Their classes.
-    class_names : sequence of str, default ()
-        Names of the model's classes, in the order of its scores.
-    source : str, default ""
-        Where they come from, in words.
-    offset, scale : tuple of float, default (0.0,) and (1.0,)
-        ``pixels * scale + offset`` are the pixels as people see them; one number, or one per channel.
-
-    Examples
-    --------
-    >>> len(AuditedImages(torch.zeros(2, 1, 8, 8), ["a.png", "b.png"]))
-    2
-    """
-
-    batch: Tensor
-    names: Sequence[str]
-    labels: Sequence[int] | None = None
-    class_names: Sequence[str] = ()
-    source: str = ""
-    offset: tuple[float, ...] = (0.0,)
-    scale: tuple[float, ...] = (1.0,)
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    def subset(self, rows: Sequence[int] | NDArray) -> "AuditedImages":
-        """Some of the images, by their positions."""
-        index = [int(row) for row in rows]
-        labels = None if self.labels is None else [self.labels[i] for i in index]
-        names = [self.names[i] for i in index]
-        return AuditedImages(self.batch[index], names, labels, self.class_names, self.source, self.offset, self.scale)
-
-    def visible(self, batch: NDArray) -> NDArray:
-        """Pictures (n, c, h, w) that the model takes as pictures for people, (n, h, w) or (n, h, w, c)."""
-        shape = (1, -1, 1, 1)
-        pixels = batch * np.reshape(self.scale, shape) + np.reshape(self.offset, shape)
-        return from_batch(torch.from_numpy(pixels).float(), channels=batch.shape[1] > 1)
 
 
 @dataclass(frozen=True)
@@ -173,6 +128,7 @@ def run_audit(
     angles: bool = True,
     repair: bool = True,
     steps: int = 0,
+    measures: Sequence[str] = (),
     random_state: int = 0,
     reproduction: Reproduction | None = None,
     rejected: Sequence[tuple[str, str]] = (),
@@ -205,6 +161,8 @@ def run_audit(
         Whether to try repairs if answers change.
     steps : int, default 0
         Training steps of a canonicalizer among the repairs; 0 trains none.
+    measures : sequence of {"explanations", "completeness"}, default ()
+        Measures that call the model more often; those that need no or few further calls are always taken.
     random_state : int, default 0
         Seed.
     reproduction : Reproduction, optional
@@ -250,10 +208,11 @@ def run_audit(
         images, mismatch = _with_fitting_labels(images, outputs.shape[1])
         class_names = _class_names(images, outputs.shape[1])
         answers = answer_changes(orbit, images.labels, class_names)
-    neighbours = None
-    if kind == "embedding" and outputs.ndim == 2 and outputs.shape[1] > 1 and len(images) >= LEAST_NEIGHBOURS:
+    neighbours = around = None
+    if kind == "embedding" and outputs.ndim == 2 and outputs.shape[1] > 1:
         around = orbit_outputs(f, images.batch, group, random_state=random_state)
-        neighbours = neighbour_agreement(around, min(10, len(images) // 3))
+        if len(images) >= LEAST_NEIGHBOURS:
+            neighbours = neighbour_agreement(around, min(10, len(images) // 3))
     modules, remarks = _modules(network, images, report, group, action, tolerance)
     remarks = [*_unsteady(steady), *report_remarks(report), *mismatch, *remarks]
     if f.takes_one:
@@ -267,6 +226,11 @@ def run_audit(
         if tried is not None:
             repairs, counts = tried.rows, tried.counts
             text = advice(repairs, counts[1], images.labels is not None)
+    further, missing = further_measures(
+        f, images.batch, group, kind, orbit or around, network=network, labels=images.labels, wanted=measures,
+        random_state=random_state, progress=progress,
+    )  # fmt: skip
+    remarks += missing
     results = AuditResults(
         model=name,
         group=report.group,
@@ -288,6 +252,7 @@ def run_audit(
         repair_images=counts,
         advice=text,
         labelled=images.labels is not None,
+        measures=further,
         failures=[*failures, *(Rejected(*each) for each in rejected)],
         remarks=remarks,
     )
@@ -348,51 +313,6 @@ def compare_audits(old: AuditRun, new: AuditRun) -> Comparison:
     return Comparison(old.results.model, elements, differ, images, upright, turned, *counts)
 
 
-def real_pairs(
-    model: Callable[[Tensor], Any], images: AuditedImages, things: Sequence[str], degrees: Sequence[float], kind: str
-) -> RealPairs:
-    """Compare photographs of the same things at several angles with the same turns made by resampling.
-
-    Parameters
-    ----------
-    model : callable
-        From a tensor (n, c, h, w) to a tensor or array (n, ...).
-    images : AuditedImages
-        The photographs.
-    things : sequence of n str
-        Which thing each shows.
-    degrees : sequence of n float
-        By how much it is turned there, counter-clockwise.
-    kind : {"scores", "embedding", "image"}
-        What the model returns.
-
-    Returns
-    -------
-    RealPairs
-
-    Examples
-    --------
-    >>> batch = torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0))
-    >>> images = AuditedImages(torch.cat([batch, batch.rot90(1, (2, 3))]), list("abcd"))
-    >>> real_pairs(lambda x: x.mean((2, 3)), images, list("xyxy"), [0, 0, 90, 90], "embedding").count
-    2
-    """
-    report = digital_against_real(model, images.batch, np.asarray(things), np.radians(np.asarray(degrees, float)))
-    found = RealPairs(
-        len(report.pairs), float(report.real.mean()), float(report.digital.mean()), float(report.resampled.mean())
-    )
-    if kind != "scores":
-        return found
-    scores = np.asarray(torch.as_tensor(model(images.batch)))
-    names = _class_names(images, scores.shape[1])
-    said = [names[i] for i in scores.argmax(1)]
-    differ = [(images.names[i], images.names[j], said[i], said[j]) for i, j in report.pairs if said[i] != said[j]]
-    return replace(
-        found, changed=report.flips_real, digital_changed=report.flips_digital,
-        resampled_changed=report.flips_resampled, pairs=differ,
-    )  # fmt: skip
-
-
 def report_remarks(report: EquivarianceReport) -> list[str]:
     """The notes of a report that a reader of the page must know, as sentences."""
     skipped = ("not repeatable", "far above the floor", "nearly constant")  # said elsewhere
@@ -403,8 +323,9 @@ def report_remarks(report: EquivarianceReport) -> list[str]:
 def _steadiness(f: RememberedCalls, batch: Tensor) -> CallChecks:
     """Whether the model answers the same twice; a model that fails here is reported by the measurement itself."""
     try:
-        with evaluation(f.model):
-            return check_calls(f.model, batch[:MODULE_IMAGES])
+        model = f.model.fresh if isinstance(f.model, OutputView) else f.model
+        with evaluation(model):
+            return check_calls(model, batch[:MODULE_IMAGES])
     except Exception:
         return CallChecks("", 0.0, "")
 
@@ -516,7 +437,7 @@ def _shares(
         rows = lie_derivative(network, chosen, ("rotation",), action).rows
     except Exception:  # networks that torch cannot differentiate raise many kinds of errors
         return []
-    return [LayerShare(row.name, row.module, row.shares[0], row.cause) for row in rows]
+    return [LayerShare(row.name.removeprefix(_WRAPPED), row.module, row.shares[0], row.cause) for row in rows]
 
 
 def _device_of(network: nn.Module) -> torch.device:
@@ -529,7 +450,7 @@ def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
     culprits = set(modules.culprits)
     return [
         AuditedModule(
-            row.name,
+            row.name.removeprefix(_WRAPPED),
             row.module,
             row.depth,
             row.own_error,
@@ -637,7 +558,7 @@ def _worst_images(
         before, after, sure, unsure = "", "", None, None
         if orbit is not None:
             row = orbit.rows[worst[i]]
-            first, then = _probabilities(row.before[i]), _probabilities(row.after[i])
+            first, then = as_probabilities(np.stack([row.before[i], row.after[i]]))
             before, after = class_names[int(first.argmax())], class_names[int(then.argmax())]
             sure, unsure = float(first.max()), float(then.max())
         else:
@@ -651,16 +572,6 @@ def _worst_images(
 def _loss(before: NDArray, after: NDArray) -> NDArray:
     """How much probability the first answer loses where the answer changes, (n,); 0 elsewhere."""
     rows, answers = np.arange(len(before)), before.argmax(1)
-    first = np.stack([_probabilities(row) for row in before])[rows, answers]
-    then = np.stack([_probabilities(row) for row in after])[rows, answers]
+    first, then = as_probabilities(before)[rows, answers], as_probabilities(after)[rows, answers]
     changed = answers != after.argmax(1)
     return np.where(changed, np.maximum(first - then, 1e-9), 0.0)
-
-
-def _probabilities(scores: NDArray) -> NDArray:
-    """Scores (classes,) as probabilities: as they are if they are non-negative and sum to one, else their softmax."""
-    if (scores >= 0).all() and abs(scores.sum() - 1) < 1e-3:
-        return scores
-    exponents = np.exp(scores - scores.max())
-    shares: NDArray = exponents / exponents.sum()
-    return shares

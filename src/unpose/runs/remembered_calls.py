@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unpose.audit import ModelCallError, checked_output, evaluation
-from unpose.files import atomic_file
+from unpose.files import atomic_file, write_text
 
 _KEY_BYTES = 16
 
@@ -112,6 +112,19 @@ class RememberedCalls:
         """Forget the positions of failed images and the number of answers; the answers themselves are kept."""
         self.failed_rows, self._answered = {}, 0
 
+    def result(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a measure returns that calls the model itself, such as one of gradients; kept beside the answers."""
+        file = None
+        if self._folder is not None:
+            file = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+            if file.exists():
+                kept: dict[str, Any] = json.loads(file.read_text())
+                return kept
+        found = measure()
+        if file is not None:
+            write_text(file, json.dumps(found))
+        return found
+
     def _confirm(self, images: Tensor, keys: list[bytes]) -> None:
         """Ask the model once more for answers from an earlier process; if they differ, it is another model now."""
         known = [i for i, key in enumerate(keys) if key in self._place]
@@ -121,7 +134,7 @@ class RememberedCalls:
         kept = torch.stack([self._batch(batch)[row] for batch, row in map(self._place.__getitem__, keys)])
         fresh, _ = self._outputs(images)
         if kept.shape != fresh.shape or not torch.allclose(kept.double(), fresh.double(), rtol=1e-4, atol=1e-6):
-            for path in self._folder.glob("*.npz") if self._folder is not None else []:
+            for path in self._folder.iterdir() if self._folder is not None else []:
                 path.unlink()
             self._place, self._batches, self._failures, self._count = {}, {}, {}, 0
 
@@ -194,6 +207,42 @@ class RememberedCalls:
             failures = json.loads(file["failures"].tobytes().decode())
             outputs = torch.from_numpy(file["outputs"])
         self._keep(int(path.stem), keys, outputs, {bytes.fromhex(key): text for key, text in failures.items()})
+
+
+class OutputView:
+    """One output of a model with several, whose answers are kept together; a callable for :mod:`unpose.audit`.
+
+    Parameters
+    ----------
+    together : RememberedCalls
+        The model with all of its outputs as rows of one matrix (n, d).
+    columns : slice
+        Those of this output.
+    shape : tuple of int
+        Shape of this output for one image.
+
+    Examples
+    --------
+    >>> both = RememberedCalls(lambda x: torch.cat([x.mean((2, 3)), x.amax((2, 3))], 1))
+    >>> OutputView(both, slice(0, 2), (2,))(torch.ones(3, 2, 5, 5)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(self, together: RememberedCalls, columns: slice, shape: tuple[int, ...]) -> None:
+        self._together, self._columns, self._shape = together, columns, shape
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, ...); NaN for images on which the model fails"""
+        self._together.restart()
+        rows = self._together(images)[:, self._columns].clone()
+        rows[list(self._together.failed_rows)] = torch.nan
+        return rows.unflatten(1, self._shape)
+
+    def fresh(self, images: Tensor) -> Tensor:
+        """The answers that the model gives now."""
+        with evaluation(self._together.model):
+            rows = _as_tensor(self._together.model(images), len(images))
+        return rows[:, self._columns].unflatten(1, self._shape)
 
 
 def _key(image: Tensor) -> bytes:

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.any_model import AnyModel, external, fitting, load_any
-from unpose.cli.shared.audit_output import as_dictionary, images_table, junit_cases, plot, verdict_line
+from unpose.cli.shared.any_model import AnyModel, external, fitting, load_any, single_outputs
+from unpose.cli.shared.audit_output import (
+    as_dictionary,
+    images_table,
+    junit_cases,
+    measure_lines,
+    plot,
+    verdict_line,
+)
 from unpose.cli.shared.audited_images import (
     check_memory,
     class_folders,
@@ -32,12 +39,15 @@ from unpose.cli.shared.progress import progress
 from unpose.runs import RunSettings, folder_lock
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from unpose.report import Comparison, RealPairs
     from unpose.runs.audits import AuditedImages, AuditRun, RememberedCalls
 
 _MODEL_FAILED = 3
 """Exit status if the model itself fails."""
 _DEFAULT_BATCH = 64
+_MEASURES = ("explanations", "completeness")
 _STDOUT = "-"
 _FINISHED, _CALLS = "audit.json", "calls"
 _ARGUMENTS = "unpose.audit.arguments"
@@ -109,11 +119,16 @@ class _JsonOption(click.Command):
     "--mean", default="0", show_default=True, help="Subtracted from pixels in [0, 1]; one, or one per channel."
 )
 @click.option("--std", default="1", show_default=True, help="Pixels are then divided by this.")
-@click.option("--output", help="Name or number of the model's output to audit, if it has several.")
+@click.option("--output", help="Name or number of the output to audit. By default each is audited.")
 @click.option(
     "--pairs", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CSV file with the columns image, thing and angle (degrees, counter-clockwise): photographs of the same "
-    "things at several angles, beside the table. Says how far the digital audit is from them.",
+    help="CSV file with the columns image, thing and, where it is known, angle (degrees, counter-clockwise): "
+    "photographs of the same things at several angles, beside the table. Says how far the digital audit is from them.",
+)  # fmt: skip
+@click.option(
+    "--measures", default="", metavar="NAMES",
+    help="Further measures, separated by commas: explanations (are those of transformed images transformed? by "
+    "integrated gradients and occlusion, too), completeness (different images with the same output), or all.",
 )  # fmt: skip
 @click.option("--repair/--no-repair", default=True, show_default=True, help="Try what would help.")
 @click.option(
@@ -187,16 +202,17 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
     with nullcontext() if asked.folder is None else folder_lock(asked.folder):
         _check_unfinished(asked)  # another process may have finished since the first check
         with _kept_answers(asked), progress(quiet=asked.quiet or asked.images is None) as report:
-            for model in loaded:
-                stage = "" if len(loaded) == 1 else f"{model.name}: "
+            outputs = _outputs(asked, loaded[0], images) if len(loaded) == 1 else {}
+            for model in outputs.values() if len(outputs) > 1 else loaded:
+                stage = "" if len(loaded) == len(outputs) == 1 else f"{model.name}: "
                 show = lambda name, done, total, stage=stage: report(stage + name, done, total)  # noqa: E731
                 runs.append(_run(asked, model, images, group, rejected, remarks, show))
-            run = runs[-1]
-            if len(runs) == 2:
-                run = replace(run, results=replace(run.results, comparison=_comparison(runs)))
-        _write(asked, run, loaded[-1])
-    _print(asked, run, loaded[-1])
-    if not _passed(run, asked.fail_above):
+            if len(loaded) == 2:
+                runs = [replace(runs[1], results=replace(runs[1].results, comparison=_comparison(runs)))]
+        named = dict(zip(outputs if len(outputs) > 1 else [""], runs, strict=True))
+        _write(asked, named, loaded[-1])
+    _print(asked, named, loaded[-1])
+    if not all(_passed(run, asked.fail_above) for run in runs):
         raise click.exceptions.Exit(1)
 
 
@@ -218,6 +234,7 @@ class _Asked:
     std: str
     output: str | None
     pairs: Path | None
+    measures: str
     repair: bool
     steps: int
     seed: int
@@ -230,6 +247,12 @@ class _Asked:
     junit: Path | None
     out: Path | None
     force: bool
+
+    @property
+    def wanted(self) -> list[str]:
+        """The further measures, by name."""
+        names = [name.strip() for name in self.measures.split(",") if name.strip()]
+        return list(_MEASURES) if names == ["all"] else names
 
     @property
     def quiet(self) -> bool:
@@ -253,6 +276,10 @@ def _check(asked: _Asked) -> None:
         raise click.UsageError("give a MODEL or --command, not both")
     if asked.program is None and not 1 <= len(asked.models) <= 2:
         raise click.UsageError(f"give one MODEL, two to compare them, or --command; got {len(asked.models)}")
+    if unknown := [name for name in asked.wanted if name not in _MEASURES]:
+        raise click.BadParameter(
+            f"there is no measure {unknown[0]!r}; give some of {', '.join(_MEASURES)}, or all", param_hint="--measures"
+        )
     if asked.group == AUTO and asked.images is None:
         raise click.UsageError("--group auto looks at your images; give --images, or name the group")
     if asked.group not in (None, AUTO):
@@ -344,6 +371,7 @@ def _run(
             calls, images, group, kind=kind, network=model.network,
             name=model.name, tolerance=asked.tolerance, angles=asked.folder is not None,
             repair=asked.repair and asked.images is not None and not asked.plots, steps=asked.steps,
+            measures=asked.wanted,
             random_state=asked.seed,
             reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
             rejected=rejected, progress=report,
@@ -358,6 +386,18 @@ def _run(
     if asked.plots and asked.out is not None:
         write_picture(asked.out, plot(calls, images.batch, found.report, model.name, asked.seed))
     return replace(found, results=replace(found.results, remarks=[*found.results.remarks, *remarks]))
+
+
+def _outputs(asked: _Asked, model: AnyModel, images: "AuditedImages") -> dict[str, AnyModel]:
+    """The outputs of a model by name, each as a model; only itself if it has one."""
+    from unpose.runs.audits import RememberedCalls
+
+    batch = asked.batch or model.batch_size or _DEFAULT_BATCH
+
+    def remember(call: "Callable[[Tensor], Tensor]") -> RememberedCalls:
+        return RememberedCalls(call, _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
+
+    return single_outputs(model, images.batch[:2], remember, _classes(asked))
 
 
 def _pairs(asked: _Asked, calls: "RememberedCalls", found: "AuditRun") -> "RealPairs":
@@ -388,7 +428,7 @@ def _calls_folder(asked: _Asked, model: AnyModel, batch: int) -> Path | None:
     """Where the answers of a model are kept until the audit is finished; another model gets another folder."""
     if asked.folder is None:
         return None
-    settings = f"{model.fingerprint} {batch} {asked.output} {asked.device}"
+    settings = f"{model.fingerprint} {model.name} {batch} {asked.output} {asked.device}"
     folder = asked.folder / _CALLS / hashlib.sha256(settings.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -419,33 +459,61 @@ def _passed(run: "AuditRun", fail_above: float | None) -> bool:
     return run.results.worst.excess <= fail_above and not run.results.nearly_constant
 
 
-def _write(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
+def _write(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
     """Write the files that were asked for; the answers of the model are not needed any more."""
-    from unpose.report import render_audit
+    from unpose.report import headline, render_audit
 
-    text = json.dumps(_dictionary(asked, run, model), indent=2) + "\n"
+    text = json.dumps(_dictionary(asked, runs, model), indent=2) + "\n"
     if asked.json_out not in (None, _STDOUT):
         write_output(Path(str(asked.json_out)), text.encode())
     if asked.junit is not None:
-        write_output(asked.junit, junit_text(f"unpose audit {model.name}", junit_cases(run, asked.fail_above)).encode())
+        cases = [case for name, run in runs.items() for case in junit_cases(run, asked.fail_above, name)]
+        write_output(asked.junit, junit_text(f"unpose audit {model.name}", cases).encode())
     if (folder := asked.folder) is not None:
-        write_output(folder / "report.html", render_audit(run.results).encode())
-        write_output(folder / "images.csv", images_table(run).encode())
+        places = {name: f"output-{i}" if len(runs) > 1 else "" for i, name in enumerate(runs)}
+        pages = [(name, headline(run.results), f"{places[name]}/report.html") for name, run in runs.items()]
+        worst = _worst(runs)
+        shown = replace(worst.results, outputs=pages) if len(runs) > 1 else worst.results
+        for name, run in runs.items():
+            write_output(folder / places[name] / "images.csv", images_table(run).encode())
+            if len(runs) > 1:
+                write_output(folder / places[name] / "report.html", render_audit(run.results).encode())
+        write_output(folder / "report.html", render_audit(shown).encode())
         write_output(folder / "audit.json", text.encode())  # last: it marks the audit as finished
         shutil.rmtree(folder / _CALLS, ignore_errors=True)
 
 
-def _dictionary(asked: _Asked, run: "AuditRun", model: AnyModel) -> dict[str, Any]:
+def _worst(runs: "dict[str, AuditRun]") -> "AuditRun":
+    """The run of the output that changes most."""
+    return max(runs.values(), key=lambda run: (run.results.worst.excess, run.results.worst.error))
+
+
+def _dictionary(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> dict[str, Any]:
+    """The results for JSON; with several outputs those of the worst, and all of them by name."""
     where = str(model.path) if model.path is not None else model.name
-    return as_dictionary(run, where, asked.fail_above, _passed(run, asked.fail_above))
+    texts = {
+        name: as_dictionary(run, where, asked.fail_above, _passed(run, asked.fail_above)) for name, run in runs.items()
+    }
+    worst = _worst(runs)
+    text = next(texts[name] for name, run in runs.items() if run is worst)
+    return text if len(runs) == 1 else text | {"outputs": texts}
 
 
-def _print(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
+def _print(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
+    if asked.quiet:
+        click.echo(json.dumps(_dictionary(asked, runs, model), indent=2))
+        return
+    for name, run in runs.items():
+        if name:
+            click.echo(f"\noutput {name}\n{'=' * (7 + len(name))}")
+        _print_run(asked, run)
+    if asked.folder is not None:
+        click.echo(f"\nOpen {asked.folder / 'report.html'}")
+
+
+def _print_run(asked: _Asked, run: "AuditRun") -> None:
     from unpose.report import sentences
 
-    if asked.quiet:
-        click.echo(json.dumps(_dictionary(asked, run, model), indent=2))
-        return
     results = run.results
     click.echo(run.report.table())
     click.echo(verdict_line(run.report, results.tolerance))
@@ -453,6 +521,8 @@ def _print(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
         click.echo(f"\n{run.modules.table()}")
     if run.answers is not None:
         click.echo(f"\n{run.answers}")
+    if results.measures:
+        click.echo("\n" + "\n".join(measure_lines(results)))
     if asked.images is not None or results.comparison is not None:
         click.echo("\n" + "\n".join(click.wrap_text(sentence, 100) for sentence in sentences(results)))
     if results.failures:
@@ -466,8 +536,6 @@ def _print(asked: _Asked, run: "AuditRun", model: AnyModel) -> None:
         worst = results.worst
         word = "within" if worst.excess <= asked.fail_above else "above"
         click.echo(f"Worst: {worst.excess:.4g} ({worst.name}), {word} --fail-above {asked.fail_above:g}.")
-    if asked.folder is not None:
-        click.echo(f"\nOpen {asked.folder / 'report.html'}")
 
 
 def _command_line(asked: _Asked) -> str:

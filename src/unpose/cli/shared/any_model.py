@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unpose.nn import Network
+    from unpose.runs.audits import RememberedCalls
 
 
 _LABELS = 256
@@ -42,6 +43,7 @@ class AnyModel:
     expects: tuple[int | None, int | None, int | None] = (None, None, None)  # channels, height, width
     class_names: tuple[str, ...] = ()
     batch_size: int | None = None  # images per call that suit it
+    outputs: "Callable[[Tensor], dict[str, Tensor]] | None" = None  # all that it returns, if no output was chosen
 
 
 def load_any(text: str, *, device: str = "cpu", output: str | None = None, class_names: Sequence[str] = ()) -> AnyModel:
@@ -89,7 +91,8 @@ def _onnx(text: str, output: str | int | None) -> AnyModel:
         raise click.BadParameter(str(error), param_hint="MODEL") from error
     channels, height, width = wrapped.expects
     return AnyModel(
-        path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width)
+        path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width),
+        outputs=wrapped.raw if output is None else None,
     )  # fmt: skip
 
 
@@ -133,8 +136,9 @@ def _python(text: str, device: str, output: str | int | None, class_names: Seque
     first = next((m for m in found.modules() if isinstance(m, torch.nn.Conv2d)), None) if is_module else None
     return AnyModel(
         text, _on_device(wrapped, device) if is_module else wrapped, _digest(text.encode(), content),
-        network=found if is_module and output is None else None,
+        network=None if not is_module else found if output is None else wrapped,
         expects=(first.in_channels if first is not None else None, None, None),
+        outputs=_on_device(wrapped.raw, device) if output is None else None,
     )  # fmt: skip
 
 
@@ -161,22 +165,77 @@ def as_scores(answers: Any, class_names: Sequence[str]) -> Any:
     return np.eye(width, dtype=np.float32)[numbers]
 
 
-def fitting(model: AnyModel) -> "Callable[[Tensor], Any]":
+def fitting(model: AnyModel, call: "Callable[[Tensor], Any] | None" = None) -> "Callable[[Tensor], Any]":
     """The model as a function on square images: for one that takes another shape, their border is repeated."""
     import torch
 
     _, height, width = model.expects
+    given = model.call if call is None else call
     if height is None or width is None or height == width:
-        return model.call
+        return given
 
-    def call(images: "Tensor") -> Any:
+    def padded(images: "Tensor") -> Any:
         down, across = height - images.shape[-2], width - images.shape[-1]
         if down < 0 or across < 0 or (down == 0 and across == 0):
-            return model.call(images)
+            return given(images)
         around = (across // 2, across - across // 2, down // 2, down - down // 2)
-        return model.call(torch.nn.functional.pad(images, around, mode="replicate"))
+        return given(torch.nn.functional.pad(images, around, mode="replicate"))
 
-    return call
+    return padded
+
+
+def single_outputs(
+    model: AnyModel, images: "Tensor", remember: "Callable[[Callable[[Tensor], Tensor]], RememberedCalls]",
+    class_names: Sequence[str],
+) -> dict[str, AnyModel]:  # fmt: skip
+    """A model with several outputs as one model for each, by name; only itself, without a name, if it has one.
+
+    ``remember`` makes the model answer each image once for all outputs.
+    """
+    from math import prod
+
+    import torch
+
+    from unpose.audit import ImageModel, as_model
+    from unpose.runs.audits import OutputView
+
+    if model.outputs is None:
+        return {"": model}
+    raw = fitting(model, model.outputs)
+
+    def numbers(images: "Tensor") -> "dict[str, Tensor]":
+        found = {name: torch.as_tensor(as_scores(each, class_names)) for name, each in raw(images).items()}
+        return {name: each.float() for name, each in found.items()}
+
+    try:
+        first = numbers(images)
+    except Exception:  # the audit itself says what is wrong
+        return {"": model}
+    if len(first) < 2:
+        return {"": model}
+    together = remember(lambda x: torch.cat([each.flatten(1) for each in numbers(x).values()], 1))
+    found, start = {}, 0
+    for name, each in first.items():
+        shape = tuple(each.shape[1:]) or (1,)
+        view = OutputView(together, slice(start, start + prod(shape)), shape)
+        start += prod(shape)
+        network = None
+        if model.network is not None:
+            inner = model.network.model if isinstance(model.network, ImageModel) else model.network
+            network = as_model(inner, output=lambda answer, name=name: _entry(answer, name))
+        found[name] = replace(model, name=f"{model.name}, output {name}", call=view, network=network, outputs=None)
+    return found
+
+
+def _entry(answer: Any, name: str) -> Any:
+    """The entry of nested dictionaries, tuples and dataclasses that :func:`unpose.audit.outputs_of` calls so."""
+    if isinstance(answer, dict):
+        key = max((key for key in answer if f"{name}.".startswith(f"{key}.")), key=lambda key: len(str(key)))
+        rest = name[len(str(key)) + 1 :]
+        return _entry(answer[key], rest) if rest else answer[key]
+    key, _, rest = name.partition(".")
+    inside = answer[int(key)] if key.isdecimal() else getattr(answer, key)
+    return _entry(inside, rest) if rest else inside
 
 
 def external(command: str, class_names: Sequence[str]) -> AnyModel:

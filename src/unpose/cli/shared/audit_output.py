@@ -55,6 +55,10 @@ def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed:
             }
             for each in results.classes
         ]  # fmt: skip
+    text["measures"] = {
+        each.key: {"value": finite(each.value), "floor": each.floor, "control": each.control, "chance": each.chance}
+        for each in results.measures
+    }
     text["worst_images"] = [
         {"image": each.name, "element": each.element, "before": each.before, "after": each.after, "label": each.label}
         for each in results.worst_images
@@ -90,31 +94,12 @@ def report_dictionary(
     measured: "EquivarianceReport", modules: "NetworkReport | None", model: str, tolerance: float
 ) -> dict[str, Any]:
     """The errors of the outputs, by element."""
-    rows = zip(measured.elements, measured.exact, measured.errors, measured.floors, measured.input_floors, strict=True)
-    return {
+    worst = measured.worst
+    return measured.to_dict() | {
         "checkpoint": model,
-        "group": measured.group,
         "holds": measured.holds(tolerance),
-        "decides": measured.decides,
         "tolerance": tolerance,
-        "elements": [
-            {
-                "element": name,
-                "exact": bool(exact),
-                "error": finite(error),
-                "floor": finite(floor),
-                "pixels": finite(low),
-            }
-            for name, exact, error, floor, low in rows
-        ],
-        "worst": {"element": measured.elements[measured.worst], "error": finite(measured.errors[measured.worst])},
-        "control": {
-            "element": measured.control,
-            "error": finite(measured.control_error),
-            "floor": finite(measured.control_floor),
-        },
-        "discrimination": finite(measured.discrimination),
-        "notes": measured.remarks(),
+        "worst": {"element": measured.elements[worst], "error": finite(measured.errors[worst])},
         "culprits": [] if modules is None else list(modules.culprits),
     }
 
@@ -152,12 +137,15 @@ def _pairs(results: "AuditResults") -> dict[str, Any] | None:
         "pairs": found.count,
         "changed": {"real": found.changed, "digital": found.digital_changed, "resampled": found.resampled_changed},
         "change": {"real": finite(found.real), "digital": finite(found.digital), "resampled": finite(found.resampled)},
+        "estimated": found.estimated,
+        "uncertainty_degrees": found.uncertainty,
+        "unclear": list(found.unclear),
         "differ": [{"image": a, "other": b, "answer": x, "other_answer": y} for a, b, x, y in found.pairs],
     }
 
 
-def junit_cases(run: "AuditRun", fail_above: float | None) -> list[tuple[str, str]]:
-    """One case for each element, one for the discrimination and one for repeatability: names and messages."""
+def junit_cases(run: "AuditRun", fail_above: float | None, output: str = "") -> list[tuple[str, str]]:
+    """One case for each element, one for the discrimination and one for two equal calls: names and messages."""
     from unpose.report import movement, percent
 
     results, cases = run.results, []
@@ -181,7 +169,18 @@ def junit_cases(run: "AuditRun", fail_above: float | None) -> list[tuple[str, st
         steady = f"two calls on the same images differ by {results.elements[0].error:.2g} of their size"
     if results.nearly_constant:
         constant = f"the outputs of different images differ by only {results.discrimination:.1g} of their size"
-    return [*cases, ("same answer twice", steady), ("different images differ", constant)]
+    cases += [("same answer twice", steady), ("different images differ", constant)]
+    return [(f"{output}: {name}" if output else name, message) for name, message in cases]
+
+
+def measure_lines(results: "AuditResults") -> list[str]:
+    """The further measures as lines of text."""
+    lines = []
+    for each in results.measures:
+        beside = {"interpolation": each.floor, "control": each.control, "by chance": each.chance}
+        known = ", ".join(f"{name} {value:.2g}" for name, value in beside.items() if value is not None)
+        lines.append(f"{each.title}: {each.value:.2g}{f' ({known})' if known else ''}")
+    return lines
 
 
 def images_table(run: "AuditRun") -> str:

@@ -75,7 +75,7 @@ def read_audited(
 
 
 def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list[str], list[float]]":
-    """Photographs that a table lists, prepared as ``like``: the images, the thing and the angle of each."""
+    """Photographs that a table lists, prepared as ``like``: the images, the thing and the angle of each, or NaN."""
     import torch
 
     from unpose.data import read_images
@@ -84,11 +84,12 @@ def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list
 
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    columns = ("image", "thing", "angle")
-    if not rows or any(name not in rows[0] for name in columns):
-        raise click.BadParameter(f"{table} must have the columns image, thing and angle", param_hint="--pairs")
+    if not rows or any(name not in rows[0] for name in ("image", "thing")):
+        raise click.BadParameter(
+            f"{table} must have the columns image and thing, and angle where it is known", param_hint="--pairs"
+        )
     try:
-        degrees = [float(row["angle"]) for row in rows]
+        degrees = [float(row.get("angle") or "nan") for row in rows]
         side = max(like.batch.shape[-2:])
         paths = [table.parent / row["image"] for row in rows]
         found = read_images(paths, size=side, colour="grey" if like.batch.shape[1] == 1 else "rgb", min_images=2)

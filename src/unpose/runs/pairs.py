@@ -1,0 +1,175 @@
+"""Photographs of the same things at several angles, against the same turns made by resampling.
+
+Angles that are not known are estimated by the search over the orbit, at several resolutions: where these disagree, the
+angle is uncertain, and where they disagree by more than a few degrees the photograph is left out.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unpose.align import align
+from unpose.audit import digital_against_real
+from unpose.images import smooth
+from unpose.report import RealPairs
+from unpose.runs.audited_images import AuditedImages
+
+_SMOOTHED = (0.0, 1.0, 2.0)
+"""Standard deviations in pixels by which photographs are smoothed before they are aligned."""
+_LARGEST_SHIFT = 1 / 16
+"""Largest shift between two photographs of a thing, as a share of the side."""
+_UNCLEAR = math.radians(5)
+"""Angles that differ by more than this between the resolutions are not used."""
+
+
+@dataclass(frozen=True)
+class EstimatedTurns:
+    """Angles of photographs; the result of :func:`estimated_turns`.
+
+    Parameters
+    ----------
+    radians : (n,) array
+        By how much the thing is turned, counter-clockwise; relative to its first photograph if no angle was known.
+    uncertainty : (n,) array
+        Largest difference between the angles at several resolutions, in radians; 0 for known angles. In trials with
+        simulated cameras, nine in ten errors were within twice this.
+    estimated : (n,) array of bool
+        Whether the angle was estimated.
+
+    Examples
+    --------
+    >>> EstimatedTurns(np.zeros(2), np.array([0.01, 0.2]), np.array([True, True])).is_clear.tolist()
+    [True, False]
+    """
+
+    radians: NDArray[np.float64]
+    uncertainty: NDArray[np.float64]
+    estimated: NDArray[np.bool_]
+
+    @property
+    def is_clear(self) -> NDArray[np.bool_]:
+        """Whether an angle is known or certain to a few degrees."""
+        clear: NDArray[np.bool_] = self.uncertainty < _UNCLEAR
+        return clear
+
+
+def estimated_turns(batch: Tensor, things: Sequence[str], degrees: Sequence[float]) -> EstimatedTurns:
+    """Estimate the angles that are not known from the photographs.
+
+    Parameters
+    ----------
+    batch : (n, c, h, w) tensor
+        The photographs; light may differ by a factor and an offset.
+    things : sequence of n str
+        Which thing each shows.
+    degrees : sequence of n float
+        By how much it is turned, counter-clockwise; NaN if that is not known.
+
+    Returns
+    -------
+    EstimatedTurns
+
+    Examples
+    --------
+    >>> image = smooth(torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)), 1.0)
+    >>> found = estimated_turns(torch.cat([image, image.rot90(1, (2, 3))]), ["coin", "coin"], [0, math.nan])
+    >>> np.degrees(found.radians).round().tolist()
+    [0.0, 90.0]
+    """
+    radians = np.radians(np.asarray(degrees, dtype=np.float64))
+    which = np.asarray(things)
+    references = np.zeros(len(radians), dtype=np.int64)
+    for thing in np.unique(which):
+        members = np.flatnonzero(which == thing)
+        known = members[np.isfinite(radians[members])]
+        first = known[np.abs(_wrapped(radians[known])).argmin()] if len(known) else members[0]
+        radians[first] = np.nan_to_num(radians[first])
+        references[members] = first
+    unknown = np.flatnonzero(np.isnan(radians))
+    uncertainty = np.zeros(len(radians))
+    if len(unknown):
+        turns, uncertainty[unknown] = _turns(batch.mean(1), references[unknown], unknown)
+        radians[unknown] = _wrapped(radians[references[unknown]] + turns)
+    return EstimatedTurns(radians, uncertainty, np.isin(np.arange(len(radians)), unknown))
+
+
+def _turns(grey: Tensor, references: NDArray, others: NDArray) -> tuple[NDArray, NDArray]:
+    """Angles (p,) that bring photographs (n, h, w) onto others, and how much they differ between resolutions."""
+    side, found = min(grey.shape[-2:]), []
+    for sigma in _SMOOTHED:
+        pictures = (smooth(grey[:, None], sigma)[:, 0] if sigma else grey).float().cpu().numpy()
+        poses = align(
+            pictures[references], pictures[others], group="se2", contrast="affine", max_shift=_LARGEST_SHIFT * side
+        ).poses
+        found.append(np.arctan2(poses[:, 0, 1], poses[:, 0, 0]))
+    angles = np.stack(found)  # (resolutions, p)
+    apart = _wrapped(angles - angles[0])
+    middle = np.median(apart, axis=0)
+    spread: NDArray = np.abs(apart - middle).max(0)
+    return angles[0] + middle, spread
+
+
+def real_pairs(
+    model: Callable[[Tensor], Any], images: AuditedImages, things: Sequence[str], degrees: Sequence[float], kind: str
+) -> RealPairs:
+    """Compare photographs of the same things at several angles with the same turns made by resampling.
+
+    Parameters
+    ----------
+    model : callable
+        From a tensor (n, c, h, w) to a tensor or array (n, ...).
+    images : AuditedImages
+        The photographs.
+    things : sequence of n str
+        Which thing each shows.
+    degrees : sequence of n float
+        By how much it is turned there, counter-clockwise; NaN if that is not known and must be estimated.
+    kind : {"scores", "embedding", "image"}
+        What the model returns.
+
+    Returns
+    -------
+    RealPairs
+
+    Examples
+    --------
+    >>> batch = torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0))
+    >>> images = AuditedImages(torch.cat([batch, batch.rot90(1, (2, 3))]), list("abcd"))
+    >>> real_pairs(lambda x: x.mean((2, 3)), images, list("xyxy"), [0, 0, 90, 90], "embedding").count
+    2
+    """
+    turns = estimated_turns(images.batch, things, degrees)
+    clear = np.flatnonzero(turns.is_clear)
+    if len(clear) < len(images) and len(np.unique(np.asarray(things)[clear])) < 2:
+        raise ValueError("the angles of too few photographs are clear; give them in the column angle")
+    unclear = [images.names[i] for i in np.flatnonzero(~turns.is_clear)]
+    images, which = images.subset(clear), np.asarray(things)[clear]
+    report = digital_against_real(model, images.batch, which, turns.radians[clear])
+    estimated = turns.estimated[clear][report.pairs[:, 1]]
+    uncertainty = np.degrees(turns.uncertainty[clear][report.pairs[:, 1]][estimated])
+    found = RealPairs(
+        len(report.pairs), float(report.real.mean()), float(report.digital.mean()), float(report.resampled.mean()),
+        estimated=int(estimated.sum()), uncertainty=float(np.median(uncertainty)) if len(uncertainty) else None,
+        unclear=unclear,
+    )  # fmt: skip
+    if kind != "scores":
+        return found
+    scores = np.asarray(torch.as_tensor(model(images.batch)))
+    names = list(images.class_names) if len(images.class_names) == scores.shape[1] else range(scores.shape[1])
+    said = [str(names[i]) for i in scores.argmax(1)]
+    differ = [(images.names[i], images.names[j], said[i], said[j]) for i, j in report.pairs if said[i] != said[j]]
+    return replace(
+        found, changed=report.flips_real, digital_changed=report.flips_digital,
+        resampled_changed=report.flips_resampled, pairs=differ,
+    )  # fmt: skip
+
+
+def _wrapped(angles: Any) -> Any:
+    """Angles in [-pi, pi)."""
+    return (np.asarray(angles) + math.pi) % (2 * math.pi) - math.pi
