@@ -45,11 +45,13 @@ def tiles(names: Sequence[str], size: tuple[int, int] = (240, 180)) -> list[Imag
     return pictures
 
 
-def array_pictures(data: Path, file: str, count: int, key: str = "x", seed: int = 0) -> list[Image.Image]:
-    """Grey images of a data set (plankton, red cells), enlarged to 160 pixels."""
+def array_pictures(
+    data: Path, file: str, count: int, key: str = "x", seed: int = 0, start: int = 0
+) -> list[Image.Image]:
+    """Grey images of a data set (plankton, red cells), enlarged to 160 pixels: some of a random order of all."""
     with np.load(data / file) as stored:
         pixels = stored[key]
-    chosen = np.random.default_rng(seed).permutation(len(pixels))[:count]
+    chosen = np.random.default_rng(seed).permutation(len(pixels))[start : start + count]
     return [Image.fromarray(pixels[i]).convert("RGB").resize((160, 160), CUBIC) for i in chosen]
 
 

@@ -16,8 +16,9 @@ phash, 8 ways     the same for the eight orientations by quarter turns and mirro
 ... precise       the same with the largest distance whose precision on these pictures is 0.999: chosen on the answer
 
 imagededup itself needs torchvision and builds from source only, so its perceptual hash stands here as imagehash's.
-Every method runs in a process of its own; memory is its peak. --scaling measures signatures and candidates alone, on
-averages of two random pictures of CIFAR-10, of which there are as many as one likes.
+Every method runs in a process of its own, one after the other or, with --jobs, at once; memory is its peak. --scaling
+measures signatures and candidates alone, on averages of two random pictures of CIFAR-10, of which there are as many as
+one likes.
 """
 
 import argparse
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,9 @@ HASH_LIMIT = 10
 PRECISE = 0.999
 
 
-def make_folder(folder: Path, name: str, n_pictures: int, n_copies: int) -> dict[str, Any]:
+def make_folder(folder: Path, name: str, n_pictures: int, n_copies: int, jobs: int = 1) -> dict[str, Any]:
     """Write originals and copies as JPEG files; returns the source and the kind of every file."""
-    data, random = Path(os.environ["UNPOSE_DATA"]), np.random.default_rng(7)
+    data = Path(os.environ["UNPOSE_DATA"])
     if name == "cifar":
         photographs = tiles(KEPT_APART)
         pictures = cifar(data, "test", n_pictures - len(photographs), seed=11) + photographs
@@ -57,19 +59,34 @@ def make_folder(folder: Path, name: str, n_pictures: int, n_copies: int) -> dict
         file = f"{i:06}.jpg"
         picture.save(folder / file, quality=90)
         sources[file], kinds[file] = i, "original"
-    order = random.permutation(len(pictures))
-    for number, (kind, alter) in enumerate(ALTERATIONS.items()):
-        for step in range(n_copies):
-            i = int(order[(number * n_copies + step) % len(order)])
-            file = f"{i:06}-{number}-{step}.jpg"
-            alter(pictures[i], random).save(folder / file, quality=int(random.uniform(75, 95)))
-            sources[file], kinds[file] = i, kind
+    order = np.random.default_rng(7).permutation(len(pictures))
+    tasks = [
+        (folder, number, [(pictures[i], int(i)) for i in order[np.arange(start, start + n_copies) % len(order)]])
+        for number in range(len(ALTERATIONS))
+        for start in [number * n_copies]
+    ]
+    with ProcessPoolExecutor(jobs) as pool:
+        for number, files in enumerate(pool.map(write_copies, tasks) if jobs > 1 else map(write_copies, tasks)):
+            for file, i in files.items():
+                sources[file], kinds[file] = i, list(ALTERATIONS)[number]
     for step in range(n_copies):
         i = int(order[-1 - step])
         file = f"{i:06}-same.jpg"
         shutil.copyfile(folder / f"{i:06}.jpg", folder / file)
         sources[file], kinds[file] = i, "same bytes"
     return {"sources": sources, "kinds": kinds}
+
+
+def write_copies(task: tuple[Path, int, list[tuple[Image.Image, int]]]) -> dict[str, int]:
+    """Write the copies of one kind, with random numbers of its own; returns the source of every file."""
+    folder, number, originals = task
+    alter, random = list(ALTERATIONS.values())[number], np.random.default_rng([7, number])
+    written = {}
+    for step, (picture, i) in enumerate(originals):
+        file = f"{i:06}-{number}-{step}.jpg"
+        alter(picture, random).save(folder / file, quality=int(random.uniform(75, 95)))
+        written[file] = i
+    return written
 
 
 def unpose_pairs(folder: Path) -> list[tuple[str, str]]:
@@ -182,6 +199,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--montage", type=Path)
     parser.add_argument("--scaling")
+    parser.add_argument("--jobs", type=int, default=1, help="processes: for the files, then one for each method")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -193,14 +211,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "pictures"
         folder.mkdir()
-        truth = make_folder(folder, args.set, args.pictures, args.copies)
+        truth = make_folder(folder, args.set, args.pictures, args.copies, args.jobs)
         n_files = len(truth["sources"])
         results: dict[str, Any] = {}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-        for method in args.methods.split(","):
-            file = Path(name) / f"{method}.json"
-            command = [sys.executable, __file__, "--child", method, str(folder), str(file)]
+        methods = args.methods.split(",")
+        files = {method: Path(name) / f"{method}.json" for method in methods}
+
+        def run(method: str) -> None:
+            command = [sys.executable, __file__, "--child", method, str(folder), str(files[method])]
             subprocess.run(command, check=True, env=environment)
+
+        with ThreadPoolExecutor(1 if args.jobs == 1 else len(methods)) as pool:
+            list(pool.map(run, methods))
+        for method, file in files.items():
             measured = json.loads(file.read_text())
             about = {
                 "per_second": n_files / measured["seconds"]["cpu"], "memory": measured["memory"],
@@ -225,15 +249,16 @@ def main() -> None:
 
 def show(table: dict[str, Any]) -> None:
     results = table["results"]
-    print(
-        f"{table['files']:,} files of {table['pictures']:,} pictures ({table['set']}), {table['copies']} copies a kind"
-    )
-    print(f"{'':22}" + "".join(f"{name:>16}" for name in results))
+    about = f"{table['files']:,} files of {table['pictures']:,} pictures ({table['set']}), {table['copies']:,} copies"
+    print(f"{about} of each kind; processor time.\n")
+    print("| recall | " + " | ".join(results) + " |\n|---|" + "---|" * len(results))
     for kind in ("same bytes", *ALTERATIONS):
-        print(f"{kind:22}" + "".join(f"{each['recall'][kind]:16.3f}" for each in results.values()))
-    print(f"{'precision':22}" + "".join(f"{each['precision']:16.4f}" for each in results.values()))
-    print(f"{'files/s of CPU time':22}" + "".join(f"{each['per_second']:16.0f}" for each in results.values()))
-    print(f"{'memory, MB':22}" + "".join(f"{each['memory'] / 1e6:16.0f}" for each in results.values()))
+        print(f"| {kind} | " + " | ".join(f"{each['recall'][kind]:.3f}" for each in results.values()) + " |")
+    for what, shown in (("precision of pairs", "precision"), ("pairs", "pairs")):
+        digits = ".4f" if shown == "precision" else ","
+        print(f"| {what} | " + " | ".join(f"{each[shown]:{digits}}" for each in results.values()) + " |")
+    print("| files per second | " + " | ".join(f"{each['per_second']:.0f}" for each in results.values()) + " |")
+    print("| peak memory, MB | " + " | ".join(f"{each['memory'] / 1e6:.0f}" for each in results.values()) + " |")
 
 
 def scaling(counts: list[int], out: Path | None) -> None:
@@ -267,8 +292,13 @@ def scaling(counts: list[int], out: Path | None) -> None:
                "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}  # fmt: skip
         rows.append(row)
         each = {key: row[key] / count * 1e3 for key in ("signatures_s", "candidates_s")}
-        line = f"signatures {each['signatures_s']:.2f}, candidates {each['candidates_s']:.2f} ms each"
-        print(f"{count:8,} pictures: {line}, {row['memory'] / 1e6:.0f} MB", flush=True)
+        if len(rows) == 1:
+            print("| pictures | signatures, ms each | candidates, ms each | peak memory, MB |\n|---|---|---|---|")
+        line = f"| {count:,} | {each['signatures_s']:.2f} | {each['candidates_s']:.2f} | {row['memory'] / 1e6:.0f} |"
+        print(line, flush=True)
+    ends = [rows[0], rows[-1]]
+    power = np.log(ends[1]["candidates_s"] / ends[0]["candidates_s"]) / np.log(counts[-1] / counts[0])
+    print(f"\nCandidates: time grows with the number of pictures to the power {power:.2f}.")
     if out:
         out.write_text(json.dumps(rows, indent=1))
 

@@ -6,9 +6,10 @@
    photographs are altered; the differences of the invariants of a copy and its original give the covariance within,
    all pictures the covariance between. The maps are those of linear discriminant analysis.
 2. The weights of the probability, a logistic regression on how pairs compare: altered copies of other pictures (the
-   next 3,000 of the same batch), and all candidates among different pictures. CIFAR-10 contains a few duplicates of its
-   own: pairs of different pictures of which at least 0.7 of the tiles agree and whose typical correlation is at least
-   0.87 are left out, and listed.
+   next 3,000 of the same batch), of 1,000 plankton images and of 1,000 red cells, and all candidates among different
+   pictures. CIFAR-10 and the red cells contain a few duplicates of their own, which are left out and listed: pairs of
+   different pictures of which at least 0.7 of the tiles agree, with a typical correlation of at least 0.87 and a spread
+   of contrast of at most 0.1.
 
 ``benchmarks/dedupe.py`` measures on other pictures.
 """
@@ -23,12 +24,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
-from altered_copies import ALTERATIONS, DEVELOPMENT, as_jpeg, cifar, tiles
+from altered_copies import ALTERATIONS, DEVELOPMENT, array_pictures, as_jpeg, cifar, tiles
 from unpose.dedupe import chunks, describe, extract_patch, find_candidates, find_regions, grey_frame, search, signature
 from unpose.dedupe.pixels import features as comparison_features
 
 COPIES = 200
 PICTURES = 3000
+OTHERS = 1000
 RIDGE = 1e-3
 FILE = Path(signature.__file__).with_name("fitted.npz")
 
@@ -42,13 +44,15 @@ def patches_of(picture: Image.Image) -> list[NDArray]:
     return [extract_patch(grey, region) for region in find_regions(grey)]
 
 
-def altered(pictures: list[Image.Image], random: np.random.Generator) -> list[tuple[int, Image.Image]]:
+def altered(
+    pictures: list[Image.Image], random: np.random.Generator, copies: int = COPIES
+) -> list[tuple[int, Image.Image]]:
     """Copies of all kinds, each with the index of its original."""
     order = random.permutation(len(pictures))
     return [
         (i, as_jpeg(alter(pictures[i], random), int(random.uniform(75, 95))))
         for number, alter in enumerate(ALTERATIONS.values())
-        for i in order[np.arange(number * COPIES, (number + 1) * COPIES) % len(order)]
+        for i in order[np.arange(number * copies, (number + 1) * copies) % len(order)]
     ]
 
 
@@ -82,36 +86,46 @@ def fit_maps(data: Path) -> dict[str, NDArray]:
     return maps
 
 
-def fit_probability(data: Path) -> NDArray:
-    pictures = cifar(data, "train_batch1", PICTURES, start=PICTURES) + tiles(DEVELOPMENT)
-    copies = altered(pictures, np.random.default_rng(1))
-    sources = np.array([*range(len(pictures)), *(i for i, _ in copies)])
-    frames = [grey_of(picture) for picture in [*pictures, *(copy for _, copy in copies)]]
+def pairs_of(pictures: list[Image.Image], copies: int, seed: int) -> tuple[NDArray, NDArray, NDArray]:
+    """What the model sees of all pairs that are compared, which of them are copies, and their sources (pairs, 2)."""
+    changed = altered(pictures, np.random.default_rng(seed), copies)
+    sources = np.array([*range(len(pictures)), *(i for i, _ in changed)])
+    frames = [grey_of(picture) for picture in [*pictures, *(copy for _, copy in changed)]]
     entries = describe(frames)
     found = []
     for part in chunks(entries.owners, find_candidates(entries.vectors, entries.owners)):
         found += search.check(entries, part, lambda which: [frames[i] for i in which])
-    is_same = np.array([sources[match.one] == sources[match.two] for match in found])
-    is_doubtful = np.zeros(len(found), bool)
-    for k, match in enumerate(found):
-        seen = match.comparison
-        is_doubtful[k] = not is_same[k] and seen.agreement >= 0.7 and seen.typical >= 0.87
-        if is_doubtful[k]:
-            print("left out:", sources[match.one], sources[match.two], seen)
-    rows = np.stack([comparison_features(match.comparison) for match in found])
-    model = LogisticRegression(C=10.0, max_iter=5000).fit(rows[~is_doubtful], is_same[~is_doubtful])
-    probabilities = model.predict_proba(rows)[:, 1]
-    for threshold in (0.5, 0.8, 0.9, 0.95, 0.99):
-        above = (probabilities >= threshold) & ~is_doubtful
-        print(
-            f"p >= {threshold}: {(above & is_same).sum()} of {is_same.sum()} copies, {(above & ~is_same).sum()} false"
-        )
+    both = np.array([[sources[match.one], sources[match.two]] for match in found])
+    return np.stack([comparison_features(match.comparison) for match in found]), both[:, 0] == both[:, 1], both
+
+
+def fit_probability(data: Path) -> NDArray:
+    photographs = cifar(data, "train_batch1", PICTURES, start=PICTURES) + tiles(DEVELOPMENT)
+    sets = {"photographs": pairs_of(photographs, COPIES, 1)}
+    for name, file, start in (("plankton", "plankton_ndsb.npz", 15000), ("cells", "chula_rbc.npz", 5000)):
+        sets[name] = pairs_of(array_pictures(data, file, OTHERS, start=start), COPIES // 2, 1)
+    used = {}
+    for name, (rows, is_same, sources) in sets.items():
+        spread, typical, agreement = rows[:, 1:4].T
+        is_doubtful = ~is_same & (agreement >= 0.7) & (typical >= np.arctanh(0.87)) & (spread <= np.log(0.11))
+        is_doubtful &= name != "plankton"
+        print(name, "left out:", sources[is_doubtful].tolist())
+        used[name] = ~is_doubtful
+    rows = np.concatenate([sets[name][0][used[name]] for name in sets])
+    is_same = np.concatenate([sets[name][1][used[name]] for name in sets])
+    model = LogisticRegression(C=10.0, max_iter=5000).fit(rows, is_same)
+    for name, (its_rows, its_same, _) in sets.items():
+        probabilities = model.predict_proba(its_rows)[:, 1]
+        for threshold in (0.5, 0.8, 0.9, 0.95, 0.99):
+            above = (probabilities >= threshold) & used[name]
+            right, false = (above & its_same).sum(), (above & ~its_same).sum()
+            print(f"{name}: p >= {threshold}: {right} of {its_same.sum()} copies, {false} false")
     return np.concatenate([model.intercept_, model.coef_[0]]).astype(np.float32)
 
 
 def main() -> None:
     data = Path(os.environ["UNPOSE_DATA"])
-    stored = dict(np.load(FILE)) if FILE.exists() else {"probability": np.zeros(5, np.float32)}
+    stored = dict(np.load(FILE)) if FILE.exists() else {"probability": np.zeros(7, np.float32)}
     if "--only-probability" not in sys.argv:
         stored |= fit_maps(data)
         np.savez(FILE, **stored)

@@ -73,7 +73,7 @@ def test_pairs_of_two_old_pictures_are_left_out(synthetic):
 
 def test_a_border_and_turned_corners_are_found(synthetic):
     image = synthetic.as_pil(synthetic.picture(5))
-    framed = find_regions(synthetic.as_floats(ImageOps.expand(image, (7, 11, 7, 11), 20)))[1]
+    (framed,) = find_regions(synthetic.as_floats(ImageOps.expand(image, (7, 11, 7, 11), 20)))
     assert (framed.half_width, framed.half_height) == pytest.approx((149 / 2, 113 / 2), abs=1)
     (turned,) = find_regions(synthetic.as_floats(image.rotate(25, Image.Resampling.BICUBIC, expand=True)))
     assert sorted((turned.half_width, turned.half_height)) == pytest.approx([113 / 2, 149 / 2], abs=1.5)

@@ -1,7 +1,8 @@
 """Which pictures could be copies: the nearest signatures, by inverted lists for large collections.
 
 Every query vector is compared with the vectors of the lists whose centres are nearest to it. With as many lists as the
-number of pictures demands, the cost grows nearly linearly; small collections have one list, which is exact.
+number of pictures demands, in cells by which they are found, the cost grows nearly linearly; small collections have one
+list, which is exact.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
+from unpose.dedupe.kernels import keep_nearest
 from unpose.dedupe.signature import LAYERS
 
 _EXACT = 20_000
@@ -18,6 +21,10 @@ _PER_LIST = 250
 """Vectors in a list, on average."""
 _PROBES = 16
 """Lists that a query is compared with."""
+_CELL_PROBES = 8
+"""Cells in which these lists are looked for."""
+_SAMPLED = 40
+"""Points for each centre in the sample that centres are computed from."""
 _NEAREST = 24
 """Vectors that a query keeps; several belong to one picture."""
 _PER_PICTURE = 4
@@ -29,7 +36,7 @@ _ALWAYS = 9.0
 """A candidate is dropped if its distance is more than twice that of the nearest, and larger than this: a picture whose
 copy is found beyond doubt is not compared with those that are merely similar."""
 _BLOCK = 2048
-"""Queries and vectors that are compared at once; the distances of one block take 16 MB."""
+"""Queries and vectors that are compared at once; their products take 16 MB."""
 
 
 @dataclass(frozen=True)
@@ -152,51 +159,99 @@ def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray
 def nearest_vectors(queries: NDArray, points: NDArray, largest: float) -> tuple[NDArray, NDArray, NDArray]:
     """Find the points (m, size) nearest to each query (q, size), up to a distance and at most 24 for each.
 
-    Returns query, point and squared distance of each hit, (hits,) each, sorted by query.
+    Returns query, point and squared distance of each hit, (hits,) each, sorted by query and distance.
     """
-    n_lists = 1 if len(points) <= _EXACT else len(points) // _PER_LIST
-    centres = _centres(points, n_lists)
-    lists = np.argsort(home := _closest(points, centres, 1)[:, 0], kind="stable")
-    ends = np.searchsorted(home[lists], np.arange(n_lists + 1))
-    probed = _closest(queries, centres, min(_PROBES, n_lists))  # (q, probes)
-    visits = np.argsort(probed.ravel(), kind="stable")
-    visit_ends = np.searchsorted(probed.ravel()[visits], np.arange(n_lists + 1))
-    hits: list[tuple[NDArray, NDArray, NDArray]] = []
+    limit = np.float32(largest) ** 2
+    if len(points) <= _EXACT:
+        everything = _Lists(np.arange(len(points)), np.array([0, len(points)]))
+        nearest, squared = _scan(queries, points, everything, np.zeros((len(queries), 1), int), _NEAREST, limit)
+    else:
+        lists, centres, cells, cell_centres = _two_levels(points)
+        near_cells = _closest(queries, cell_centres, min(_CELL_PROBES, len(cell_centres)))
+        probed, _ = _scan(queries, centres, cells, near_cells, min(_PROBES, len(centres)), np.float32(np.inf))
+        nearest, squared = _scan(queries, points, lists, probed, _NEAREST, limit)
+    order = np.argsort(np.where(nearest >= 0, squared, np.inf), axis=1, kind="stable")
+    nearest, squared = np.take_along_axis(nearest, order, 1), np.take_along_axis(squared, order, 1)
+    query, place = np.nonzero(nearest >= 0)
+    return query, nearest[query, place], squared[query, place]
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """Lists of points: those of list i are ``members[ends[i] : ends[i + 1]]``."""
+
+    members: NDArray
+    ends: NDArray
+
+    @classmethod
+    def by(cls, home: NDArray, count: int) -> "_Lists":
+        """From the list that each point is in."""
+        members = np.argsort(home, kind="stable")
+        return cls(members, np.searchsorted(home[members], np.arange(count + 1)))
+
+    def __getitem__(self, number: int) -> NDArray:
+        return self.members[self.ends[number] : self.ends[number + 1]]
+
+
+def _scan(
+    queries: NDArray, points: NDArray, lists: _Lists, visited: NDArray, count: int, limit: np.float32
+) -> tuple[NDArray, NDArray]:
+    """The nearest of the points in the lists that each query visits (q, v): indices and squared distances (q, count).
+
+    Unordered; the index is -1 where there are fewer within the limit, and lists of that number are not visited.
+    """
+    nearest = np.full((len(queries), count), -1)
+    squared = np.zeros((len(queries), count), np.float32)
+    limits = np.full(len(queries), limit, np.float32)
+    norms, point_norms = (np.einsum("ns,ns->n", each, each) for each in (queries, points))
+    n_lists = len(lists.ends) - 1
+    visits = _Lists.by(np.where(visited >= 0, visited, n_lists).ravel(), n_lists)
     for number in range(n_lists):
-        inside = lists[ends[number] : ends[number + 1]]
-        visitors = visits[visit_ends[number] : visit_ends[number + 1]] // probed.shape[1]
+        inside, visitors = lists[number], visits[number] // visited.shape[1]
         for start in range(0, len(visitors), _BLOCK):
+            rows = visitors[start : start + _BLOCK]
             for first in range(0, len(inside), _BLOCK):
-                rows, columns = visitors[start : start + _BLOCK], inside[first : first + _BLOCK]
-                squared = _squared_distances(queries[rows], points[columns])
-                near = squared <= largest**2
-                if len(crowded := np.flatnonzero(near.sum(1) > _NEAREST)):
-                    limits = np.partition(squared[crowded], _NEAREST - 1, axis=1)[:, _NEAREST - 1]
-                    near[crowded] &= squared[crowded] <= limits[:, None]
-                row, column = np.nonzero(near)
-                hits.append((rows[row], columns[column], squared[row, column]))
-    query, point, squared = (np.concatenate(column) for column in zip(*hits, strict=True))
-    order = np.lexsort((squared, query))
-    query, point, squared = query[order], point[order], squared[order]
-    rank = np.arange(len(query)) - np.searchsorted(query, query)
-    keep = rank < _NEAREST
-    return query[keep], point[keep], np.maximum(squared[keep], 0)
+                columns = inside[first : first + _BLOCK]
+                products = queries[rows] @ points[columns].T
+                keep_nearest(products, rows, norms, columns, point_norms, nearest, squared, limits)
+    return nearest, squared
+
+
+def _two_levels(points: NDArray) -> tuple[_Lists, NDArray, _Lists, NDArray]:
+    """Lists of about 250 points with their centres, and cells of lists with theirs.
+
+    To find the nearest of L centres, a point is compared with those of its cell only, about the root of L: with all of
+    them, the work would grow with the square of the number of points.
+    """
+    n_lists = len(points) // _PER_LIST
+    cell_centres = _centres(points, max(1, round(n_lists**0.5)))
+    in_cells = _Lists.by(_closest(points, cell_centres, 1)[:, 0], len(cell_centres))
+    home, centres, cell_of = np.zeros(len(points), int), [], []
+    for cell in range(len(cell_centres)):
+        members = in_cells[cell]
+        if len(members) == 0:
+            continue
+        mine = _centres(points[members], max(1, round(len(members) / _PER_LIST)))
+        home[members] = len(cell_of) + _closest(points[members], mine, 1)[:, 0]
+        centres.append(mine)
+        cell_of += [cell] * len(mine)
+    lists = _Lists.by(home, len(cell_of))
+    return lists, np.concatenate(centres), _Lists.by(np.array(cell_of), len(cell_centres)), cell_centres
 
 
 def _centres(points: NDArray, count: int) -> NDArray:
     """Centres of the lists: some of the points, after two steps of k-means on a sample."""
     if count == 1:
-        return points[:1]
+        return points.mean(0, keepdims=True)
     random = np.random.default_rng(0)
-    sample = points[random.permutation(len(points))[: 40 * count]]
+    sample = points[random.permutation(len(points))[: _SAMPLED * count]]
     centres = sample[:count].copy()
     for _ in range(2):
         home = _closest(sample, centres, 1)[:, 0]
-        sums = np.zeros_like(centres)
-        np.add.at(sums, home, sample)
         sizes = np.bincount(home, minlength=count)
-        centres = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], centres).astype(np.float32)
-    return centres
+        members = sparse.csr_array((np.ones(len(home), np.float32), (home, np.arange(len(home)))), (count, len(home)))
+        centres = np.where(sizes[:, None] > 0, (members @ sample) / np.maximum(sizes, 1)[:, None], centres)
+    return centres.astype(np.float32)
 
 
 def _closest(points: NDArray, centres: NDArray, count: int) -> NDArray:
@@ -204,12 +259,8 @@ def _closest(points: NDArray, centres: NDArray, count: int) -> NDArray:
     if len(centres) == count:
         return np.broadcast_to(np.arange(count), (len(points), count))
     parts = []
+    norms = np.einsum("ns,ns->n", centres, centres)
     for start in range(0, len(points), _BLOCK):
-        squared = _squared_distances(points[start : start + _BLOCK], centres)
+        squared = norms - 2 * (points[start : start + _BLOCK] @ centres.T)  # up to the norm of the point
         parts.append(squared.argmin(1)[:, None] if count == 1 else np.argpartition(squared, count, axis=1)[:, :count])
     return np.concatenate(parts)
-
-
-def _squared_distances(one: NDArray, two: NDArray) -> NDArray:
-    """Squared distances of all pairs, (n, m) float32; slightly negative for equal vectors."""
-    return (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * (one @ two.T)

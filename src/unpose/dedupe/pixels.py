@@ -3,8 +3,9 @@
 1. :func:`rough_poses`: the angle and the mirror from the coefficients of the signature, for every candidate.
 2. :func:`align_candidates`: Gauss-Newton refinement of shift, angle and scale, on discs, by :mod:`unpose.align`.
 3. :func:`compare`: one whole frame is warped onto the other, and both are compared tile by tile. A tile agrees if its
-   pixels correlate; brightness and contrast of each tile do not matter. A stamp spoils some tiles, a different picture
-   nearly all of them.
+   pixels correlate, whatever its brightness and contrast. A stamp spoils some tiles, a different picture nearly all of
+   them. The contrast of a copy differs from that of its original by the same factor everywhere. That of two similar
+   things does not, and with one factor for all tiles, much of their difference remains.
 4. :func:`probability`: a logistic model of the comparison, fitted to altered copies and to the most similar pairs of
    different pictures (``benchmarks/dedupe_fit.py``).
 """
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from unpose.align import align_from
+from unpose.dedupe.kernels import mark_inside, residuals, tile_moments
 from unpose.dedupe.neighbours import Candidates
 from unpose.dedupe.regions import Region
-from unpose.dedupe.signature import LAYERS, PATCH, basis_of, coefficients, fitted
+from unpose.dedupe.signature import LAYERS, PATCH, basis_of, fitted, projected, ranks
 from unpose.groups import rotation
 from unpose.images import pixel_grid, sample, source_points
 
@@ -38,12 +40,20 @@ _AGREES = 0.7
 """Correlation from which a tile agrees."""
 _ROUGH_SCORE = 0.84
 """Correlation of the coefficients below which a candidate is dropped; of the copies, 99.5 % were above 0.85."""
-_GLANCE = 0.6
-"""Median correlation of the tiles of patches below which a candidate is dropped; 99.5 % of the copies were above."""
-_LEAST_TILES = 20
-"""Tiles with texture, at least: two blue skies are never called the same picture, nor two sticks on a plain ground. Of
-the copies of photographs that it was chosen on, 99.5 % had 35 or more."""
+_ROUGH_RESIDUAL = 0.65
+_GLANCE_RESIDUAL = 0.3
+_PATCH_RESIDUAL = 0.25
+"""Residual of patches beyond which a candidate is dropped: at the rough pose, once patches of half the size are
+aligned, and once whole patches are. Of the copies of photographs that these were chosen on, 99.5 % were below."""
+_CLEAR_RESIDUAL = 0.3
+"""Residual at the rough pose below which the pair is not aligned from another candidate as well."""
+_MARGIN = 2.5
+"""Pixels inside the border of a region that are not compared: smoothing and JPEG mix them with the border."""
+_LEAST_TILES = 8
+"""Tiles with texture, at least: two blue skies are never called the same picture."""
 _LEAST_OVERLAP = 0.25
+_HALF = np.array([[1, 1, 0.5], [1, 1, 0.5], [1, 1, 1]])
+"""Factors of a pose, for patches of half the size."""
 _MAX_SCALE = 2.2
 """Largest scale of one patch beside the other; a crop to 0.5 of the sides is within it."""
 
@@ -64,10 +74,16 @@ class Comparison:
         Number of tiles with texture.
     overlap : float
         Share of the larger picture that both show.
+    residual : float
+        What remains of the contrast of a typical tile when one picture is subtracted from the other, after one change
+        of contrast for the whole picture: 0 for the same pictures, 1 for pictures that have nothing in common.
+    contrast_spread : float
+        Typical deviation of the change of contrast of single tiles from that of the whole picture, in natural units of
+        the logarithm.
 
     Examples
     --------
-    >>> Comparison(0.99, 1.0, 0.98, 80, 1.0).agreement
+    >>> Comparison(0.99, 1.0, 0.98, 80, 1.0, 0.001, 0.01).agreement
     1.0
     """
 
@@ -76,6 +92,8 @@ class Comparison:
     typical: float
     tiles: int
     overlap: float
+    residual: float
+    contrast_spread: float
 
 
 def rough_poses(patches: NDArray, candidates: Candidates) -> tuple[NDArray, NDArray]:
@@ -114,10 +132,11 @@ def rough_poses(patches: NDArray, candidates: Candidates) -> tuple[NDArray, NDAr
 def _in_views(patches: NDArray, entries: NDArray, views: NDArray, layer: int) -> NDArray:
     """Coefficients of entries (p,), each in one view (p,): (p, C) complex."""
     found = np.zeros((len(entries), int(basis_of(LAYERS[layer]).starts[-1])), np.complex64)
+    unique, where = np.unique(entries, return_inverse=True)
+    small = ranks(patches[unique])
     for view in np.unique(views):
         rows = np.flatnonzero(views == view)
-        unique, where = np.unique(entries[rows], return_inverse=True)
-        found[rows] = coefficients(patches[unique], LAYERS[layer], int(view))[where, 0]
+        found[rows] = projected(small[where[rows]], LAYERS[layer], int(view))[:, 0]
     return found
 
 
@@ -183,26 +202,34 @@ def compare(one: NDArray, two: NDArray, one_from_two: NDArray, region_one: Regio
     shape = (one.shape[0], one.shape[1])
     points = source_points(torch.from_numpy(one_from_two).float()[None], shape)
     moved = sample(moving[None, None], points)[0, 0].numpy()
-    ours = _is_inside(pixel_grid(shape), region_one, one.shape)
-    weight = (_is_inside(points[0], region_two, two.shape) & ours).astype(np.float32)
+    inside = np.ones(shape, bool)
+    _mark_inside(pixel_grid(shape).numpy(), region_one, one.shape, 1.0, inside)
+    n_ours = int(inside.sum())
+    _mark_inside(points[0].numpy(), region_two, two.shape, 1 / scale, inside)
     n_theirs = 4 * region_two.half_width * region_two.half_height * scale**2
     side = max(_SMALLEST_TILE, round(min(shape) / _TILES))
-    tiles = _tile_moments(moved[None], fixed[None], weight[None], side)[0]  # (tiles, 6)
+    tiles = _tile_moments(moved[None], fixed[None], inside[None], side)[0]  # (tiles, 6)
     correlations, is_textured = _textured(tiles, side)
     values = correlations[is_textured]
+    residual, contrast_spread = _residuals(tiles[None], side)[0].tolist()
     return Comparison(
         correlation=float(_correlations(tiles.sum(0))[0]),
         agreement=float((values >= _AGREES).mean()) if len(values) else 0.0,
         typical=float(np.median(values)) if len(values) else 0.0,
         tiles=len(values),
-        overlap=min(1.0, float(weight.sum()) / max(float(ours.sum()), n_theirs, 1.0)),
+        overlap=min(1.0, float(inside.sum()) / max(n_ours, n_theirs, 1.0)),
+        residual=residual,
+        contrast_spread=contrast_spread,
     )
 
 
 def features(comparison: Comparison) -> NDArray:
-    """What the logistic model sees: (4,). The correlation of all pixels adds nothing to that of the tiles."""
-    fisher = math.atanh(min(max(comparison.typical, -0.99), 0.99))
-    return np.array([fisher, comparison.agreement, math.log(max(comparison.tiles, 1)), comparison.overlap])
+    """What the logistic model sees: (6,). The correlation of all pixels adds nothing to that of the tiles."""
+    return np.array([
+        math.log(max(comparison.residual, 0.0) + 1e-4), math.log(comparison.contrast_spread + 0.01),
+        math.atanh(min(max(comparison.typical, -0.99), 0.995)), comparison.agreement,
+        math.log(max(comparison.tiles, 1)), comparison.overlap,
+    ])  # fmt: skip
 
 
 def probability(comparison: Comparison) -> float:
@@ -220,8 +247,10 @@ def probability(comparison: Comparison) -> float:
 
     Examples
     --------
-    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0)) > 0.99, probability(Comparison(0.8, 0.2, 0.3, 80, 0.7)) < 0.01
-    (True, True)
+    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0, 0.002, 0.01)) > 0.99
+    True
+    >>> probability(Comparison(0.8, 0.2, 0.3, 80, 0.7, 0.6, 0.5)) < 0.01
+    True
     """
     if comparison.tiles < _LEAST_TILES or comparison.overlap < _LEAST_OVERLAP:
         return 0.0
@@ -230,42 +259,50 @@ def probability(comparison: Comparison) -> float:
 
 
 def glance(moving: NDArray, fixed: NDArray, poses: NDArray) -> NDArray:
-    """Compare patches (p, side, side) uint8 tile by tile inside their discs: the median correlation of tiles, (p,).
+    """Compare patches (p, side, side) uint8 tile by tile inside their discs: the residuals, (p,).
 
     Quick and robust against stamps; it decides which candidates are worth the comparison of whole frames.
     """
     side = fixed.shape[-1]
-    grid = pixel_grid((side, side))
-    disc = (grid.norm(dim=-1) <= side / 2).numpy()
-    points = source_points(torch.from_numpy(poses).float(), (side, side))
-    moved = sample(torch.from_numpy(moving)[:, None].float() / 255, points)[:, 0].numpy()
-    weight = ((points.norm(dim=-1) <= side / 2).numpy() & disc).astype(np.float32)
-    tiles = _tile_moments(moved, fixed.astype(np.float32) / 255, weight, side // 8)
-    correlations, is_textured = _textured(tiles, side // 8)
-    ordered = np.sort(np.where(is_textured, correlations, np.inf), axis=1)
-    counts = is_textured.sum(1)
-    return np.where(counts > 0, ordered[np.arange(len(ordered)), np.maximum(counts - 1, 0) // 2], 0.0)
+    disc = (pixel_grid((side, side)).norm(dim=-1) <= side / 2).numpy()
+    found = np.zeros(len(poses))
+    for start in range(0, len(poses), 256):
+        some = slice(start, start + 256)
+        points = source_points(torch.from_numpy(poses[some]).float(), (side, side))
+        moved = sample(torch.from_numpy(moving[some])[:, None].float() / 255, points)[:, 0].numpy()
+        inside = (points.square().sum(-1) <= side**2 / 4).numpy() & disc
+        tiles = _tile_moments(moved, fixed[some].astype(np.float32) / 255, inside, side // 8)
+        found[some] = _residuals(tiles, side // 8)[:, 0]
+    return found
 
 
-def _is_inside(points: torch.Tensor, region: Region, shape: tuple[int, ...]) -> NDArray:
-    """Which points (h, w, 2) lie inside a region and its frame, half a pixel from the edge: (h, w) bool."""
-    x, y = points[..., 0].numpy() - region.x, points[..., 1].numpy() - region.y
-    cosine, sine = math.cos(region.angle), math.sin(region.angle)
-    along, across = cosine * x - sine * y, sine * x + cosine * y
-    inside = (np.abs(along) <= region.half_width - 0.5) & (np.abs(across) <= region.half_height - 0.5)
-    in_frame = (np.abs(x + region.x) <= shape[1] / 2 - 0.5) & (np.abs(y + region.y) <= shape[0] / 2 - 0.5)
-    return np.asarray(inside & in_frame)
+def _mark_inside(points: NDArray, region: Region, shape: tuple[int, ...], pixel: float, inside: NDArray) -> None:
+    """Clear ``inside`` (h, w) where points (h, w, 2) are not inside a region and its frame, half a pixel from the edge.
+
+    Along a border, the margin is wider; it is given for pixels of the size ``pixel``.
+    """
+    height, width = shape
+    is_whole = region.half_width >= width / 2 and region.half_height >= height / 2
+    margin = 0.5 if is_whole else min(_MARGIN * pixel, 0.2 * region.radius)
+    mark_inside(
+        points, region.x, region.y, region.half_width, region.half_height, region.angle, width, height, margin, inside
+    )
 
 
-def _tile_moments(moved: NDArray, fixed: NDArray, weight: NDArray, side: int) -> NDArray:
-    """Sum w, w m, w f, w m m, w m f and w f f over tiles: (p, h, w) each -> (p, tiles, 6) float32."""
+def _tile_moments(moved: NDArray, fixed: NDArray, inside: NDArray, side: int) -> NDArray:
+    """Sums of 1, m, f, m m, m f and f f over the pixels inside of each tile: (p, h, w) each -> (p, tiles, 6)."""
     height, width = fixed.shape[1:]
-    rows, columns = np.arange(0, max(height - side // 2, 1), side), np.arange(0, max(width - side // 2, 1), side)
-    m, f = moved - 0.5, fixed - 0.5  # about their middle, for the precision of the sums of squares
-    wm, wf = weight * m, weight * f
-    terms = np.stack([weight, wm, wf, wm * m, wm * f, wf * f])  # (6, p, h, w)
-    sums = np.add.reduceat(np.add.reduceat(terms, columns, axis=3), rows, axis=2)  # (6, p, rows, columns)
-    return np.moveaxis(sums, 0, -1).reshape(len(fixed), -1, 6)
+    rows, columns = (max(1, -(-max(each - side // 2, 1) // side)) for each in (height, width))
+    sums = np.zeros((len(fixed), rows, columns, 6))
+    tile_moments(np.ascontiguousarray(moved), np.ascontiguousarray(fixed), inside, side, sums)
+    return sums.reshape(len(fixed), -1, 6)
+
+
+def _residuals(tiles: NDArray, side: int) -> NDArray:
+    """The residuals and contrast spreads of pairs from the moments of their tiles (p, tiles, 6): (p, 2)."""
+    found = np.zeros((len(tiles), 2))
+    residuals(tiles, side * side / 2, _NOISE, found)
+    return found
 
 
 def _textured(tiles: NDArray, side: int) -> tuple[NDArray, NDArray]:
@@ -276,12 +313,18 @@ def _textured(tiles: NDArray, side: int) -> tuple[NDArray, NDArray]:
 
 def _correlations(moments: NDArray) -> tuple[NDArray, NDArray]:
     """Correlation coefficients from moments (..., 6), and the larger standard deviation of both."""
-    w, m, f, mm, mf, ff = np.moveaxis(moments.astype(np.float64), -1, 0)
-    w = np.maximum(w, 1e-9)
-    var_m, var_f, covariance = mm / w - (m / w) ** 2, ff / w - (f / w) ** 2, mf / w - m * f / w**2
+    _, _, variance_moved, variance_fixed, covariance = _central(moments)
     floor = (_NOISE / 2) ** 2  # noise that only one of them has must not count as texture of its own
-    correlation = covariance / np.sqrt((np.maximum(var_m, 0) + floor) * (np.maximum(var_f, 0) + floor))
-    return correlation, np.sqrt(np.maximum(np.maximum(var_m, var_f), 0))
+    correlation = covariance / np.sqrt((variance_moved + floor) * (variance_fixed + floor))
+    return correlation, np.sqrt(np.maximum(variance_moved, variance_fixed))
+
+
+def _central(moments: NDArray) -> tuple[NDArray, ...]:
+    """Means, variances and covariance from moments (..., 6): mean of m, of f, variance of m, of f, covariance."""
+    w, m, f, mm, mf, ff = np.moveaxis(moments, -1, 0)
+    w = np.maximum(w, 1e-9)
+    m, f = m / w, f / w
+    return m, f, np.maximum(mm / w - m**2, 0), np.maximum(ff / w - f**2, 0), mf / w - m * f
 
 
 def align_candidates(patches: NDArray, owners: NDArray, candidates: Candidates) -> tuple[Candidates, NDArray]:
@@ -292,23 +335,26 @@ def align_candidates(patches: NDArray, owners: NDArray, candidates: Candidates) 
     poses, scores = rough_poses(patches, candidates)
     rows = np.flatnonzero(scores >= _ROUGH_SCORE)
     rows = _best_of_pairs(owners, candidates, scores, rows, by_layer=True)
-    queries, entries, poses = candidates.queries[rows], candidates.entries[rows], poses[rows]
-    if len(rows) == 0:
-        return candidates.take(rows), poses
-    half = np.array([[1, 1, 0.5], [1, 1, 0.5], [1, 1, 1]])  # of the shift, for patches of half the size
-    theirs, ours = _halved(patches[entries]), _halved(patches[queries])
-    poses, _ = align_patches(theirs, ours, poses * half)
-    seen = np.concatenate([
-        glance(theirs[some], ours[some], poses[some])
-        for some in np.array_split(np.arange(len(rows)), math.ceil(len(rows) / 256))
-    ])  # fmt: skip
-    alike = np.flatnonzero(seen >= _GLANCE)
-    kept = candidates.take(rows)
-    best = _best_of_pairs(owners, kept, seen, alike, by_layer=False)
-    kept, poses = kept.take(best), poses[best] / half
-    if len(best):
-        poses, _ = align_patches(patches[kept.entries], patches[kept.queries], poses)
-    return kept, poses
+    kept, poses = candidates.take(rows), poses[rows] * _HALF
+    theirs, ours = _halved(patches[kept.entries]), _halved(patches[kept.queries])
+    seen = glance(theirs, ours, poses)
+    best = _best_of_pairs(owners, kept, -seen, np.arange(len(rows)), by_layer=False)
+    is_best = np.isin(np.arange(len(rows)), best)
+    rows = np.flatnonzero((seen <= _ROUGH_RESIDUAL) & (is_best | (seen > _CLEAR_RESIDUAL)))
+    kept, theirs, ours = kept.take(rows), theirs[rows], ours[rows]
+    poses = _aligned(theirs, ours, poses[rows])
+    seen = glance(theirs, ours, poses)
+    rows = _best_of_pairs(owners, kept, -seen, np.flatnonzero(seen <= _GLANCE_RESIDUAL), by_layer=False)
+    kept, poses = kept.take(rows), poses[rows] / _HALF
+    theirs, ours = patches[kept.entries], patches[kept.queries]
+    poses = _aligned(theirs, ours, poses)
+    rows = np.flatnonzero(glance(theirs, ours, poses) <= _PATCH_RESIDUAL)
+    return kept.take(rows), poses[rows]
+
+
+def _aligned(moving: NDArray, fixed: NDArray, poses: NDArray) -> NDArray:
+    """Poses (p, 3, 3) of pairs of patches, refined; there may be none."""
+    return align_patches(moving, fixed, poses)[0] if len(poses) else poses
 
 
 def _halved(patches: NDArray) -> NDArray:

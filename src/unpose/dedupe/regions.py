@@ -6,7 +6,6 @@ any angle, around what remains is the region of the picture. A photograph of an 
 same, so the whole frame always stays the first hypothesis.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +18,8 @@ _TOLERANCE = 0.06
 _SMALLEST_SHARE = 0.1
 _LARGEST_SHARE = 0.995
 """Share of the frame that the region inside a border takes; nearly all is noise in the corners, hardly any a blank."""
-_CLEARLY_TURNED = math.sin(math.radians(6))
-"""Sine of twice the angle, 3 degrees, from which a rectangle is turned rather than upright."""
-_FULL = 0.97
-"""Share of a turned rectangle that its content fills, if it is a turned picture."""
+_FULL = 0.9
+"""Share of a rectangle that its content fills, if it is a picture with a border or corners of one colour."""
 _SMALLEST_RADIUS = 0.2
 """Smallest radius of the region's disc, as a fraction of the shorter side of the frame."""
 
@@ -68,12 +65,12 @@ def find_regions(grey: NDArray) -> list[Region]:
     -------
     list of Region
         The whole frame; then, if there is a border or corners of one colour, the rectangle inside of them. If that
-        rectangle is clearly turned and full, it is the only one: a background has no such shape.
+        rectangle is full, it is the only one: two pictures with the same border agree in its edges.
 
     Examples
     --------
     >>> picture = np.pad(np.random.default_rng(0).random((20, 30)), 5)
-    >>> inner = find_regions(picture)[1]
+    >>> (inner,) = find_regions(picture)
     >>> inner.half_width, inner.half_height, inner.radius
     (15.0, 10.0, 10.0)
     """
@@ -91,9 +88,8 @@ def find_regions(grey: NDArray) -> list[Region]:
     inner = _smallest_rectangle(content)
     if inner is None:
         return [whole]
-    is_turned = abs(math.sin(2 * inner.angle)) > _CLEARLY_TURNED
     fills = content.sum() >= _FULL * 4 * inner.half_width * inner.half_height
-    return [inner] if is_turned and fills else [whole, inner]
+    return [inner] if fills else [whole, inner]
 
 
 def _smallest_rectangle(content: NDArray) -> Region | None:

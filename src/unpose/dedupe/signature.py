@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from unpose.align.basis import SteerableBasis, analysis_matrix, bessel_counts
+from unpose.dedupe.kernels import halved_ranks
 from unpose.files import read_file
 from unpose.groups import scaling, translation
 
@@ -92,12 +93,12 @@ def signatures(patches: NDArray) -> dict[str, NDArray]:
     >>> one.shape, bool(np.abs(one[:, 0] - two[:, 0]).max() < 0.1 * np.abs(one[0, 0] - one[1, 0]).max())
     ((2, 15, 48), True)
     """
-    found = {}
+    found, small = {}, ranks(patches)
     for layer in LAYERS:
         if len(patches) == 0:
             found[layer.name] = np.zeros((0, len(layer.views), layer.size), np.float16)
             continue
-        vectors = invariants(coefficients(patches, layer), layer) @ fitted()[layer.name]
+        vectors = invariants(projected(small, layer), layer) @ fitted()[layer.name]
         found[layer.name] = np.clip(vectors, -60000, 60000).astype(np.float16)
     return found
 
@@ -107,31 +108,30 @@ def coefficients(patches: NDArray, layer: Layer, view: int | None = None) -> NDA
 
     With ``view``, only in that one: (n, 1, C).
     """
-    n, matrix, constant = len(patches), _analysis(layer), _constant(layer)  # (pixels, views, 2 C + 1), (views, 2 C)
+    return projected(ranks(patches), layer, view)
+
+
+def projected(small: NDArray, layer: Layer, view: int | None = None) -> NDArray:
+    """The coefficients from :func:`ranks` (n, 32, 32), which several layers and views share: (n, views, C)."""
+    n, matrix, constant = len(small), _analysis(layer), _constant(layer)  # (pixels, views, 2 C + 1), (views, 2 C)
     if view is not None:
         matrix, constant = matrix[:, view : view + 1], constant[view : view + 1]
-    small = equalised(patches).reshape(n, _SIDE, PATCH // _SIDE, _SIDE, PATCH // _SIDE).mean((2, 4))
-    projected = small.reshape(n, -1) @ matrix.reshape(len(matrix), -1)
-    projected = projected.reshape(n, len(constant), -1)  # the last entry of each view is its mean
-    values = projected[..., :-1] - projected[..., -1:] * constant
-    norm = np.sqrt((values**2).sum(-1, keepdims=True))
-    values = values / np.maximum(norm, 1e-6)
+    found = small.reshape(n, -1) @ matrix.reshape(len(matrix), -1)
+    found = found.reshape(n, len(constant), -1)  # the last entry of each view is its mean
+    values = found[..., :-1] - found[..., -1:] * constant
+    norm = np.sqrt(np.einsum("nvc,nvc->nv", values, values))[..., None]
+    values /= np.maximum(norm, 1e-6)
     return np.ascontiguousarray(values, dtype=np.float32).view(np.complex64)
 
 
-def equalised(patches: NDArray) -> NDArray:
-    """Replace the pixels of each patch by their ranks inside the disc: (n, 64, 64) uint8 -> float32 in [-0.5, 0.5].
+def ranks(patches: NDArray) -> NDArray:
+    """Replace the pixels of patches (n, 64, 64) by their ranks inside the disc, and halve: (n, 32, 32) float32.
 
     Ranks bound what a bright stamp adds, and any increasing change of brightness keeps them.
     """
-    disc = _disc(PATCH)
-    result = np.zeros(patches.shape, np.float32)
-    for patch, out in zip(patches, result, strict=True):
-        inside = patch[disc]
-        counts = np.bincount(inside, minlength=256)
-        ranks = (np.cumsum(counts) - counts / 2) / len(inside) - 0.5  # equal pixels share their middle rank
-        out[disc] = ranks[inside]
-    return result
+    small = np.zeros((len(patches), _SIDE, _SIDE), np.float32)
+    halved_ranks(np.ascontiguousarray(patches), _disc(PATCH), small)
+    return small
 
 
 def invariants(coefficients: NDArray, layer: Layer) -> NDArray:
@@ -200,7 +200,7 @@ def _disc(side: int) -> NDArray:
 
 @cache
 def fitted() -> dict[str, NDArray]:
-    """The fitted numbers: the linear maps of both layers, (D, size) each, and the weights of the probability, (5,)."""
+    """The fitted numbers: the linear maps of both layers, (D, size) each, and the weights of the probability, (7,)."""
     content = read_file(Path(__file__).with_name("fitted.npz"), max_bytes=2**20)
     with np.load(io.BytesIO(content)) as stored:
         return {name: stored[name].astype(np.float32) for name in stored.files}

@@ -49,7 +49,7 @@ from unpose.files import (
 
 __all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation"]
 
-_VERSION = 1
+_VERSION = 2
 """Of the stored files; others are computed anew."""
 _BLOCK = 256
 """Photographs that are read and stored at once."""
