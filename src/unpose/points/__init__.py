@@ -2,16 +2,17 @@
 
 Clouds are ``(b, n, d)`` tensors, d = 2 or 3, with a mask where they differ in size. Files:
 
-================== ==================================================================================================
-``equivariant.py`` :func:`egnn`, :func:`ga_attention`, :func:`iterate`: layers that commute with E(d) and permutations
-``frames.py``      :func:`invariant_coordinates`, :func:`local_frames`: frames from the points themselves
-``clouds.py``      masks, neighbours, :func:`pool` and :class:`DeepSet`
-``register.py``    :func:`register`: the rigid motion between two clouds with unknown correspondence
-================== ==================================================================================================
+===================== ===============================================================================================
+``equivariant.py``    :func:`egnn`, :func:`ga_attention`, :func:`iterate`: layers that commute with E(d)
+``frames.py``         :func:`invariant_coordinates`, :func:`local_frames`: frames from the points themselves
+``clouds.py``         masks, neighbours, :func:`pool` and :class:`DeepSet`
+``register.py``       :func:`register`: the rigid motion between two clouds with unknown correspondence
+``correspondence.py`` motions from matched points, soft correspondence and tangent planes, for ``register.py``
+===================== ===============================================================================================
 """
 
 from unpose.points.clouds import DeepSet, pool
-from unpose.points.equivariant import CloudNetwork, EGNNLayer, GAAttention, Iterate, egnn, ga_attention, iterate
+from unpose.points.equivariant import CloudNetwork, EGNNLayer, GAAttention, egnn, ga_attention, iterate
 from unpose.points.frames import InvariantCoordinates, invariant_coordinates, local_frames
 from unpose.points.register import Registration, register
 
@@ -21,7 +22,6 @@ __all__ = [
     "EGNNLayer",
     "GAAttention",
     "InvariantCoordinates",
-    "Iterate",
     "Registration",
     "egnn",
     "ga_attention",

@@ -35,22 +35,41 @@ def check_cloud(points: Tensor, mask: Tensor | None, features: Tensor | None = N
     return mask
 
 
-def centred(points: Tensor, mask: Tensor) -> Tensor:
-    """Points relative to their centroids, zero in the padding: (b, n, d) -> (b, n, d)."""
-    points = torch.where(mask[..., None], points, torch.zeros_like(points))
-    mean = points.sum(1, keepdim=True) / mask.sum(1)[:, None, None]
-    return torch.where(mask[..., None], points - mean, torch.zeros_like(points))
+def centred(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Points relative to their centroids (b, n, d), zero in the padding; centroids (b, 1, d); sizes (b, 1, 1).
+
+    Sizes are root mean square radii, and 1 if all points coincide.
+    """
+    count, exists = mask.sum(1)[:, None, None], mask[..., None]
+    centre = torch.where(exists, points, torch.zeros_like(points)).sum(1, keepdim=True) / count
+    local = torch.where(exists, points - centre, torch.zeros_like(points))
+    shift = local.sum(1, keepdim=True) / count  # what rounding left, where clouds are far from the origin
+    local = torch.where(exists, local - shift, local)
+    square = local.square().sum((1, 2), keepdim=True) / count
+    return local, centre + shift, torch.where(square > 0, square, torch.ones_like(square)).sqrt()
 
 
-def neighbours(points: Tensor, mask: Tensor, k: int | None) -> tuple[Tensor, Tensor]:
-    """Indices (b, n, k) of the nearest other points, and which of them exist (b, n, k); all others for k None."""
+def surroundings(points: Tensor, mask: Tensor, k: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Indices (b, n, k) of the nearest other points, differences to them (b, n, k, d), and their weights (b, n, k).
+
+    All other points for k None. Weights fall smoothly to zero at the distance of the next point that is left out, so
+    that nothing depends on the order of points at equal distances; they are zero for points that do not exist.
+    """
     n = points.shape[1]
-    k = max(1, min(n - 1, k or n - 1))
+    wanted = n - 1 if k is None else min(k, n - 1)
     distances = torch.cdist(points.detach(), points.detach(), compute_mode="donot_use_mm_for_euclid_dist")
     distances = distances.masked_fill(~mask[:, None, :], torch.inf)
     distances = distances.masked_fill(torch.eye(n, dtype=torch.bool, device=points.device), torch.inf)
-    nearest, index = distances.topk(min(k, n), largest=False)
-    return index, nearest.isfinite() & mask[..., None]
+    nearest, index = distances.topk(max(1, min(wanted + 1, n - 1)), largest=False)
+    exists = nearest.isfinite() & mask[..., None]
+    difference = torch.where(exists[..., None], gather(points, index) - points[:, :, None], 0.0)
+    window = exists.to(points)
+    if 0 < wanted < n - 1:
+        square = difference.square().sum(-1)
+        fraction = square / square[..., -1:].clamp(min=1e-30)
+        window = torch.where(exists[..., -1:], window * (1 - fraction).clamp(min=0).square(), window)
+        index, difference, window = index[..., :-1], difference[..., :-1, :], window[..., :-1]
+    return index, difference, window
 
 
 def gather(values: Tensor, index: Tensor) -> Tensor:

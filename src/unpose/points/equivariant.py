@@ -7,7 +7,7 @@ through scalar products of differences, and move them along differences.
 import torch
 from torch import Tensor, nn
 
-from unpose.points.clouds import check_cloud, gather, mlp, neighbours, pool
+from unpose.points.clouds import centred, check_cloud, gather, mlp, pool, surroundings
 
 
 class EGNNLayer(nn.Module):
@@ -21,9 +21,8 @@ class EGNNLayer(nn.Module):
     width : int
         Channels of the features, in and out.
     neighbours : int, optional
-        Nearest neighbours that send messages; all other points by default.
-    move : bool, default True
-        Whether points move; without, only features change.
+        Nearest neighbours that send messages; all other points by default. Their weight falls to zero at the distance
+        of the next one, so that equal distances, as on a grid of voxels, need no choice.
 
     Examples
     --------
@@ -32,7 +31,7 @@ class EGNNLayer(nn.Module):
     (torch.Size([2, 5, 8]), torch.Size([2, 5, 3]))
     """
 
-    def __init__(self, width: int, neighbours: int | None = None, move: bool = True) -> None:
+    def __init__(self, width: int, neighbours: int | None = None) -> None:
         super().__init__()
         self.k = neighbours
         # The first linear map of the messages is applied to each point once, and not to each pair.
@@ -40,42 +39,43 @@ class EGNNLayer(nn.Module):
         self.from_distance = nn.Linear(2, width, bias=False)
         self.message = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.gate = nn.Linear(width, 1)
-        self.move = mlp(width, width, 1) if move else None
+        self.move = mlp(width, width, 1)
         self.update = mlp(2 * width, width, width)
 
     def forward(self, features: Tensor, points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(b, n, width), (b, n, d), (b, n) -> (b, n, width), (b, n, d)"""
-        index, exists = neighbours(points, mask, self.k)
-        difference = points[:, :, None] - gather(points, index)  # (b, n, k, d)
-        square = torch.where(exists, difference.square().sum(-1), torch.zeros_like(difference[..., 0]))[..., None]
+        index, difference, window = surroundings(points, mask, self.k)
+        square = difference.square().sum(-1, keepdim=True)  # (b, n, k, 1)
         # The logarithm keeps small distances apart, which decide about local form.
         distance = self.from_distance(torch.cat([square, (square + 1e-3).log()], dim=-1))
         message = self.message(
             self.from_self(features)[:, :, None] + gather(self.from_other(features), index) + distance
         )
-        message = message * self.gate(message).sigmoid() * exists[..., None]  # (b, n, k, width)
-        count = exists.sum(2, keepdim=True).clamp(min=1)  # (b, n, 1)
-        if self.move is not None:
-            # Bounded steps: dividing by 1 + distance keeps far points from throwing each other out of the cloud.
-            step = difference / (1 + (square + 1e-8).sqrt()) * self.move(message) * exists[..., None]
-            points = points + torch.where(mask[..., None], step.sum(2) / count, torch.zeros_like(points))
-        features = features + self.update(torch.cat([features, message.sum(2) / count], dim=-1))
+        message = message * self.gate(message).sigmoid()  # (b, n, k, width)
+        share = window / window.sum(2, keepdim=True).clamp(min=1e-6)  # (b, n, k)
+        # Bounded steps: dividing by 1 + distance keeps far points from throwing each other out of the cloud.
+        step = -difference / (1 + (square + 1e-8).sqrt()) * self.move(message)
+        points = points + torch.einsum("bnk,bnkd->bnd", share, step)
+        both = torch.cat([features, torch.einsum("bnk,bnkc->bnc", share, message)], dim=-1)
+        features = features + self.update(both)
         return torch.where(mask[..., None], features, torch.zeros_like(features)), points
 
 
 class GAAttention(nn.Module):
-    """Attention weighted by geometric products of differences (Spellings, 2021, for small clouds).
+    """Attention weighted by geometric products of differences (Spellings, 2021).
 
     Around each point, the geometric product of the vectors u, v to two others has the scalar part ``u . v`` and the
     bivector part ``u ^ v``. Their sizes are invariant to rotations and mirrors. With ``rank=2`` values and scores
-    depend on one other point; with ``rank=3`` on all pairs of other points, which costs n^3.
+    depend on one other point, with ``rank=3`` on pairs of other points.
 
     Parameters
     ----------
     width : int
         Channels of the features, in and out.
     rank : {2, 3}, default 2
-        Points in each product.
+        Points in each product; 3 costs n k^2 for k neighbours.
+    neighbours : int, optional
+        Nearest neighbours that are attended to, as in :class:`EGNNLayer`; all other points by default.
 
     Examples
     --------
@@ -84,39 +84,40 @@ class GAAttention(nn.Module):
     (torch.Size([2, 5, 8]), torch.Size([2, 5, 3]))
     """
 
-    def __init__(self, width: int, rank: int = 2) -> None:
+    def __init__(self, width: int, rank: int = 2, neighbours: int | None = None) -> None:
         super().__init__()
         if rank not in (2, 3):
             raise ValueError(f"rank must be 2 or 3, got {rank}")
-        self.rank = rank
-        self.value = mlp(rank * width + (1 if rank == 2 else 4), width, width)
+        self.rank, self.k = rank, neighbours
+        self.from_self, self.from_other = nn.Linear(width, width), nn.Linear(width, (rank - 1) * width, bias=False)
+        self.from_product = nn.Linear(1 if rank == 2 else 4, width, bias=False)
+        self.value = nn.Sequential(nn.SiLU(), nn.Linear(width, width))
         self.score = mlp(width, width, 1)
         self.vector = mlp(width, width, 1)
 
     def forward(self, features: Tensor, points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(b, n, width), (b, n, d), (b, n) -> (b, n, width), (b, n, d)"""
-        n, there = points.shape[1], mask[:, None, :] & mask[:, :, None]
-        there = there & ~torch.eye(n, dtype=torch.bool, device=points.device)
-        difference = points[:, None] - points[:, :, None]  # (b, i, j, d): from i to j
-        difference = torch.where(there[..., None], difference, torch.zeros_like(difference))
-        length = difference.square().sum(-1)  # (b, i, j)
+        index, vectors, window = surroundings(points, mask, self.k)
+        length = vectors.square().sum(-1)  # (b, n, k)
+        others = gather(self.from_other(features), index)  # (b, n, k, (rank - 1) width)
         if self.rank == 2:
-            value = self.value(_tuples(features, length[..., None], n, pairs=False))  # (b, i, j, width)
-            vectors, allowed = difference, there
+            products = length[..., None]
         else:
-            dot = torch.einsum("bijd,bikd->bijk", difference, difference)
-            wedge = length[:, :, :, None] * length[:, :, None, :] - dot.square()  # |u ^ v|^2 by Lagrange's identity
-            sizes = torch.stack(
-                [dot, wedge.clamp(min=0), length[..., None].expand_as(dot), length[:, :, None].expand_as(dot)], dim=-1
-            )
-            value = self.value(_tuples(features, sizes, n, pairs=True)).flatten(2, 3)  # (b, i, j * k, width)
-            vectors = (difference[:, :, :, None] + difference[:, :, None]).flatten(2, 3)
-            different = ~torch.eye(n, dtype=torch.bool, device=points.device)
-            allowed = (there[:, :, :, None] & there[:, :, None] & different).flatten(2, 3)
-        score = self.score(value)[..., 0].masked_fill(~allowed, -1e30)
-        weight = score.softmax(2) * allowed  # a point without others attends to nothing
-        moved = torch.einsum("bij,bijd->bid", weight * self.vector(value)[..., 0].tanh(), vectors)
-        features = features + torch.einsum("bij,bijc->bic", weight, value)
+            k = length.shape[2]
+            first, second = others.chunk(2, dim=-1)
+            others = (first[:, :, :, None] + second[:, :, None]).flatten(2, 3)  # (b, n, k * k, width)
+            dot = torch.einsum("bnjd,bnkd->bnjk", vectors, vectors)
+            lengths = length[:, :, :, None].expand_as(dot), length[:, :, None].expand_as(dot)
+            wedge = (lengths[0] * lengths[1] - dot.square()).clamp(min=0)  # |u ^ v|^2 by Lagrange's identity
+            products = torch.stack([dot, wedge, *lengths], dim=-1).flatten(2, 3)
+            vectors = (vectors[:, :, :, None] + vectors[:, :, None]).flatten(2, 3)
+            different = ~torch.eye(k, dtype=torch.bool, device=points.device)
+            window = (window[:, :, :, None] * window[:, :, None] * different).flatten(2, 3)
+        value = self.value(self.from_self(features)[:, :, None] + others + self.from_product(products))
+        score = (self.score(value)[..., 0] + window.clamp(min=1e-30).log()).masked_fill(window == 0, -1e30)
+        weight = score.softmax(2) * (window > 0)  # a point without others attends to nothing
+        moved = torch.einsum("bnk,bnkd->bnd", weight * self.vector(value)[..., 0].tanh(), vectors)
+        features = features + torch.einsum("bnk,bnkc->bnc", weight, value)
         return torch.where(mask[..., None], features, torch.zeros_like(features)), points + moved
 
 
@@ -133,6 +134,8 @@ class CloudNetwork(nn.Module):
         Channels.
     n_out : int
         Outputs of the pooled answer.
+    unit : float, optional
+        Length that layers see as 1; by default the root mean square radius of each cloud.
 
     Examples
     --------
@@ -140,9 +143,13 @@ class CloudNetwork(nn.Module):
     torch.Size([1, 2])
     """
 
-    def __init__(self, layers: list[nn.Module], in_features: int, width: int, n_out: int) -> None:
+    def __init__(
+        self, layers: list[nn.Module], in_features: int, width: int, n_out: int, unit: float | None = None
+    ) -> None:
         super().__init__()
-        self.in_features = in_features
+        if unit is not None and not unit > 0:
+            raise ValueError(f"unit must be a positive length, got {unit}")
+        self.in_features, self.unit = in_features, unit
         self.embed = nn.Linear(in_features + 1, width)
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(2 * width)
@@ -156,14 +163,15 @@ class CloudNetwork(nn.Module):
         given = 0 if features is None else features.shape[2]
         if given != self.in_features:
             raise ValueError(f"this network takes {self.in_features} features with each point, got {given}")
-        points = torch.where(mask[..., None], points, torch.zeros_like(points))
-        total = mask.sum(1)[:, None, None]
-        radius = (points - points.sum(1, keepdim=True) / total).norm(dim=-1, keepdim=True)  # (b, n, 1)
+        local, centre, size = centred(points, mask)
+        unit = size if self.unit is None else torch.full_like(size, self.unit)
+        local = local / unit
+        radius = local.norm(dim=-1, keepdim=True)  # (b, n, 1)
         inputs = radius if features is None else torch.cat([radius, features.to(points)], dim=-1)
         hidden = self.embed(torch.where(mask[..., None], inputs, torch.zeros_like(inputs)))
         for layer in self.layers:
-            hidden, points = layer(hidden, points, mask)
-        return hidden, points
+            hidden, local = layer(hidden, local, mask)
+        return hidden, torch.where(mask[..., None], local * unit + centre, torch.zeros_like(local))
 
     def forward(self, points: Tensor, mask: Tensor | None = None, features: Tensor | None = None) -> Tensor:
         """(b, n, d) -> (b, n_out), the same for every rotation, mirror image, shift and order of the points."""
@@ -173,7 +181,13 @@ class CloudNetwork(nn.Module):
 
 
 def egnn(
-    n_out: int, *, in_features: int = 0, width: int = 32, depth: int = 3, neighbours: int | None = 16
+    n_out: int,
+    *,
+    in_features: int = 0,
+    width: int = 32,
+    depth: int = 3,
+    neighbours: int | None = 16,
+    unit: float | None = None,
 ) -> CloudNetwork:
     """An E(n)-equivariant graph network with an invariant answer, for the plane and for space.
 
@@ -189,6 +203,9 @@ def egnn(
         Layers.
     neighbours : int or None, default 16
         Nearest neighbours that send messages to a point; None for all.
+    unit : float, optional
+        Length that counts as 1, where absolute lengths matter (molecules, for example). By default the size of each
+        cloud does, so that the answer does not depend on scale either.
 
     Returns
     -------
@@ -197,15 +214,23 @@ def egnn(
     Examples
     --------
     >>> net, cloud = egnn(4).eval(), torch.rand(2, 30, 3)
-    >>> torch.allclose(net(cloud), net(3 - cloud), atol=1e-5)  # mirrored at the origin, and shifted
+    >>> torch.allclose(net(cloud), net(3000 - 1000 * cloud), atol=1e-4)  # mirrored, scaled and shifted
     True
     """
-    layers: list[nn.Module] = [EGNNLayer(width, neighbours) for _ in range(depth)]
-    return CloudNetwork(layers, in_features, width, n_out)
+    return CloudNetwork([EGNNLayer(width, neighbours) for _ in range(depth)], in_features, width, n_out, unit)
 
 
-def ga_attention(n_out: int, *, in_features: int = 0, width: int = 32, depth: int = 2, rank: int = 2) -> CloudNetwork:
-    """A network of geometric-algebra attention with an invariant answer, for small clouds.
+def ga_attention(
+    n_out: int,
+    *,
+    in_features: int = 0,
+    width: int = 32,
+    depth: int = 2,
+    rank: int = 2,
+    neighbours: int | None = 32,
+    unit: float | None = None,
+) -> CloudNetwork:
+    """A network of geometric-algebra attention with an invariant answer.
 
     Parameters
     ----------
@@ -218,7 +243,11 @@ def ga_attention(n_out: int, *, in_features: int = 0, width: int = 32, depth: in
     depth : int, default 2
         Layers.
     rank : {2, 3}, default 2
-        Points in each product; 3 costs n^3.
+        Points in each product; 3 costs n k^2.
+    neighbours : int or None, default 32
+        The k nearest neighbours that a point attends to; None for all.
+    unit : float, optional
+        As in :func:`egnn`.
 
     Returns
     -------
@@ -229,25 +258,11 @@ def ga_attention(n_out: int, *, in_features: int = 0, width: int = 32, depth: in
     >>> ga_attention(4, rank=3)(torch.rand(2, 6, 2)).shape
     torch.Size([2, 4])
     """
-    layers: list[nn.Module] = [GAAttention(width, rank) for _ in range(depth)]
-    return CloudNetwork(layers, in_features, width, n_out)
+    return CloudNetwork([GAAttention(width, rank, neighbours) for _ in range(depth)], in_features, width, n_out, unit)
 
 
-class Iterate(nn.Module):
-    """Apply one equivariant layer several times, with its own points as the next input; made by :func:`iterate`.
-
-    Parameters
-    ----------
-    layer : nn.Module
-        Maps ``(features, points, mask)`` to new features and points.
-    times : int
-        Number of passes.
-
-    Examples
-    --------
-    >>> Iterate(EGNNLayer(4), 2)(torch.rand(1, 5, 4), torch.rand(1, 5, 2), torch.ones(1, 5, dtype=torch.bool))[1].shape
-    torch.Size([1, 5, 2])
-    """
+class _Iterate(nn.Module):
+    """Apply one equivariant layer several times, with its own points as the next input."""
 
     def __init__(self, layer: nn.Module, times: int) -> None:
         super().__init__()
@@ -262,7 +277,7 @@ class Iterate(nn.Module):
         return features, points
 
 
-def iterate(layer: nn.Module, times: int) -> Iterate:
+def iterate(layer: nn.Module, times: int) -> nn.Module:
     """Refine features and points by the same layer several times, with shared weights.
 
     Parameters
@@ -274,22 +289,12 @@ def iterate(layer: nn.Module, times: int) -> Iterate:
 
     Returns
     -------
-    Iterate
+    nn.Module
+        Takes and returns what the layer does.
 
     Examples
     --------
     >>> len(list(iterate(EGNNLayer(4), 3).parameters())) == len(list(EGNNLayer(4).parameters()))
     True
     """
-    return Iterate(layer, times)
-
-
-def _tuples(features: Tensor, sizes: Tensor, n: int, pairs: bool) -> Tensor:
-    """Features of all members of pairs (b, i, j, .) or triples (b, i, j, k, .), with the sizes of their products."""
-    b, _, c = features.shape
-    if not pairs:
-        both = (features[:, :, None].expand(b, n, n, c), features[:, None].expand(b, n, n, c))
-        return torch.cat([*both, sizes], dim=-1)
-    shape = (b, n, n, n, c)
-    members = (features[:, :, None, None], features[:, None, :, None], features[:, None, None])
-    return torch.cat([*(member.expand(shape) for member in members), sizes], dim=-1)
+    return _Iterate(layer, times)

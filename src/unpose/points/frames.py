@@ -66,14 +66,11 @@ def invariant_coordinates(points: Tensor, mask: Tensor | None = None, *, mirrors
     """
     mask = check_cloud(points, mask)
     d = points.shape[2]
-    local = centred(points, mask)
-    count = mask.sum(1).to(points)
-    covariance = local.mT @ local / count[:, None, None]
-    variances, axes = torch.linalg.eigh(covariance)  # ascending; axes are columns
-    variances, axes = variances.flip(-1), axes.flip(-1)
-    along = local @ axes  # (b, n, d)
-    size = variances.sum(-1).clamp(min=torch.finfo(points.dtype).tiny).sqrt()[:, None]
-    skew = along.pow(3).sum(1) / count[:, None] / size.pow(3)  # (b, d)
+    local, centre, size = centred(points, mask)
+    scaled, count = local / size, mask.sum(1)[:, None].to(points)
+    variances, axes = torch.linalg.eigh(scaled.mT @ scaled / count[..., None])  # ascending; axes are columns
+    axes = axes.flip(-1)
+    skew = (scaled @ axes).pow(3).sum(1) / count  # (b, d)
     signs = torch.where(skew < 0, -torch.ones_like(skew), torch.ones_like(skew))
     decisive = skew.abs().amin(1)
     if not mirrors:
@@ -82,11 +79,10 @@ def invariant_coordinates(points: Tensor, mask: Tensor | None = None, *, mirrors
         signs = signs.scatter(1, least, signs.gather(1, least) * handed.sign()[:, None])
         decisive = skew.abs().sort(1).values[:, 1]
     frame = (axes * signs[:, None]).mT  # rows are axes
-    gaps = (variances[:, :-1] - variances[:, 1:]).amin(1) / size[:, 0].square()
-    centre = torch.where(mask[..., None], points, torch.zeros_like(points)).sum(1) / count[:, None]
+    gaps = variances.diff(dim=1).amin(1)
     poses = torch.eye(d + 1, dtype=points.dtype, device=points.device).repeat(len(points), 1, 1)
     poses[:, :d, :d] = frame
-    poses[:, :d, d] = -(frame @ centre[..., None])[..., 0]
+    poses[:, :d, d] = -(frame @ centre.mT)[..., 0]
     return InvariantCoordinates(local @ frame.mT, poses, torch.minimum(gaps, decisive))
 
 

@@ -1,0 +1,188 @@
+"""Rigid motions from matched points, from soft correspondence and from tangent planes.
+
+Clouds are arrays (n, d) of about unit size; poses bring the cloud a onto the cloud b.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.spatial import cKDTree
+from scipy.spatial.transform import Rotation
+
+_NEAREST = 32
+"""Nearest components of the mixture that can explain a point."""
+_MERGED = 0.8
+"""Side of the cells whose points are merged, in standard deviations of the noise."""
+_BALANCED, _OVER = 5, 1.6
+"""Rounds of balancing in each step, and their over-relaxation."""
+_COPY = 0.9
+"""Variance of the loads, relative to that of independent samples, below which b is a noisy copy of a."""
+_LEAST = 1e-7
+"""Least standard deviation of the mixture."""
+_PLANE, _FLAT = 12, 0.25
+"""Neighbours that span a tangent plane; ratio of variances across and along it below which clouds are surfaces."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A pose with the parameters of the mixture."""
+
+    pose: NDArray
+    variance: float  # of each coordinate
+    outliers: float  # share of b
+    cost: float = math.inf  # negative log-likelihood per point
+    is_copy: bool = False  # whether every point of a has its own counterpart in b
+
+    @property
+    def noise(self) -> float:
+        """Root mean square distance of matched points."""
+        return math.sqrt((len(self.pose) - 1) * self.variance)
+
+
+class Mixture:
+    """The likelihood of b as a sample of Gaussians around the moved points of a, with uniform outliers."""
+
+    def __init__(self, a: NDArray, b: NDArray, noise: float = 0.0) -> None:
+        # Points much closer together than the noise are merged, so that few components explain a point completely.
+        self.a, self.counts = _merge(a, _MERGED * noise)
+        self.b = b
+        self.tree = cKDTree(self.a)
+        self.uniform = 1 / float(np.prod(np.ptp(b, axis=0) + 1e-6))
+
+    def maximise(self, fit: Fit, steps: int, one_to_one: bool = False) -> Fit:
+        """Expectation maximisation over pose, variance and share of outliers.
+
+        With ``one_to_one`` the prior weight of each component is set so that it explains as many points of b as it has
+        points: Sinkhorn's iterations, an approximation of the likelihood over all permutations. Where b is a noisy copy
+        of a this averages the noise about as well as known correspondence does; independent samples forget that the
+        counts are not random.
+        """
+        pose, variance, outliers = fit.pose, max(fit.variance, _LEAST**2), fit.outliers
+        d, total = len(pose) - 1, self.counts.sum()
+        handed = np.sign(np.linalg.det(pose[:-1, :-1]))
+        relative = np.ones(len(self.a))  # prior weight of each component for each of its points
+        for step in range(steps):
+            back = move(np.linalg.inv(pose), self.b)
+            if step % 5 == 0:  # the nearest components hardly change from step to step
+                weights, rows = self._nearest(back)
+            squares = np.square(back[rows] - self.a[weights.indices]).sum(1)
+            density = (1 - outliers) / total * (2 * math.pi * variance) ** (-d / 2) * np.exp(-0.5 * squares / variance)
+            weights.data = density * self.counts[weights.indices]
+            if one_to_one:
+                transposed = weights.T.tocsr()
+                for _ in range(_BALANCED):
+                    load = transposed @ (1 / (outliers * self.uniform + weights @ relative)) / self.counts
+                    relative = relative ** (1 - _OVER) / (outliers + load) ** _OVER
+            explained = weights @ relative + outliers * self.uniform
+            weights.data *= relative[weights.indices] / explained[rows]
+            matched = np.asarray(weights.sum(1)).ravel()  # (n,), one less the probability of an outlier
+            if matched.sum() < 3:
+                break
+            new = rigid(weights @ self.a / np.maximum(matched, 1e-300)[:, None], self.b, matched, handed)
+            squares = np.square(move(np.linalg.inv(new), self.b)[rows] - self.a[weights.indices]).sum(1)
+            next_variance = max(float(weights.data @ squares / (d * matched.sum())), _LEAST**2)
+            outliers = float(np.clip(1 - matched.mean(), 1e-4, 0.9))
+            settled = np.abs(new - pose).max() < 1e-5 * math.sqrt(variance) / 0.05
+            settled = settled and abs(next_variance / variance - 1) < 1e-3
+            pose, variance = new, next_variance
+            if settled:
+                break
+        # The loads of independent samples vary as sums of independent weights do; those of a copy vary less.
+        loads = np.asarray(weights.sum(0)).ravel()
+        spread = np.square(loads - self.counts / total * loads.sum()).sum() / max(np.square(weights.data).sum(), 1e-300)
+        is_copy = outliers < 0.05 and abs(len(self.b) / total - 1) < 0.05 and spread < _COPY
+        return Fit(pose, variance, outliers, float(-np.log(explained).mean()), bool(is_copy))
+
+    def _nearest(self, points: NDArray) -> tuple[csr_matrix, NDArray]:
+        """A sparse matrix (n, m) with places for the nearest components of each point, and the row of each place."""
+        n, k = len(points), min(_NEAREST, len(self.a))
+        index = self.tree.query(points, k=k)[1].reshape(n * k)
+        return csr_matrix((np.ones(n * k), index, np.arange(0, n * k + 1, k)), (n, len(self.a))), np.repeat(range(n), k)
+
+
+def refine(fit: Fit, a: NDArray, b: NDArray) -> Fit:
+    """Maximise the likelihood on large samples; different samples of a surface slide along its tangent planes."""
+    mixture = Mixture(a, b, noise=math.sqrt(fit.variance))
+    fit = mixture.maximise(fit, steps=20)
+    if fit.is_copy:
+        return replace(mixture.maximise(fit, steps=80, one_to_one=True), outliers=fit.outliers)
+    return replace(fit, pose=_slide(fit.pose, a, b, reach=3 * fit.noise))
+
+
+def _slide(pose: NDArray, a: NDArray, b: NDArray, reach: float) -> NDArray:
+    """Point-to-plane iterations, if the clouds are different samples of one surface.
+
+    They are if closest points differ along the surface much more than across it.
+    """
+    tree, d = cKDTree(a), a.shape[1]
+    if len(a) < 2 * d:
+        return pose
+    normals = np.zeros_like(a)
+    for step in range(10):
+        back = move(np.linalg.inv(pose), b)
+        distances, nearest = tree.query(back)
+        near = distances <= max(reach, 1e-9)
+        if near.sum() < 4 * d:
+            return pose
+        points, nearest = back[near], nearest[near]
+        if step == 0:
+            hoods = a[tree.query(a[nearest], k=min(_PLANE, len(a)))[1]]  # (m, k, d)
+            hoods = hoods - hoods.mean(1, keepdims=True)
+            normals[nearest] = np.linalg.eigh(np.einsum("mkd,mke->mde", hoods, hoods))[1][:, :, 0]
+        normal, gap = normals[nearest], points - a[nearest]
+        across = (gap * normal).sum(1)
+        along = np.square(gap).sum(1) - np.square(across)
+        # Medians, as outliers are among the points; 0.455 and 1.386 are the medians of chi-square with 1 and 2 degrees.
+        if step == 0 and np.median(np.square(across)) / 0.455 > _FLAT * np.median(along) / (0.455 if d == 2 else 1.386):
+            return pose
+        weights = np.exp(-0.5 * np.square(across) / max(2 * float(np.median(np.square(across))), 1e-18))
+        # The gap after a small left motion of the points of b: n . (gap + shift + turn x point).
+        system = np.concatenate([normal, np.cross(points, normal).reshape(len(points), -1)], axis=1)
+        scaled = system * weights[:, None]
+        motion = np.linalg.lstsq(scaled.T @ system, -scaled.T @ across, rcond=1e-9)[0]
+        turn = Rotation.from_rotvec(motion[d:] if d == 3 else [0, 0, motion[2]]).as_matrix()[:d, :d]
+        pose = pose @ np.linalg.inv(as_pose(turn, motion[:d]))
+        if np.abs(motion).max() < 1e-7:
+            break
+    return pose
+
+
+def _merge(cloud: NDArray, side: float) -> tuple[NDArray, NDArray]:
+    """Centroids of the points in each cell of a cubic grid, and how many they are."""
+    if side <= 1e-6:
+        return cloud, np.ones(len(cloud))
+    cells = np.floor((cloud - cloud.min(0)) / side).astype(np.int64)
+    _, cell, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    sums = [np.bincount(cell.reshape(-1), weights=axis, minlength=len(counts)) for axis in cloud.T]
+    return np.stack(sums, axis=1) / counts[:, None], counts.astype(float)
+
+
+def rigid(source: NDArray, target: NDArray, weights: NDArray, handed: float) -> NDArray:
+    """The motion that brings source (n, d) onto target (n, d) with the least weighted square error."""
+    share = weights / weights.sum()
+    from_mean, to_mean = share @ source, share @ target
+    rotation = procrustes(((source - from_mean) * share[:, None]).T @ (target - to_mean), handed)
+    return as_pose(rotation, to_mean - rotation @ from_mean)
+
+
+def procrustes(covariance: NDArray, handed: float) -> NDArray:
+    """The orthogonal R of largest trace(R C) for C = sum of x y^T: a rotation (1), a mirror (-1) or either (0)."""
+    left, _, right = np.linalg.svd(covariance.T)
+    if np.linalg.det(left @ right) * handed < 0:
+        left[:, -1] *= -1
+    return left @ right
+
+
+def as_pose(rotation: NDArray, shift: NDArray) -> NDArray:
+    """The homogeneous matrix (d + 1, d + 1)."""
+    pose = np.eye(len(shift) + 1)
+    pose[:-1, :-1], pose[:-1, -1] = rotation, shift
+    return pose
+
+
+def move(pose: NDArray, points: NDArray) -> NDArray:
+    """(n, d) -> (n, d)"""
+    return points @ pose[:-1, :-1].T + pose[:-1, -1]
