@@ -25,6 +25,9 @@ _Result = TypeVar("_Result")
 _CHUNK = {"cpu": 256, "cuda": 65536}
 """Pairs of 40-pixel images processed at once. It is fixed for each device type and image size, whatever the memory
 budget, so that results are the same bytes."""
+_PADDING = {"cpu": 64}
+"""The last chunk of pairs is padded to a multiple of this; on other devices to a whole chunk. The CPU kernels compute
+each pair by itself, so that only the vector instructions of torch must find complete vectors."""
 _MAX_SCORES = 2**28
 """Scores of pairs and poses held at once when candidates are re-ranked on CUDA; the CPU holds those of one pair."""
 _POSES_PER_CANDIDATE = 2
@@ -197,7 +200,8 @@ def refine_and_measure(
 
     if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
-    found, distances, converged = _in_chunks(job, work, len(moving), _chunk_size(job), stage)
+    size = _chunk_size(job)
+    found, distances, converged = _in_chunks(job, work, len(moving), size, stage, _PADDING.get(job.device.type, size))
     return found, distances, converged
 
 
@@ -221,7 +225,7 @@ def candidate_poses(job: Job, fixed: Tensor, candidates: Tensor) -> Tensor:
         ]
         return (torch.cat(found),)
 
-    (points,) = _in_chunks(job, work, n, coarse.TILE, None)
+    (points,) = _in_chunks(job, work, n, coarse.TILE, None, coarse.TILE)
     return inverse(job.plan.poses(points))
 
 
@@ -252,22 +256,25 @@ def refine_briefly(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, n_ste
         )
         return found.cpu(), level.distances(m, f, found, job.contrast).cpu()
 
-    found, distances = _in_chunks(job, work, len(moving), 4 * _chunk_size(job), None)
+    size = 4 * _chunk_size(job)
+    found, distances = _in_chunks(job, work, len(moving), size, None, _PADDING.get(job.device.type, size))
     return found, distances
 
 
 def _in_chunks(
-    job: Job, work: Callable[[Tensor], tuple[Tensor, ...]], total: int, size: int, stage: str | None
+    job: Job, work: Callable[[Tensor], tuple[Tensor, ...]], total: int, size: int, stage: str | None, padding: int
 ) -> list[Tensor]:
     """Apply ``work`` to chunks of ``range(total)`` and concatenate the results.
 
-    All chunks have the same size, the last one is padded: the rounding of sums must not depend on the number of pairs.
+    All chunks have the same size, the last one is padded to a multiple of ``padding``: the rounding of sums must not
+    depend on the number of pairs.
     """
     starts = range(0, total, size)
 
     def chunk(start: int) -> tuple[Tensor, ...]:
         count = min(size, total - start)
-        rows = torch.arange(start, start + size).clamp(max=total - 1)
+        padded = min(size, -(-count // padding) * padding)
+        rows = torch.arange(start, start + padded).clamp(max=total - 1)
         return tuple(part[:count] for part in work(rows))
 
     results = []
