@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss, normalize, relu
+from torch.nn.functional import normalize
 
 from unpose.align import nearest
 from unpose.audit import effective_rank, spanning_tree_length
@@ -28,10 +28,12 @@ from unpose.images import as_batch, border_level, displacements, sample, source_
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
 from unpose.train.evaluation import predict_logits
+from unpose.train.heads import HEADS, Head, quarter_turned
 from unpose.train.loop import RESULT_FILE, EpochCallback, ProgressCallback, build_network, optimize
 from unpose.train.objective import Objective
 from unpose.train.processes import Processes
 from unpose.train.recipe import Recipe, named_recipe
+from unpose.train.vicreg import vicreg_loss
 
 FEWEST_IMAGES = 8
 """For fewer images there is nothing to tell apart."""
@@ -54,63 +56,20 @@ _LARGEST_BOX = 0.5
 _SMALLEST_BOX = 0.15
 _JITTER = math.radians(10.0)
 """Rotation of the views either way, if the group contains no quarter turn."""
-_LEAST_VARIANCE = 1e-4
-"""Added to variances, whose root has no gradient at zero (the epsilon of eq. 2)."""
-
-
-def vicreg_loss(
-    first: Tensor, second: Tensor, *, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0
-) -> Tensor:
-    """Variance-invariance-covariance loss of the vectors of two views (Bardes, Ponce and LeCun 2022, eq. 6).
-
-    Parameters
-    ----------
-    first, second : (n, d) tensors
-        Row i of both belongs to the same image.
-    invariance : float, default 25.0
-        Weight of the mean squared distance between both views.
-    variance : float, default 25.0
-        Weight of the hinge ``max(0, 1 - deviation)`` of every entry, the mean of both views. Without it, all vectors
-        become equal.
-    covariance : float, default 1.0
-        Weight of the squared covariances between different entries, summed and divided by d.
-
-    Returns
-    -------
-    Tensor
-        0-d, computed in float32 (float64 for vectors in float64) under autocast too.
-
-    Examples
-    --------
-    >>> spread = 4 * torch.eye(4)
-    >>> same = vicreg_loss(spread, spread, covariance=0.0)
-    >>> collapsed = vicreg_loss(torch.ones(4, 4), torch.ones(4, 4), covariance=0.0)
-    >>> float(same), round(float(collapsed), 2)
-    (0.0, 24.75)
-    """
-    if first.shape != second.shape or first.ndim != 2 or len(first) < 2:
-        raise ValueError(f"both views must be (n, d) with n of at least 2, got {first.shape} and {second.shape}")
-    n, d = first.shape
-    # Sums over a batch need float32 at least: autocast would compute the products in half precision.
-    with torch.autocast(first.device.type, enabled=False):
-        first, second = (view if view.dtype == torch.float64 else view.float() for view in (first, second))
-        loss = invariance * mse_loss(first, second)
-        for view in (first, second):
-            centred = view - view.mean(0)
-            products = centred.T @ centred / (n - 1)  # (d, d)
-            variances = products.diagonal()
-            loss = loss + variance * relu(1 - (variances + _LEAST_VARIANCE).sqrt()).mean() / 2
-            loss = loss + covariance * (products.square().sum() - variances.square().sum()) / d
-    return loss
 
 
 class EncoderAndExpander(Network):
-    """An encoder and the layers between its vectors and the loss: (b, c, h, w) -> (b, width)."""
+    """An encoder and the layers between its vectors and the loss: (b, c, h, w) -> (b, width + outputs of the head)."""
 
-    def __init__(self, encoder: Network, width: int) -> None:
-        super().__init__(encoder.group, network="encoder_and_expander", encoder=encoder.description, width=width)
+    def __init__(self, encoder: Network, width: int, head: str = "none") -> None:
+        about = {} if head == "none" else {"head": head}
+        super().__init__(
+            encoder.group, network="encoder_and_expander", encoder=encoder.description, width=width, **about
+        )
         self.encoder = encoder
         outputs = encoder.description["n_classes"]
+        self.head: Head | None = None if head == "none" else HEADS[head](outputs)
+        outputs = outputs if self.head is None else self.head.left(torch.zeros(1, outputs)).shape[1]
         self.expander = nn.Sequential(
             nn.BatchNorm1d(outputs),
             nn.Linear(outputs, width), nn.BatchNorm1d(width), nn.ReLU(),
@@ -121,8 +80,9 @@ class EncoderAndExpander(Network):
     def forward(self, images: Tensor) -> Tensor:
         vectors = self.encoder(images)
         with torch.autocast(vectors.device.type, enabled=False):  # half precision is for the convolutions alone
-            found: Tensor = self.expander(vectors.float())
-        return found
+            vectors = vectors.float()
+            found: Tensor = self.expander(vectors if self.head is None else self.head.left(vectors))
+            return found if self.head is None else torch.cat([found, self.head(vectors)], dim=1)
 
 
 def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int) -> Tensor:
@@ -197,6 +157,9 @@ class Unlabelled(Objective):
         pieces = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
         levels = np.concatenate([border_level(as_batch(piece, dtype=torch.float32).numpy()) for piece in pieces])
         self.ground = torch.from_numpy(levels)[..., None, None].float().to(device)  # (n, c, 1, 1)
+        self.head: Head | None = None
+        if recipe.unlabelled.head != "none":
+            _check_head(recipe, dataset)
         if recipe.unlabelled.neighbour_share:
             self.extra["neighbours"] = orbit_neighbours(dataset.train.images, recipe, device)
             self.extra["epochs"] = torch.zeros((), dtype=torch.long)
@@ -208,7 +171,9 @@ class Unlabelled(Objective):
     def trained(self, network: Network) -> Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.recipe.seed, "expander"))
-            return EncoderAndExpander(network, self.recipe.unlabelled.expander)
+            whole = EncoderAndExpander(network, self.recipe.unlabelled.expander, self.recipe.unlabelled.head)
+        self.head = whole.head
+        return whole
 
     def kept(self, network: Network) -> Network:
         return _encoder_of(network)
@@ -225,13 +190,20 @@ class Unlabelled(Objective):
         return torch.cat(passes)[:wanted]
 
     def batch(self, store: ImageStore, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Return first views, then second views: (2 b, c, h, w), and zeros in place of labels: (b,)."""
+        """Return first views, then second views: (2 b, c, h, w), and zeros in place of labels: (b,).
+
+        With a head, quarter turns of the first views follow, and the labels are the numbers of these turns.
+        """
         partners = self._partners(rows, step)
         both = torch.cat([rows, partners])
         images, _ = store.take(both)
         ground = self.ground.index_select(0, to_device(both, self.device))
         views = random_views(images, ground, self.recipe, step)
-        return views, torch.zeros(len(rows), dtype=torch.long, device=self.device)
+        if self.head is None:
+            return views, torch.zeros(len(rows), dtype=torch.long, device=self.device)
+        drawn = self.head.draw_turns(len(rows), seed_for(self.recipe.seed, "turns", step))
+        turns = to_device(drawn, self.device)
+        return torch.cat([views, quarter_turned(views[: len(rows)], turns)]), turns
 
     def _partners(self, rows: Tensor, step: int) -> Tensor:
         """The image of which the second view is taken: the image itself or one of its neighbours."""
@@ -244,24 +216,28 @@ class Unlabelled(Objective):
         return torch.where(share < self.recipe.unlabelled.neighbour_share, chosen, rows)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        part = self.recipe.unlabelled
-        first, second = outputs.chunk(2)
+        part, n = self.recipe.unlabelled, len(labels)
+        first, second = outputs[: 2 * n, : part.expander].chunk(2)
         loss = vicreg_loss(
             first, second, invariance=part.invariance, variance=part.variance, covariance=part.covariance
         )
+        if self.head is not None:
+            answers = outputs[:, part.expander :]
+            loss = loss + self.head.loss(answers[:n], answers[2 * n :], labels)
         return loss * len(labels), torch.zeros((), device=outputs.device)
 
     def figures(self, network: Network, loss: float, correct: float) -> dict[str, float]:
         if "neighbours" in self.extra:
             self.extra["epochs"] += 1
             if int(self.extra["epochs"]) == round(_CONFIRM_AT * self.recipe.epochs):
-                vectors = predict_logits(_encoder_of(network), self.dataset.train.images)
-                self.extra["neighbours"].copy_(confirmed_neighbours(self.extra["neighbours"], vectors))
+                own = predict_logits(_encoder_of(network), self.dataset.train.images)
+                self.extra["neighbours"].copy_(confirmed_neighbours(self.extra["neighbours"], own))
         # With the statistics of this batch in the norms, as in training: the running ones lag behind in short runs.
         training = copy.deepcopy(network).train()
         with torch.no_grad():
             batch = as_batch(self.dataset.validation.images, dtype=torch.float32).to(self.device)
-            rank, tree = collapse_gauges(training(batch).double().cpu().numpy())
+            vectors = training(batch)[:, : self.recipe.unlabelled.expander]
+            rank, tree = collapse_gauges(vectors.double().cpu().numpy())
         return {"train_loss": loss, "effective_rank": rank, "tree_length": tree}
 
 
@@ -487,7 +463,8 @@ def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device |
     True
     """
     dataset = _unlabelled_dataset(np.asarray(images)[:_TIMED], "a few")
-    network = EncoderAndExpander(build_network(recipe, dataset), recipe.unlabelled.expander).to(device).train()
+    part = recipe.unlabelled
+    network = EncoderAndExpander(build_network(recipe, dataset), part.expander, part.head).to(device).train()
     batch = as_batch(dataset.train.images, dtype=torch.float32).to(device)
     seconds = math.inf
     for _ in range(2):  # the first pass also allocates memory and compiles kernels
@@ -496,7 +473,7 @@ def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device |
         if batch.is_cuda:
             torch.cuda.synchronize()
         seconds = min(seconds, time.perf_counter() - started)
-    views = 2 * recipe.batch_size * recipe.unlabelled.steps * recipe.epochs
+    views = (2 if part.head == "none" else 3) * recipe.batch_size * part.steps * recipe.epochs
     return seconds / len(batch) * views
 
 
@@ -505,6 +482,23 @@ def _unlabelled_dataset(images: NDArray, name: str) -> Dataset:
     whole = Split(images, np.zeros(len(images), dtype=np.int64))
     gauged = whole.take(np.linspace(0, len(images) - 1, min(_GAUGED, len(images))).round().astype(np.int64))
     return Dataset(name, "images without labels", ("no label", "unused"), whole, gauged, gauged)
+
+
+def _check_head(recipe: Recipe, dataset: Dataset) -> None:
+    """Raise if the encoder cannot tell quarter turns apart, or if images have none."""
+    group = parse(recipe.network.group)
+    elements = group.elements if isinstance(group, FiniteGroup) else torch.eye(3)[None]
+    if any(torch.linalg.det(each) > 0 and not torch.allclose(each, elements[0]) for each in elements):
+        raise ValueError(
+            f"unlabelled.head = {recipe.unlabelled.head!r} needs an encoder whose vector changes if an image is "
+            f"turned: set network.group to 'c1', got {recipe.network.group!r}"
+        )
+    height, width = dataset.image_size
+    if height != width:
+        raise InputError(
+            f"unlabelled.head = {recipe.unlabelled.head!r} turns images by quarter turns: they must be square, "
+            f"got {height} x {width} pixels"
+        )
 
 
 def _encoder_of(network: Network) -> Network:
