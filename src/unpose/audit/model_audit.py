@@ -166,8 +166,10 @@ class _Auditor:
         progress("calls", 0, 1)
         few, base = self._first_call()
         self._wide = in_double(self._f, few) if few.dtype != torch.float64 else None
-        copied = self._wide is not None and self._network is not None
-        checks = check_calls(self._wide, few.double()) if copied else check_calls(self._f, few)
+        if self._wide is not None and self._network is not None:
+            checks = check_calls(self._wide, few.double())
+        else:
+            checks = check_calls(self._f, few)
         self.notes += checks.notes
         self._note_mode()
         progress("structure", 0, 1)

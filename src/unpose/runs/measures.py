@@ -174,7 +174,7 @@ def _explanation(
         floor = float(report.floors[1:].mean()) if not report.exact[1:].all() else None
         return {"value": report.score, "floor": floor, "control": report.control_score, "chance": report.between_images}
 
-    digest = hashlib.sha256(np.ascontiguousarray(images.cpu().numpy())).hexdigest()
+    digest = hashlib.sha256(images.cpu().numpy().tobytes()).hexdigest()
     found = f.result(f"{method} {group} {seed} {digest}", measure)
     return AuditedMeasure(
         method.replace(" ", "_"), f"Explanations by {method}", **found,

@@ -145,14 +145,14 @@ def real_pairs(
     2
     """
     turns = estimated_turns(images.batch, things, degrees)
-    clear = np.flatnonzero(turns.is_clear)
-    if len(clear) < len(images) and len(np.unique(np.asarray(things)[clear])) < 2:
+    kept = np.flatnonzero(turns.is_clear)
+    if len(kept) < len(images) and len(np.unique(np.asarray(things)[kept])) < 2:
         raise ValueError("the angles of too few photographs are clear; give them in the column angle")
-    unclear = [images.names[i] for i in np.flatnonzero(~turns.is_clear)]
-    images, which = images.subset(clear), np.asarray(things)[clear]
-    report = digital_against_real(model, images.batch, which, turns.radians[clear])
-    estimated = turns.estimated[clear][report.pairs[:, 1]]
-    uncertainty = np.degrees(turns.uncertainty[clear][report.pairs[:, 1]][estimated])
+    unclear = [name for name, clear in zip(images.names, turns.is_clear, strict=True) if not clear]
+    images, which = images.subset(kept), np.asarray(things)[kept]
+    report = digital_against_real(model, images.batch, which, turns.radians[kept])
+    estimated = turns.estimated[kept][report.pairs[:, 1]]
+    uncertainty = np.degrees(turns.uncertainty[kept][report.pairs[:, 1]][estimated])
     found = RealPairs(
         len(report.pairs), float(report.real.mean()), float(report.digital.mean()), float(report.resampled.mean()),
         estimated=int(estimated.sum()), uncertainty=float(np.median(uncertainty)) if len(uncertainty) else None,

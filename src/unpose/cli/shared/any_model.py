@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,20 +223,20 @@ def single_outputs(
         network = None
         if model.network is not None:
             inner = model.network.model if isinstance(model.network, ImageModel) else model.network
-            network = as_model(inner, output=lambda answer, name=name: _entry(answer, name))
+            network = as_model(inner, output=partial(_entry, name))
         found[name] = replace(model, name=f"{model.name}, output {name}", call=view, network=network, outputs=None)
     return found
 
 
-def _entry(answer: Any, name: str) -> Any:
+def _entry(name: str, answer: Any) -> Any:
     """The entry of nested dictionaries, tuples and dataclasses that :func:`unpose.audit.outputs_of` calls so."""
     if isinstance(answer, dict):
         key = max((key for key in answer if f"{name}.".startswith(f"{key}.")), key=lambda key: len(str(key)))
         rest = name[len(str(key)) + 1 :]
-        return _entry(answer[key], rest) if rest else answer[key]
+        return _entry(rest, answer[key]) if rest else answer[key]
     key, _, rest = name.partition(".")
     inside = answer[int(key)] if key.isdecimal() else getattr(answer, key)
-    return _entry(inside, rest) if rest else inside
+    return _entry(rest, inside) if rest else inside
 
 
 def external(command: str, class_names: Sequence[str]) -> AnyModel:
