@@ -2,6 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/unlabelled.py [--only cells,plankton,...] [--seeds 3] [--device cuda]
                                                                 [--workers 1] [--epochs N | --seconds S] [--out FILE]
+    python benchmarks/unlabelled.py --tables FILE       # the tables of a finished run
 
 Every seed draws other images, or other poses where there is one set of images, and other weights. Labels are used for
 the figures alone. 5-NN is the accuracy of five nearest neighbours among all other images of the set (leave one out),
@@ -171,7 +172,7 @@ def run(job, rows):
 
     def row(method, started, **values):
         about = {"set": name, "seed": seed, "n": len(images), "method": method, "what": options.get("what", "")}
-        rows.append(about | {key: round(float(value), 4) for key, value in values.items()})
+        rows.append(about | {key: float(f"{float(value):.4g}") for key, value in values.items()})
         rows[-1]["seconds"] = round(time.perf_counter() - started, 1)
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
 
@@ -253,6 +254,31 @@ def run_all(jobs, workers, out, machine):
             Path(out).write_text(json.dumps(result, indent=1, default=float))
 
 
+def tables(result):
+    """What was measured, as Markdown: a figure for each seed; the proofs of invariance; what failed."""
+    rows = [row for row in result["rows"] if "set" in row]
+    places = {name: place for place, name in enumerate(SETS | DEVELOPMENT)}
+    found = {}
+    for row in rows:
+        found.setdefault((row["set"], row["method"]), {})[row["seed"]] = row
+    print(f"{result['machine']}, {result['workers']} processes at the same time")
+    print("\n| images | vectors | 5-NN | 1-NN | linear probe | steps | seconds of training |")
+    print("|---|---|---|---|---|---|---|")
+    order = sorted(found, key=lambda key: (places[key[0]], -max(row["5-NN"] for row in found[key].values())))
+    for name, method in order:
+        own = [found[name, method][seed] for seed in sorted(found[name, method])]
+        cells = ["; ".join(f"{row[key]:.3f}" for row in own if key in row) or "-" for key in ("5-NN", "1-NN", "linear")]
+        cells += ["; ".join(f"{row[key]:,.0f}" for row in own if key in row) or "-" for key in ("steps", "training")]
+        print(f"| {name} ({own[0]['n']:,}) | {method} | {' | '.join(cells)} |")
+    print("\n| images | seed | change of a vector by the group | by a transformation that is not in it |")
+    print("|---|---|---|---|")
+    for row in sorted(rows, key=lambda row: (places[row["set"]], row["seed"])):
+        if "invariance_error" in row:
+            print(f"| {row['set']} | {row['seed']} | {row['invariance_error']:.1e} | {row['control_error']:.1e} |")
+    for failure in result["failures"]:
+        print(failure)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SETS), help=f"of {', '.join(SETS | DEVELOPMENT)}")
@@ -263,7 +289,11 @@ def main():
     parser.add_argument("--seconds", type=float, help="train for about so long, instead of a number of epochs")
     parser.add_argument("--methods", default="encoder,simclr,others")
     parser.add_argument("--out", default="unlabelled.json")
+    parser.add_argument("--tables", metavar="FILE", help="print the tables of this file and end")
     options = parser.parse_args()
+    if options.tables:
+        tables(json.loads(Path(options.tables).read_text()))
+        return
     machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.platform()
     about = {"device": options.device, "epochs": options.epochs, "seconds": options.seconds}
     wanted = options.methods.split(",")
@@ -274,6 +304,7 @@ def main():
         for name in options.only.split(",")
     ]
     run_all(jobs, options.workers, options.out, machine)
+    tables(json.loads(Path(options.out).read_text()))
 
 
 if __name__ == "__main__":
