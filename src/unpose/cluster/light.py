@@ -118,18 +118,18 @@ def without_background(images: Tensor) -> Tensor:
     ring = torch.ones(height, width, dtype=torch.bool, device=images.device)
     ring[edge : height - edge, edge : width - edge] = False
     ring_plane = plane[ring.flatten()]  # (r, 3)
-    values = images.double()[..., ring]  # (n, c, r)
+    products = (ring_plane[:, :, None] * ring_plane[:, None]).flatten(1)  # (r, 9)
+    values = images.double()[..., ring].flatten(0, 1)  # (n * c, r)
     # The second term is for constant borders, where weights would fall below the regularisation of the fit.
     slack = 1e-4 * (values.amax(-1, keepdim=True) - values.amin(-1, keepdim=True)) + 1e-12
     slack = slack + 1e-6 * values.abs().amax(-1, keepdim=True)
-    weights = torch.ones_like(values)
+    weights, scratch = torch.ones_like(values), torch.empty_like(values)  # new arrays would take most of the time
     for _ in range(_ITERATIONS):
-        normal = torch.einsum("ncr,ri,rj->ncij", weights, ring_plane, ring_plane)
-        normal = normal + 1e-9 * torch.eye(3).to(ring_plane)
-        fit = torch.linalg.solve(normal, torch.einsum("ncr,ri->nci", weights * values, ring_plane))  # (n, c, 3)
-        deviation = (values - fit @ ring_plane.T).abs()
-        weights = slack / torch.maximum(deviation, slack)
-    background = (fit @ plane.T).unflatten(-1, (height, width))
+        normal = (weights @ products).unflatten(-1, (3, 3)) + 1e-9 * torch.eye(3).to(ring_plane)  # (n * c, 3, 3)
+        fit = torch.linalg.solve(normal, torch.mul(weights, values, out=scratch) @ ring_plane)  # (n * c, 3)
+        deviation = torch.matmul(fit, ring_plane.T, out=scratch).sub_(values).abs_()
+        torch.div(slack, torch.maximum(deviation, slack, out=scratch), out=weights)
+    background = (fit @ plane.T).view(images.shape)
     return (images.double() - background).to(images)
 
 
