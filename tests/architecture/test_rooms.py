@@ -1,6 +1,7 @@
 """The house: which room may import which, no cycle anywhere, and who may print, assert or touch the disk."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def reachable(room, arrows=ARROWS):
     return seen
 
 
+@cache  # and not when the tests are collected, which every process of the suite does
 def modules():
     """Module name -> syntax tree, for every file of the package."""
     found = {}
@@ -119,15 +121,17 @@ def room_of(module):
     return parts[1] if len(parts) > 1 and parts[1] != "__main__" else ""
 
 
-MODULES = modules()
-EDGES = {name: set(imports(name, tree, MODULES)) for name, tree in MODULES.items()}
+@cache
+def edges():
+    """Module name -> the modules it imports."""
+    return {name: set(imports(name, tree, modules())) for name, tree in modules().items()}
 
 
 def for_every_module(law):
     """One test of all modules; one test each would be more than a thousand."""
 
     def test():
-        for module in sorted(MODULES):
+        for module in sorted(modules()):
             law(module)
 
     test.__name__ = law.__name__
@@ -139,7 +143,7 @@ def test_the_arrows_themselves_have_no_cycle():
 
 
 def test_every_room_is_in_the_plan_and_on_the_map():
-    assert {room_of(name) for name in MODULES} - {""} == set(ARROWS)
+    assert {room_of(name) for name in modules()} - {""} == set(ARROWS)
     assert set(ARROWS) - {"cli"} <= set(unpose.__all__)
     assert all(f"``{room}``" in unpose.__doc__ for room in set(ARROWS) - {"cli"})
 
@@ -149,7 +153,7 @@ def test_arrows_point_one_way(module):
     room = room_of(module)
     if not room:
         return  # the package's own door
-    for target in EDGES[module]:
+    for target in edges()[module]:
         there = room_of(target)
         if room in ("cli", "runs") and target == "unpose":
             continue  # for the version, which stands at the package's door
@@ -159,11 +163,11 @@ def test_arrows_point_one_way(module):
 @pytest.mark.parametrize("room", INNER_ARROWS)
 def test_arrows_inside_a_room_point_one_way(room):
     arrows = INNER_ARROWS[room]
-    folders = {name: name.split(".")[2] for name in MODULES if room_of(name) == room and name.count(".") > 1}
+    folders = {name: name.split(".")[2] for name in modules() if room_of(name) == room and name.count(".") > 1}
     assert set(folders.values()) == set(arrows), f"the folders of {room} are not those of the plan"
     for module, folder in folders.items():
         allowed = {folder} | reachable(folder, arrows)
-        for target in EDGES[module]:
+        for target in edges()[module]:
             assert folders.get(target, folder) in allowed, f"{module} may not import {target}"
 
 
@@ -171,17 +175,17 @@ def test_no_module_imports_itself_through_others():
     # A package's __init__ re-exports its modules; the cycle that matters is among the modules themselves.
     def visit(module, path):
         assert module not in path, f"cycle: {' -> '.join([*path, module])}"
-        for target in sorted(EDGES[module]):
+        for target in sorted(edges()[module]):
             if target.count(".") != 1:
                 visit(target, [*path, module])
 
-    for module in MODULES:
+    for module in modules():
         visit(module, [])
 
 
 def exported(module):
     """The names in a module's ``__all__``, or None where it has none."""
-    for node in MODULES[module].body:
+    for node in modules()[module].body:
         if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in node.targets):
             return set(ast.literal_eval(node.value))
     return None
@@ -193,13 +197,13 @@ def is_door(module):
 
 @for_every_module
 def test_rooms_are_entered_through_their_doors(module):
-    for node in ast.walk(MODULES[module]):
+    for node in ast.walk(modules()[module]):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 target = alias.name
-                if target in MODULES and room_of(target) and room_of(target) != room_of(module):
+                if target in modules() and room_of(target) and room_of(target) != room_of(module):
                     assert is_door(target), f"{module}:{node.lineno} imports {target}, past the door of its room"
-        if not isinstance(node, ast.ImportFrom) or node.module not in MODULES or not room_of(node.module):
+        if not isinstance(node, ast.ImportFrom) or node.module not in modules() or not room_of(node.module):
             continue
         if room_of(node.module) == room_of(module):
             continue
@@ -213,7 +217,7 @@ def test_rooms_are_entered_through_their_doors(module):
 
 @for_every_module
 def test_no_private_name_is_imported(module):
-    for node in ast.walk(MODULES[module]):
+    for node in ast.walk(modules()[module]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unpose"):
             for alias in node.names:
                 assert not alias.name.startswith("_"), f"{module}:{node.lineno} imports the private {alias.name}"
@@ -225,13 +229,13 @@ def test_every_side_door_says_what_it_offers():
 
 def test_a_wrong_arrow_would_be_seen():
     tree = ast.parse("def late():\n    from unpose.cluster import published\n")
-    assert "unpose.cluster.published" in set(imports("unpose.groups.lie", tree, MODULES))
+    assert "unpose.cluster.published" in set(imports("unpose.groups.lie", tree, modules()))
     assert "cluster" not in reachable("groups")
 
 
 @for_every_module
 def test_only_the_command_line_prints_and_nobody_asserts(module):
-    for node in ast.walk(MODULES[module]):
+    for node in ast.walk(modules()[module]):
         assert not isinstance(node, ast.Assert), f"{module}:{node.lineno}: raise an error that speaks to the caller"
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
             assert room_of(module) == "cli", f"{module}:{node.lineno} prints"
@@ -258,15 +262,15 @@ def disk_calls(tree):
 @for_every_module
 def test_only_those_who_may_touch_the_disk(module):
     if room_of(module) not in DISK_ROOMS:
-        for line in disk_calls(MODULES[module]):
+        for line in disk_calls(modules()[module]):
             pytest.fail(f"{module}:{line} touches the disk; unpose.files reads and writes")
 
 
 def test_a_file_opened_in_the_wrong_room_would_be_seen():
     assert list(disk_calls(ast.parse("def sneak(path):\n    return path.read_bytes()"))) == [2]
-    assert list(disk_calls(MODULES["unpose.files.atomic"])), "the list of calls has gone stale"
+    assert list(disk_calls(modules()["unpose.files.atomic"])), "the list of calls has gone stale"
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "misc", "common"])
 def test_no_drawer_for_everything(name):
-    assert not [module for module in MODULES if module.endswith(f".{name}")]
+    assert not [module for module in modules() if module.endswith(f".{name}")]
