@@ -82,9 +82,10 @@ class InstanceAugment(LearnedSymmetry):
         last = nn.Linear(64, self.group.dim)
         nn.init.zeros_(last.weight)
         nn.init.constant_(last.bias, math.log(spread / (1 - spread)))  # all images begin with the range asked for
+        # A step that widens or narrows all ranges alike must not switch the hidden units off: ranges would stay equal.
         self.network = nn.Sequential(
             nn.Conv2d(in_channels, 16, 3, padding=1), nn.GELU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.GELU(),
-            nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.GELU(), last,
+            nn.Flatten(), nn.Linear(32 * 7 * 7, 64), nn.LayerNorm(64), nn.GELU(), last,
         )  # fmt: skip
         size = sum(parameter.numel() for parameter in self.network.parameters())
         self.register_buffer("limits", torch.tensor(self.candidate.limits))
