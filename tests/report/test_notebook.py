@@ -27,6 +27,7 @@ from unpose.discover import Discovery, Finding, Reading
 from unpose.points import register
 from unpose.report import curve_html, pictures_html, table_html
 from unpose.runs import RunSettings, read_run, write_run
+from unpose.train import ClassFigures, QuickNetwork, QuickResult, TrainingResult
 
 
 class WellFormed(HTMLParser):
@@ -194,3 +195,23 @@ def test_other_results_show_themselves():
     found = find_duplicates([*pictures, pictures[1][:, ::-1]])
     assert shown(found)[5:6] == ["1 and 2"]
     assert shown(found)[-1] == "yes"
+
+
+def test_what_was_read_shows_pictures_and_what_was_not_read(tmp_path):
+    np.save(tmp_path / "stack.npy", np.random.default_rng(0).random((20, 9, 7)))
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    html = read_images(tmp_path)._repr_html_()
+    WellFormed(html)
+    assert html.count("data:image/png;base64,") == 12
+    assert "20 images of 9 x 7 pixels" in html
+    assert "not read: bad.png" in html
+
+
+def test_trained_networks_show_accuracies_and_the_worst_class():
+    figures = ClassFigures(("cat", "<dog>"), np.array([[3, 1], [2, 0]]))
+    history = [{"validation_accuracy": value} for value in (0.1, 0.6)]
+    cells = shown(TrainingResult(None, history, 2, 0.6, 0.5, figures))
+    assert cells[4:7] == ["0.5", "0.6", "2 of 2"]
+    assert cells[-4:] == ["<dog>", "2", "0", "0"]
+    assert "no &lt;dog&gt; is right" in figures._repr_html_()
+    assert shown(QuickResult(QuickNetwork(1, 2, (8, 8)), "linear", 0.9, 70))[3:] == ["linear", "0.9", "70"]

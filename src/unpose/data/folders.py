@@ -121,6 +121,18 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    def _repr_html_(self) -> str:
+        """Some of the images with their names, and what could not be read, for notebooks."""
+        from unpose.report import evenly_spaced, pictures_html, text_html
+
+        shown = evenly_spaced(len(self), 12)
+        height, width = self.images.shape[1:3]
+        lines = [f"{len(self):,} images of {height} x {width} pixels. {self.canvas}", *self.notes]
+        lines += [f"not read: {name}: {reason}" for name, reason in self.rejected[:5]]
+        if len(self.rejected) > 5:
+            lines.append(f"... and {len(self.rejected) - 5:,} more that could not be read")
+        return text_html("\n".join(lines)) + pictures_html(self.images[shown], [self.names[i] for i in shown])
+
 
 def read_images(
     source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Iterable[ArrayLike],

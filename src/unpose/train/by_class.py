@@ -92,6 +92,18 @@ class ClassFigures:
             f"{'' if verb else ' right'}, {others[taken]:,} taken for {self.classes[taken]}"
         )
 
+    def _repr_html_(self) -> str:
+        """Recall and precision of each class, for notebooks."""
+        from unpose.report import table_html
+
+        columns = {
+            "class": self.classes,
+            "images": self.support.tolist(),
+            "recall": self.recall.tolist(),
+            "precision": self.precision.tolist(),
+        }
+        return table_html(columns, notes=[self.worst()])
+
     def table(self) -> str:
         """Format recall, precision and number of images of each class, the worst first."""
         order = [i for i in np.argsort(self.recall, kind="stable") if self.support[i]]

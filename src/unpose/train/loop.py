@@ -123,6 +123,19 @@ class TrainingResult:
     symmetry: LearnedSymmetry | None = None
     discovery: Discovery | None = None
 
+    def _repr_html_(self) -> str:
+        """Accuracies, the curve of validation and the figures of each class, for notebooks."""
+        from unpose.report import curve_html, table_html
+
+        curve = [row["validation_accuracy"] for row in self.history] or [self.validation_accuracy]
+        columns = {
+            "test accuracy": [self.test_accuracy],
+            "validation accuracy": [self.validation_accuracy],
+            "kept epoch": [f"{self.best_epoch} of {len(self.history)}"],
+            "validation, all epochs": [curve_html(curve)],
+        }
+        return table_html(columns) + ("" if self.by_class is None else self.by_class._repr_html_())
+
 
 ProgressCallback = Callable[[TrainingProgress], None]
 """Called after steps; may raise :class:`StoppedError`."""

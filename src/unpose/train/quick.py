@@ -100,6 +100,17 @@ class QuickResult:
     accuracy: float
     images: int
 
+    def _repr_html_(self) -> str:
+        """The classifier and its accuracy, for notebooks."""
+        from unpose.report import table_html
+
+        columns = {
+            "classifier": [self.classifier],
+            "accuracy in cross-validation": [self.accuracy],
+            "training images": [self.images],
+        }
+        return table_html(columns)
+
 
 def train_quick(
     dataset: Dataset, *, class_weights: str = "none", random_state: int = 0, device: torch.device | str = "cpu"
