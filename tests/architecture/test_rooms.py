@@ -94,10 +94,17 @@ def modules():
     return found
 
 
-def imports(name, tree, known):
+@cache
+def nodes(module):
+    """The imports, calls and assertions of a module: one walk through its tree serves all tests."""
+    wanted = ast.Import | ast.ImportFrom | ast.Call | ast.Assert
+    return [node for node in ast.walk(modules()[module]) if isinstance(node, wanted)]
+
+
+def imports(name, nodes, known):
     """The package's modules that a module imports, wherever in the file the import stands."""
     package = name if (SOURCE.parent / name.replace(".", "/")).is_dir() else name.rpartition(".")[0]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -124,7 +131,7 @@ def room_of(module):
 @cache
 def edges():
     """Module name -> the modules it imports."""
-    return {name: set(imports(name, tree, modules())) for name, tree in modules().items()}
+    return {name: set(imports(name, nodes(name), modules())) for name in modules()}
 
 
 def for_every_module(law):
@@ -197,7 +204,7 @@ def is_door(module):
 
 @for_every_module
 def test_rooms_are_entered_through_their_doors(module):
-    for node in ast.walk(modules()[module]):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 target = alias.name
@@ -217,7 +224,7 @@ def test_rooms_are_entered_through_their_doors(module):
 
 @for_every_module
 def test_no_private_name_is_imported(module):
-    for node in ast.walk(modules()[module]):
+    for node in nodes(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unpose"):
             for alias in node.names:
                 assert not alias.name.startswith("_"), f"{module}:{node.lineno} imports the private {alias.name}"
@@ -229,13 +236,13 @@ def test_every_side_door_says_what_it_offers():
 
 def test_a_wrong_arrow_would_be_seen():
     tree = ast.parse("def late():\n    from unpose.cluster import published\n")
-    assert "unpose.cluster.published" in set(imports("unpose.groups.lie", tree, modules()))
+    assert "unpose.cluster.published" in set(imports("unpose.groups.lie", ast.walk(tree), modules()))
     assert "cluster" not in reachable("groups")
 
 
 @for_every_module
 def test_only_the_command_line_prints_and_nobody_asserts(module):
-    for node in ast.walk(modules()[module]):
+    for node in nodes(module):
         assert not isinstance(node, ast.Assert), f"{module}:{node.lineno}: raise an error that speaks to the caller"
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
             assert room_of(module) == "cli", f"{module}:{node.lineno} prints"
@@ -250,9 +257,9 @@ DISK_CALLS = {
 }  # fmt: skip
 
 
-def disk_calls(tree):
+def disk_calls(nodes):
     """Lines of a module that open, list, make or remove files: by a function's or a method's name."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in DISK_CALLS:
@@ -262,13 +269,13 @@ def disk_calls(tree):
 @for_every_module
 def test_only_those_who_may_touch_the_disk(module):
     if room_of(module) not in DISK_ROOMS:
-        for line in disk_calls(modules()[module]):
+        for line in disk_calls(nodes(module)):
             pytest.fail(f"{module}:{line} touches the disk; unpose.files reads and writes")
 
 
 def test_a_file_opened_in_the_wrong_room_would_be_seen():
-    assert list(disk_calls(ast.parse("def sneak(path):\n    return path.read_bytes()"))) == [2]
-    assert list(disk_calls(modules()["unpose.files.atomic"])), "the list of calls has gone stale"
+    assert list(disk_calls(ast.walk(ast.parse("def sneak(path):\n    return path.read_bytes()")))) == [2]
+    assert list(disk_calls(nodes("unpose.files.atomic"))), "the list of calls has gone stale"
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "misc", "common"])
