@@ -2,6 +2,7 @@
 
     UNPOSE_DATA=data python benchmarks/adapt_dense.py [--sets shapes garments digits] [--seeds 3] [--device cuda]
         [--out adapt-dense.json] [--small] [--quick]
+    python benchmarks/adapt_dense.py --report adapt-dense.json [...]
 
 One network marks two parts of every object, another one finds two points of it; both are trained on upright images and
 frozen. A learned canonicalizer brings each image upright, and the answers are carried back to the frame of the input.
@@ -158,7 +159,7 @@ def networks(side):
 def trained(network, images, target, loss_of, options):
     network.to(images.device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
-    steps, batch_size = (4, 32) if options.quick else (220, 48) if options.small else (1500, 256)
+    steps, batch_size = (4, 32) if options.quick else (220, 48) if options.small else (1200, 256)
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = 2e-3 * min(1.0, 2 * (1 - step / steps))
         batch = torch.randint(len(images), (batch_size,), device=images.device)
@@ -205,7 +206,7 @@ def experiment(name, options, seed):
     segment = trained(segment, learnt[0], learnt[1], cross_entropy, options)
     locate = trained(locate, learnt[0], learnt[2], mse_loss, options)
     stages = (1, 1) if options.quick else (1, 1, 1) if options.small else (1, 2, 2)
-    steps, batch_size = (4, 32) if options.quick else (400, 64) if options.small else (1200, 512)
+    steps, batch_size = (4, 32) if options.quick else (400, 64) if options.small else (700, 512)
     start = time.perf_counter()
     scorer = fit_canonicalizer(
         None, learnt[0], canonicalizer=learned("so2", 1, width=6, stages=stages), steps=steps, batch_size=batch_size,
@@ -235,8 +236,10 @@ def experiment(name, options, seed):
     return [{"set": name, "seed": seed, "method": method} | row for method, row in rows], about
 
 
-def tables(rows, abouts):
+def report(files):
     """Print one row for each set and method: means over the seeds, and the largest deviation from them."""
+    runs = [json.loads(file.read_text()) for file in files]
+    rows, abouts = [row for run in runs for row in run["results"]], [about for run in runs for about in run["scorers"]]
     print("| set | | mean IoU | keypoints: mean error, pixels | median |\n|---|---|---|---|---|")
     for name in dict.fromkeys(row["set"] for row in rows):
         for method in dict.fromkeys(row["method"] for row in rows):
@@ -254,8 +257,11 @@ def tables(rows, abouts):
         print(
             f"{name}: angle of turned images within 20 degrees {mean['within_20_degrees']:.1f} %, beyond 160 degrees "
             f"{mean['beyond_160_degrees']:.1f} %, median error {mean['median_degrees']:.1f} degrees; "
-            f"the canonicalizer was trained for {mean['fit_seconds']:.0f} s"
+            f"the canonicalizer was trained for {mean['fit_seconds']:.0f} s; seeds: {len(own)}"
         )
+    for run in runs:
+        about = run["about"]
+        print(f"measured on {about['machine']}, torch {about['torch']}, in {about['seconds']:.0f} s")
 
 
 def main():
@@ -265,22 +271,25 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("UNPOSE_DATA", ".")))
-    parser.add_argument("--out", type=Path, help="write all rows as JSON")
+    parser.add_argument("--out", type=Path, default=Path("adapt-dense.json"))
+    parser.add_argument("--report", type=Path, nargs="+", help="print the tables of these files")
     parser.add_argument("--small", action="store_true", help="fewer images and steps, for a CPU")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
+    if options.report:
+        report(options.report)
+        return
     torch.backends.cudnn.benchmark = True
     start, rows, abouts = time.perf_counter(), [], []
-    for name in options.sets:
-        for seed in range(options.seeds):
+    for seed in range(options.seeds):
+        for name in options.sets:
             found, about = experiment(name, options, seed)
             rows += found
             abouts.append(about)
-            if options.out:
-                machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
-                used = {"machine": machine, "torch": torch.__version__, "seconds": time.perf_counter() - start}
-                options.out.write_text(json.dumps({"about": used, "scorers": abouts, "results": rows}, indent=1))
-    tables(rows, abouts)
+            machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
+            used = {"machine": machine, "torch": torch.__version__, "seconds": time.perf_counter() - start}
+            options.out.write_text(json.dumps({"about": used, "scorers": abouts, "results": rows}, indent=1))
+    report([options.out])
 
 
 if __name__ == "__main__":

@@ -255,6 +255,22 @@ def test_the_posterior_of_a_scorer_turns_with_the_image():
     assert torch.allclose(density[0] + density[1], torch.ones(3), atol=1e-2)
 
 
+@pytest.mark.equivariance
+@pytest.mark.parametrize("group", ["c8", "so2"])
+def test_the_posterior_turns_where_half_of_the_rotations_come_from_a_second_view(group):
+    scorer = learned(group, 1, width=3, stages=(1, 1), views=2).eval()
+    images = shapes()
+    with torch.no_grad():
+        pose, turned = scorer(images), scorer(images.rot90(1, (2, 3)))
+        weights = scorer.posterior(images)[0]
+        step = warp(images, rotation(torch.tensor(math.pi / 4)))
+        other = scorer.posterior(step)[0]
+    assert torch.allclose(turned.element, pose.element @ inverse(parse("c4").elements[1].float()), atol=1e-4)
+    # By an eighth of a turn the scores move by one element, up to interpolation.
+    distances = [(weights.roll(k, 1) - other).norm() for k in range(8)]
+    assert distances[1] == min(distances)
+
+
 @pytest.mark.slow
 def test_a_scorer_of_rotations_learns_the_upright_pose():
     scorer = fit_canonicalizer(
@@ -316,6 +332,7 @@ def test_a_regression_learns_small_shifts():
         (lambda: energy(lambda x: x.flatten(1), shapes(), "c4", score="mean"), "'contrast' or 'distance'"),
         (lambda: learned("affine"), "a learned scorer knows rotations"),
         (lambda: learned("dilations(2)"), "not closed"),
+        (lambda: learned("d4", views=2), "cyclic group of even order"),
         (lambda: learned("c4", 3)(shapes()), "takes images of 3 channels, got 1"),
         (lambda: regress("c4"), "continuous group of the plane without mirrors"),
         (lambda: iterate(), "at least one canonicalizer"),

@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate, softplus
 
 from unpose.adapt.canonicalizers import Canonicalizer, are_different, pose_from_scores
 from unpose.adapt.poses import Pose
-from unpose.adapt.views import disc
+from unpose.adapt.views import disc, resampled
 from unpose.groups import FiniteGroup, Group, LieGroup, cyclic, dihedral, inverse, parse, reflection, rotation
 from unpose.nn import PointwiseLinear, group_cnn
 
@@ -46,6 +46,8 @@ class Learned(Canonicalizer):
         Number of convolutions between which maps are halved.
     dropout : float
         Dropout probability after every convolution.
+    views : int
+        Number of views of each image that the network is applied to, 1 or 2.
 
     Examples
     --------
@@ -57,12 +59,13 @@ class Learned(Canonicalizer):
 
     def __init__(
         self, group: FiniteGroup, continuous: bool, in_channels: int, size: int | None, width: int,
-        stages: tuple[int, ...], dropout: float,
+        stages: tuple[int, ...], dropout: float, views: int,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.group, self.continuous, self.size = group, continuous, size
+        self.group, self.continuous, self.size, self.views = group, continuous, size, views
         self.in_channels, self.width, self.stages = in_channels, width, stages
-        network = group_cnn(group, in_channels, 1, size or 32, width=width, stages=stages, dropout=dropout)
+        known = group if views == 1 else cyclic(group.order // 2)
+        network = group_cnn(known, in_channels, 1, size or 32, width=width, stages=stages, dropout=dropout)
         self.features = network.features
         self.mix = nn.Sequential(PointwiseLinear(2 * width, 2 * width), nn.SiLU())
         self.head = PointwiseLinear(2 * width, 3 if continuous else 1)
@@ -72,7 +75,7 @@ class Learned(Canonicalizer):
         self.signs = torch.linalg.det(linear).round().tolist()
 
     def extra_repr(self) -> str:
-        return f"{self.group}, continuous={self.continuous}"
+        return f"{self.group}, continuous={self.continuous}, views={self.views}"
 
     def forward(self, images: Tensor) -> Pose:
         """(n, c, h, w) -> Pose of n"""
@@ -91,9 +94,7 @@ class Learned(Canonicalizer):
         """
         if images.shape[1] != self.in_channels:
             raise ValueError(f"the canonicalizer takes images of {self.in_channels} channels, got {images.shape[1]}")
-        maps = self.features(self._prepared(images))  # (n, width, order, h, w)
-        pooled = torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], dim=1)  # (n, 2 * width, order)
-        out = self.head(self.mix(pooled)).float()
+        out = self.head(self.mix(self.pooled(images))).float()  # (n, numbers, order)
         log_weights = out[:, 0].log_softmax(1)
         angles = self._constant(self.angles, log_weights).expand_as(log_weights)
         if not self.continuous:
@@ -103,6 +104,17 @@ class Learned(Canonicalizer):
         concentrations = _LEAST_CONCENTRATION + 20 * softplus(out[:, 2])
         # After a mirror, a rotation of the upright image appears reversed.
         return log_weights, angles + self._constant(self.signs, log_weights) * correction, concentrations
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, 2 * width, order): mean and maximum over the pixels of the features of each element."""
+        prepared = self._prepared(images)
+        if self.views == 2:
+            # The elements between those of the network are its own for the image turned back by one step.
+            back = rotation(torch.tensor(-2 * math.pi / self.group.order)).to(prepared)
+            prepared = torch.cat([prepared, resampled(prepared, back)])
+        maps = self.features(prepared)  # (views * n, width, order / views, h, w)
+        found = torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], dim=1)
+        return found if self.views == 1 else torch.stack(found.chunk(2), dim=-1).flatten(-2)
 
     def log_density(
         self, log_weights: Tensor, angles: Tensor, concentrations: Tensor, at: Tensor, signs: Tensor
@@ -148,6 +160,7 @@ def learned(
     width: int = 8,
     stages: Sequence[int] = (2, 2, 2),
     dropout: float = 0.0,
+    views: int = 1,
 ) -> Learned:
     """Create an untrained canonicalizer that scores all rotations in one pass of a small equivariant network.
 
@@ -170,6 +183,9 @@ def learned(
         Number of convolutions between which maps are halved.
     dropout : float, default 0.0
         Dropout probability after every convolution, for photographs.
+    views : {1, 2}, default 1
+        With 2, for cyclic groups, the network knows every second rotation and is applied to the image and to the image
+        turned by one step. For c8 this is a network of c4, whose kernels of 3 x 3 pixels are turned exactly.
 
     Returns
     -------
@@ -189,10 +205,19 @@ def learned(
                 "regress for shifts, scales and shears"
             )
         finite = dihedral(directions) if parsed.mirrored else cyclic(directions)
-        return Learned(finite, True, in_channels, size, width, tuple(stages), dropout)
+        _check_views(views, finite)
+        return Learned(finite, True, in_channels, size, width, tuple(stages), dropout, views)
     if not parsed.is_group:
         raise ValueError(f"a learned scorer needs a group, and {parsed} is not closed under products")
-    return Learned(parsed, False, in_channels, size, width, tuple(stages), dropout)
+    _check_views(views, parsed)
+    return Learned(parsed, False, in_channels, size, width, tuple(stages), dropout, views)
+
+
+def _check_views(views: int, group: FiniteGroup) -> None:
+    if views == 1:
+        return
+    if views != 2 or group.order % 2 or str(group) != f"c{group.order}":
+        raise ValueError(f"views must be 1, or 2 for a cyclic group of even order such as c8, got {views} for {group}")
 
 
 class Regress(Canonicalizer):

@@ -1,0 +1,298 @@
+"""Adapt a network for CIFAR-10 to turns by multiples of 45 degrees: accuracy upright and turned, and cost.
+
+    UNPOSE_DATA=data python benchmarks/adapt_cifar.py --folder runs/cifar [--seed 0] [--device cuda] [--quick]
+        [--part network|c8|c4|references|rest] [--epochs 20] [--tuning 20] [--steps 3000] [--seconds 0]
+    python benchmarks/adapt_cifar.py --report cifar.json
+
+A residual network of nine layers is trained on 45,000 upright images and frozen. Two canonicalizers are trained on the
+same images: a network of c8, and one of c4 on two views of each image. The one with the better frozen accuracy on 5,000
+training images that are kept apart, upright and turned together, is used from there on. Images outside of their frame
+are continued by reflection. Test images are used once, upright and each turned once at random.
+
+Then the network is tuned behind the canonicalizer. On training images a canonicalizer errs less than on new ones, so
+the poses that the network is tuned at are drawn from the tempered posterior, whose share of right poses is that of the
+images that were kept apart. Beside it, the network alone is tuned equally long on upright images, and on turned ones.
+
+The cost is the number of multiplications of a call relative to the plain network, as torch counts them. The network
+and both canonicalizers can be trained at the same time, as parts; "references" needs the network, and "rest" the files
+of all other parts. With ``--seconds``, canonicalizers are trained for as many of the steps as fit into this time.
+"""
+
+import argparse
+import copy
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from adapt import HELD_OUT, accuracy, load, moved_at_random, multiplications, resnet, seconds, train, warped
+from unpose.adapt import canonicalize, fit_canonicalizer, gate_threshold, learned, most_certain, symmetrize
+from unpose.groups import parse
+
+GROUP, BORDER = "c8", "reflect"
+SCORERS = {
+    "c8": {"width": 12, "stages": (1, 1, 2, 2), "dropout": 0.1},
+    "c4": {"width": 28, "stages": (1, 1, 2, 2), "dropout": 0.1, "views": 2},
+}
+KEPT = 0.99
+DRAWS = 4
+"""Canonical images of each training image that the network is tuned on."""
+
+
+def data(options):
+    x, y, tx, ty = (part.to(options.device) for part in load(options.data, "cifar10"))
+    if options.quick:
+        x, y, tx, ty = x[:700], y[:700], tx[:50], ty[:50]
+    held = min(HELD_OUT, len(x) // 4)
+    return x[:-held], y[:-held], x[-held:], y[-held:], tx, ty
+
+
+def plain_network(options):
+    return resnet(3, 2 if options.quick else 64).to(options.device)
+
+
+def scorer_of(name, options):
+    shape = SCORERS[name] | ({"width": 2, "stages": (1, 1)} if options.quick else {})
+    return learned(GROUP, 3, **shape).to(options.device)
+
+
+def train_network(options):
+    x, y, *_ = data(options)
+    torch.manual_seed(options.seed)
+    start = time.perf_counter()
+    network = train(plain_network(options), x, y, options.epochs, flips=True, batch_size=options.batch_size)
+    torch.save({"weights": network.state_dict(), "seconds": time.perf_counter() - start}, options.folder / "network.pt")
+
+
+def train_scorer(name, options):
+    x, y, *_ = data(options)
+    fit = {"batch_size": options.batch_size, "border": BORDER, "device": options.device, "random_state": options.seed}
+    steps = options.steps
+    if options.seconds:
+        times = []
+        fit_canonicalizer(
+            None, x, canonicalizer=scorer_of(name, options), mirrors=True, steps=60, **fit,
+            progress=lambda *_: times.append(time.perf_counter()),
+        )  # fmt: skip
+        steps = min(steps, int(options.seconds * 40 / (times[-1] - times[19])))
+    torch.manual_seed(options.seed)
+    start = time.perf_counter()
+    scorer = fit_canonicalizer(None, x, y, canonicalizer=scorer_of(name, options), mirrors=True, steps=steps, **fit)
+    found = {"weights": scorer.state_dict(), "seconds": time.perf_counter() - start, "steps": steps}
+    torch.save(found, options.folder / f"{name}.pt")
+
+
+@torch.no_grad()
+def log_weights(scorer, images):
+    """(n, c, h, w) -> (n, 8): the log posterior of the elements by which upright images were turned."""
+    return torch.cat([scorer.posterior(part)[0] for part in images.split(500)])
+
+
+def right(scorer, images, elements):
+    return 100 * float((log_weights(scorer, images).argmax(1) == elements.to(images.device)).float().mean())
+
+
+def drawn_elements(logits, elements, share, generator):
+    """Elements drawn from the tempered posterior, whose share of right ones is the given one."""
+    low, high = 0.0, 20.0
+    elements = elements.to(logits.device)
+    for _ in range(40):
+        middle = (low + high) / 2
+        chance = (middle * logits).softmax(1).gather(1, elements[:, None]).mean()
+        low, high = (middle, high) if chance < share else (low, middle)
+    drawn = torch.multinomial((high * logits).softmax(1).cpu(), 1, generator=generator)[:, 0]
+    return drawn.to(logits.device), 1 / high
+
+
+@torch.no_grad()
+def canonical_images(scorer, x, share, seed):
+    """Every training image at several random poses, each brought back by the pose that the canonicalizer might find."""
+    group, generator = parse(GROUP), torch.Generator().manual_seed(seed)
+    found, temperature = [], 0.0
+    for _ in range(DRAWS):
+        elements = torch.randint(group.order, (len(x),), generator=generator)
+        parts, logits = [], []
+        poses = group.elements[elements].to(x)
+        for part, pose in zip(x.split(1000), poses.split(1000), strict=True):
+            moved = warped(part, pose, BORDER)
+            parts.append(moved)
+            logits.append(scorer.posterior(moved)[0])
+        drawn, temperature = drawn_elements(torch.cat(logits), elements, share, generator)
+        back = group.elements[group.inverse].to(x)[drawn]
+        pairs = zip(torch.cat(parts).split(1000), back.split(1000), strict=True)
+        found.append(torch.cat([warped(part, pose, BORDER) for part, pose in pairs]))
+    return torch.cat(found), temperature
+
+
+def rest(options):
+    x, y, vx, vy, tx, ty = data(options)
+    network = plain_network(options).eval()
+    stored = torch.load(options.folder / "network.pt", map_location=options.device)
+    network.load_state_dict(stored["weights"])
+    machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
+    about = {"seed": options.seed, "network_seconds": stored["seconds"], "machine": machine, "torch": torch.__version__}
+    about |= {"epochs": options.epochs, "tuning_epochs": DRAWS * max(1, options.tuning // DRAWS)}
+    turned, _ = moved_at_random(tx, GROUP, BORDER, 1000 + options.seed)
+    validation, poses = moved_at_random(vx, GROUP, BORDER, 2000 + options.seed)
+    elements = torch.cdist(poses.flatten(1), parse(GROUP).elements.flatten(1).float()).argmin(1)
+
+    best, scorers = None, {}
+    for name in SCORERS:
+        path = options.folder / f"{name}.pt"
+        if not path.exists():
+            continue
+        stored = torch.load(path, map_location=options.device)
+        scorer = scorer_of(name, options).eval()
+        scorer.load_state_dict(stored["weights"])
+        adapted = canonicalize(network, scorer, border=BORDER)
+        figures = {
+            "steps": stored["steps"], "fit_seconds": stored["seconds"], "right": right(scorer, validation, elements),
+            "right_upright": right(scorer, vx, torch.zeros(len(vx), dtype=torch.long)),
+            "right_training": right(scorer, *_some_turned(x[:5000], options.seed)),
+            "upright": accuracy(adapted, vx, vy), "turned": accuracy(adapted, validation, vy),
+        }  # fmt: skip
+        about[name] = figures
+        print(name, {k: round(v, 1) for k, v in figures.items()}, file=sys.stderr, flush=True)
+        scorers[name] = scorer
+        if best is None or sum(about[best][k] for k in ("upright", "turned")) < figures["upright"] + figures["turned"]:
+            best = name
+    scorer = scorers[best]
+    about["chosen"] = best
+    back = warped(validation, torch.linalg.inv(poses).to(validation), BORDER)
+    about["validation"] = {
+        "plain": accuracy(network, vx, vy), "plain, turned": accuracy(network, validation, vy),
+        "true pose, turned": accuracy(network, back, vy),
+    }  # fmt: skip
+    rows = []
+    plain_cost, plain_time = multiplications(network, tx[:100]), seconds(network, tx[:500])
+
+    def row(method, model):
+        found = {"method": method, "upright": accuracy(model, tx, ty), "turned": accuracy(model, turned, ty)}
+        found["cost"] = multiplications(model, turned[:100]) / plain_cost
+        found["time"] = seconds(model, turned[:500]) / plain_time
+        rows.append(found)
+        print({k: round(v, 2) if k != "method" else v for k, v in found.items()}, file=sys.stderr, flush=True)
+        (options.folder / "cifar.json").write_text(json.dumps({"about": about, "results": rows}, indent=1))
+
+    gate = gate_threshold(scorer, vx, KEPT)
+    row("plain", network)
+    row("mean over c8", symmetrize(network, "c8", border=BORDER))
+    row("most certain of c8", symmetrize(network, "c8", most_certain, border=BORDER))
+    row("learned", canonicalize(network, scorer, border=BORDER))
+    row("learned, gate", canonicalize(network, scorer, gate, border=BORDER))
+
+    share = about[best]["right"] / 100
+    canonical, about["temperature"] = canonical_images(scorer, x, share, options.seed)
+    torch.manual_seed(options.seed)
+    draws = y.repeat(DRAWS)
+    tuned = train(copy.deepcopy(network), canonical, draws, max(1, options.tuning // DRAWS), **tuning(options))
+    row("learned, network tuned", canonicalize(tuned, scorer, border=BORDER))
+    row("learned, gate, network tuned", canonicalize(tuned, scorer, gate, border=BORDER))
+    tried = {}
+    for kept in (0.7, 0.8, 0.9, 0.95, 0.99):
+        gated = canonicalize(tuned, scorer, gate_threshold(scorer, vx, kept), border=BORDER)
+        tried[kept] = gated, accuracy(gated, vx, vy) + accuracy(gated, validation, vy)
+    about["gate_kept"] = max(tried, key=lambda kept: tried[kept][1])
+    row("learned, gate chosen on images kept apart, network tuned", tried[about["gate_kept"]][0])
+    for name in ("upright", "turned"):
+        path = options.folder / f"{name}.pt"
+        if path.exists():
+            other = plain_network(options).eval()
+            other.load_state_dict(torch.load(path, map_location=options.device)["weights"])
+            row(f"plain, tuned equally long on {name} images", other)
+            if name == "upright":
+                row("learned, network tuned on upright images", canonicalize(other, scorer, border=BORDER))
+
+
+def tuning(options):
+    return {"rate": 0.005, "flips": True, "batch_size": options.batch_size}
+
+
+def train_references(options):
+    """The network alone, tuned as long as behind the canonicalizer: on upright and on turned images."""
+    x, y, *_ = data(options)
+    stored = torch.load(options.folder / "network.pt", map_location=options.device)
+    epochs = DRAWS * max(1, options.tuning // DRAWS)
+    for name, move in (("upright", None), ("turned", lambda images: _some_turned(images, None)[0])):
+        network = plain_network(options)
+        network.load_state_dict(stored["weights"])
+        torch.manual_seed(options.seed)
+        tuned = train(network, x, y, epochs, move=move, **tuning(options))
+        torch.save({"weights": tuned.state_dict()}, options.folder / f"{name}.pt")
+
+
+def _some_turned(images, seed):
+    generator = None if seed is None else torch.Generator().manual_seed(3000 + seed)
+    elements = torch.randint(8, (len(images),), generator=generator)
+    return warped(images, parse(GROUP).elements[elements].to(images), BORDER), elements
+
+
+def report(file):
+    """Print the table of a finished run."""
+    found = json.loads(file.read_text())
+    about, rows = found["about"], found["results"]
+    print("| CIFAR-10, multiples of 45 degrees | upright | turned | cost | time |\n|---|---|---|---|---|")
+    for r in rows:
+        print(f"| {r['method']} | {r['upright']:.2f} | {r['turned']:.2f} | {r['cost']:.2f} | {r['time']:.1f} |")
+    print()
+    for name in SCORERS:
+        if name in about:
+            a = about[name]
+            print(
+                f"canonicalizer {name}: {a['steps']} steps in {a['fit_seconds']:.0f} s; pose of {a['right']:.1f} % "
+                f"of the turned images kept apart found, of {a['right_upright']:.1f} % of them upright and of "
+                f"{a['right_training']:.1f} % of turned training images; frozen network on images kept apart: "
+                f"{a['upright']:.2f} upright, {a['turned']:.2f} turned"
+            )
+    v = about["validation"]
+    print(
+        f"chosen: {about['chosen']}. The frozen network on images kept apart: {v['plain']:.2f} upright, "
+        f"{v['plain, turned']:.2f} turned, {v['true pose, turned']:.2f} turned and brought back by the true pose"
+    )
+    print(
+        f"the network was trained for {about['epochs']} epochs and tuned for {about['tuning_epochs']}; seed "
+        f"{about['seed']}; measured on {about['machine']}, torch {about['torch']}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("cifar"))
+    parser.add_argument("--report", type=Path, help="print the table of this file")
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("UNPOSE_DATA", ".")))
+    parser.add_argument("--part", choices=["all", "network", *SCORERS, "references", "rest"], default="all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--tuning", type=int, default=20, help="epochs")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seconds", type=float, default=0.0)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    if options.report:
+        report(options.report)
+        return
+    options.batch_size = 512
+    if options.quick:
+        options.epochs, options.tuning, options.steps, options.batch_size = 1, 4, 2, 64
+    options.folder.mkdir(parents=True, exist_ok=True)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if options.part in ("all", "network"):
+        train_network(options)
+    for name in SCORERS:
+        if options.part in ("all", name):
+            train_scorer(name, options)
+    if options.part in ("all", "references"):
+        train_references(options)
+    if options.part in ("all", "rest"):
+        rest(options)
+        report(options.folder / "cifar.json")
+
+
+if __name__ == "__main__":
+    main()
