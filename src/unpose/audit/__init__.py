@@ -75,7 +75,7 @@ from unpose.audit.models import ImageModel, ModelCall, as_model, check_model
 from unpose.audit.modules import ModuleReport, NetworkReport, audit_modules
 from unpose.audit.monitor import MonitorReading, instability, monitor
 from unpose.audit.orbit import OrbitOutputs, OrbitRow, orbit_outputs
-from unpose.audit.outputs import outputs_of
+from unpose.audit.outputs import output_named, outputs_of
 from unpose.audit.probes import probe_images
 from unpose.audit.real_pairs import RealPairsReport, digital_against_real
 from unpose.audit.transfer import NeededInvariances, NeededRow, needed_invariances
@@ -135,6 +135,7 @@ __all__ = [
     "needed_invariances",
     "neighbour_agreement",
     "orbit_outputs",
+    "output_named",
     "outputs_of",
     "pose_collapse",
     "probe_images",

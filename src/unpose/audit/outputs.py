@@ -54,17 +54,53 @@ def _collect(answer: Any, name: str, found: dict[str, Tensor]) -> None:
             answer = torch.view_as_real(answer)
         found[name] = answer.detach().to("cpu")
         return
-    if isinstance(answer, dict):
-        entries = {str(key): value for key, value in answer.items()}
-    elif isinstance(answer, tuple | list):
-        if isinstance(answer, list) and answer and all(isinstance(value, int | float) for value in answer):
-            found[name] = torch.tensor(answer)
-            return
-        keys = getattr(answer, "_fields", range(len(answer)))
-        entries = {str(key): value for key, value in zip(keys, answer, strict=True)}
-    elif is_dataclass(answer) and not isinstance(answer, type):
-        entries = {field.name: getattr(answer, field.name) for field in fields(answer)}
-    else:
+    if isinstance(answer, list) and answer and all(isinstance(value, int | float) for value in answer):
+        found[name] = torch.tensor(answer)
         return
-    for key, value in entries.items():
+    for key, value in _entries(answer).items():
         _collect(value, f"{name}.{key}" if name else key, found)
+
+
+def output_named(answer: Any, name: str) -> Any:
+    """The entry of what a model returned that :func:`outputs_of` gives this name, as it is.
+
+    Parameters
+    ----------
+    answer : nested dictionaries, tuples, lists and dataclasses
+        What a model returned.
+    name : str
+        Keys and indices, joined by dots.
+
+    Returns
+    -------
+    object
+
+    Raises
+    ------
+    ValueError
+        If there is no such entry.
+
+    Examples
+    --------
+    >>> output_named({"scores": torch.ones(2, 3), "aux": (torch.zeros(2, 4), "text")}, "aux.1")
+    'text'
+    """
+    entries = _entries(answer)
+    fits = [key for key in entries if f"{name}.".startswith(f"{key}.")]
+    if not fits:
+        raise ValueError(f"the model's answer has no entry {name!r}; it has {', '.join(entries) or 'one output'}")
+    key = max(fits, key=len)
+    rest = name[len(key) + 1 :]
+    return output_named(entries[key], rest) if rest else entries[key]
+
+
+def _entries(answer: Any) -> dict[str, Any]:
+    """The entries of a dictionary, tuple, list or dataclass by name; empty for anything else."""
+    if isinstance(answer, dict):
+        return {str(key): value for key, value in answer.items()}
+    if isinstance(answer, tuple | list):
+        keys = getattr(answer, "_fields", range(len(answer)))
+        return {str(key): value for key, value in zip(keys, answer, strict=True)}
+    if is_dataclass(answer) and not isinstance(answer, type):
+        return {field.name: getattr(answer, field.name) for field in fields(answer)}
+    return {}

@@ -76,8 +76,6 @@ MODULE_IMAGES = 8
 """Images on which single modules are tested."""
 LEAST_NEIGHBOURS = 9
 """Images from which on the neighbours of embeddings are compared."""
-_WRAPPED = "model."
-"""Beginning of the names of modules in an :class:`unpose.audit.ImageModel`, which picks one output of a network."""
 KINDS = ("scores", "embedding", "image")
 """What a model returns: scores of classes, a vector that should not change, or a map that moves with the image."""
 
@@ -437,7 +435,7 @@ def _shares(
         rows = lie_derivative(network, chosen, ("rotation",), action).rows
     except Exception:  # networks that torch cannot differentiate raise many kinds of errors
         return []
-    return [LayerShare(row.name.removeprefix(_WRAPPED), row.module, row.shares[0], row.cause) for row in rows]
+    return [LayerShare(row.name, row.module, row.shares[0], row.cause) for row in rows]
 
 
 def _device_of(network: nn.Module) -> torch.device:
@@ -450,7 +448,7 @@ def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
     culprits = set(modules.culprits)
     return [
         AuditedModule(
-            row.name.removeprefix(_WRAPPED),
+            row.name,
             row.module,
             row.depth,
             row.own_error,

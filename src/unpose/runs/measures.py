@@ -35,6 +35,8 @@ _MOST_EMBEDDINGS = 2000
 """Embeddings whose collapse is measured: the singular values of more take long."""
 _PAIR_SIDE, _LEAST_SIDE = 32, 16
 """Largest and smallest side of the images of completeness; they are enlarged to what the model takes."""
+_INVARIANT = 0.05
+"""An invariant changes by at most this between poses, relative to two random images."""
 _LEAST_CHANCE = 0.1
 """Below this value for random labels, the collapse index says nothing."""
 
@@ -209,12 +211,14 @@ def _completeness(
     if progress is not None:
         progress("completeness", 0, 1)
     report = completeness(distance, group, size=size, random_state=seed)
+    moves = ""
+    if report.floor > _INVARIANT:
+        moves = f" The output itself changes with the pose, by {report.floor:.2g} of the distance of two random images."
     return [
         AuditedMeasure(
             f"confused_{family.name.replace(' ', '_')}", f"Confused pairs: {family.name}",
-            len(family.confused) / family.pairs, report.floor, None, None,
-            f"{len(family.confused)} of {family.pairs} pairs that no pose relates get the same output. Interpolation: "
-            "distance of an image to its own transformed copies, relative to two random images.",
+            len(family.confused) / family.pairs,
+            reading=f"{len(family.confused)} of {family.pairs} pairs that no pose relates get the same output.{moves}",
         )
         for family in report.families
         if family.pairs

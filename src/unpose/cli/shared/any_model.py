@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -49,11 +50,10 @@ class AnyModel:
 
 def load_any(text: str, *, device: str = "cpu", output: str | None = None, class_names: Sequence[str] = ()) -> AnyModel:
     """The model that a command line names: FILE.onnx, MODULE:NAME, or a network of this package."""
-    entry = int(output) if output is not None and output.isdecimal() else output
     if text.lower().endswith(".onnx"):
-        return _onnx(text, entry)
+        return _onnx(text, output)
     if ":" in text and not os.path.exists(text) and not text.startswith(("/", ".")):
-        return _python(text, device, entry, class_names)
+        return _python(text, device, output, class_names)
     if text.lower().endswith((".pkl", ".pickle", ".joblib", ".pt", ".pth")) and os.path.isfile(text):
         raise click.BadParameter(
             f"{text} may hold pickled objects, which can run any code when they are read; read it in a Python file of "
@@ -80,14 +80,14 @@ def _own(text: str, device: str) -> AnyModel:
     )  # fmt: skip
 
 
-def _onnx(text: str, output: str | int | None) -> AnyModel:
-    from unpose.audit import as_model
+def _onnx(text: str, output: str | None) -> AnyModel:
+    from unpose.audit import as_model, output_named
 
     path = Path(text)
     if not path.is_file():
         raise click.BadParameter(f"there is no file {text!r}", param_hint="MODEL")
     try:
-        wrapped = as_model(path, output=output)
+        wrapped = as_model(path, output=None if output is None else partial(output_named, name=output))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="MODEL") from error
     channels, height, width = wrapped.expects
@@ -97,11 +97,11 @@ def _onnx(text: str, output: str | int | None) -> AnyModel:
     )  # fmt: skip
 
 
-def _python(text: str, device: str, output: str | int | None, class_names: Sequence[str]) -> AnyModel:
+def _python(text: str, device: str, output: str | None, class_names: Sequence[str]) -> AnyModel:
     """MODULE:NAME, or MODULE:NAME() to call a function that returns the model."""
     import torch
 
-    from unpose.audit import as_model
+    from unpose.audit import as_model, output_named
 
     module_name, _, attribute = text.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:
@@ -126,9 +126,9 @@ def _python(text: str, device: str, output: str | int | None, class_names: Seque
     is_estimator = not is_module and hasattr(found, "fit") and hasattr(found, "predict")
     try:
         if is_module or is_estimator:
-            wrapped = as_model(found, output=output)
+            wrapped = as_model(found, output=None if output is None else partial(output_named, name=output))
         else:
-            pick = (lambda answer: answer) if output is None else (lambda answer: answer[output])
+            pick = (lambda answer: answer) if output is None else partial(output_named, name=output)
             wrapped = as_model(found, layout="nhwc", output=lambda answer: as_scores(pick(answer), class_names))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="MODEL") from error
@@ -137,7 +137,7 @@ def _python(text: str, device: str, output: str | int | None, class_names: Seque
     first = next((m for m in found.modules() if isinstance(m, torch.nn.Conv2d)), None) if is_module else None
     return AnyModel(
         text, _on_device(wrapped, device) if is_module else wrapped, _digest(text.encode(), content),
-        network=None if not is_module else found if output is None else wrapped,
+        network=None if not is_module else found if output is None else _picked(found, output),
         expects=(first.in_channels if first is not None else None, None, None),
         outputs=_on_device(wrapped.raw, device) if output is None else None,
     )  # fmt: skip
@@ -197,7 +197,6 @@ def single_outputs(
 
     import torch
 
-    from unpose.audit import ImageModel, as_model
     from unpose.runs.audits import OutputView
 
     if model.outputs is None:
@@ -220,23 +219,24 @@ def single_outputs(
         shape = tuple(each.shape[1:]) or (1,)
         view = OutputView(together, slice(start, start + prod(shape)), shape)
         start += prod(shape)
-        network = None
-        if model.network is not None:
-            inner = model.network.model if isinstance(model.network, ImageModel) else model.network
-            network = as_model(inner, output=partial(_entry, name))
+        network = None if model.network is None else _picked(model.network, name)
         found[name] = replace(model, name=f"{model.name}, output {name}", call=view, network=network, outputs=None)
     return found
 
 
-def _entry(name: str, answer: Any) -> Any:
-    """The entry of nested dictionaries, tuples and dataclasses that :func:`unpose.audit.outputs_of` calls so."""
-    if isinstance(answer, dict):
-        key = max((key for key in answer if f"{name}.".startswith(f"{key}.")), key=lambda key: len(str(key)))
-        rest = name[len(str(key)) + 1 :]
-        return _entry(rest, answer[key]) if rest else answer[key]
-    key, _, rest = name.partition(".")
-    inside = answer[int(key)] if key.isdecimal() else getattr(answer, key)
-    return _entry(rest, inside) if rest else inside
+def _picked(network: "torch.nn.Module", name: str) -> "torch.nn.Module":
+    """A network with the same modules that returns one of its outputs."""
+    from unpose.audit import output_named
+
+    kind = type(network)
+
+    def forward(self: "torch.nn.Module", *args: Any, **kwargs: Any) -> Any:
+        return output_named(kind.forward(self, *args, **kwargs), name)
+
+    # A class of its own, because copies of the network, as in double precision, must call their own modules.
+    picked = copy(network)
+    picked.__class__ = type(kind.__name__, (kind,), {"forward": forward})
+    return picked
 
 
 def external(command: str, class_names: Sequence[str]) -> AnyModel:
