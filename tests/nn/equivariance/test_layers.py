@@ -20,7 +20,8 @@ from unpose.nn import (
 pytestmark = pytest.mark.equivariance
 
 GROUPS = [(name, torch.float32) for name in ("c1", "d1", "c4", "d4", "c8", "c12", "c16")]
-GROUPS += [("d4", torch.float64), pytest.param("c8", torch.float64, marks=pytest.mark.slow)]
+# d4 in double precision is among the sizes too.
+GROUPS += [pytest.param(name, torch.float64, marks=pytest.mark.slow) for name in ("d4", "c8")]
 SIZES = [((7, 11), torch.float32), ((4, 5), torch.float64)]
 SIZES += [pytest.param((8, 8), torch.float32, marks=pytest.mark.slow)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
