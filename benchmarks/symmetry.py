@@ -2,6 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/symmetry.py [planted] [real] [generators] [learned]
                                                               [--seeds 2] [--jobs 1] [--device cpu] [--out FILE]
+    python benchmarks/symmetry.py --tables FILE         # the tables of a finished run of `learned`
 
 `planted`: images with a known upright pose are turned by any angle, turned within 30 degrees, left upright, mirrored at
 random, left unmirrored, or scaled within 1.2; no labels are given. Thresholds were chosen on digits and characters;
@@ -306,7 +307,13 @@ def main():
     parser.add_argument("--images", type=int, default=10_000, help="training images of `learned`")
     parser.add_argument("--epochs", type=int, default=20, help="of `learned`")
     parser.add_argument("--out")
+    parser.add_argument("--tables", metavar="FILE", help="print the tables of `learned` in this file and end")
     given = parser.parse_args()
+    if given.tables:
+        with open(given.tables) as file:
+            stored = json.load(file)
+        print(f"{stored['machine']}\n\n{learned_tables(stored['learned'])}")
+        return
     torch.set_num_threads(1)
     results = {"machine": platform.machine(), "planted": [], "real": [], "generators": [], "learned": []}
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
