@@ -132,7 +132,8 @@ def run_register(options):
         is_told = np.isfinite(known[0])
         values = (
             good.mean(), np.median(angle), np.quantile(angle, 0.95), np.median(known),
-            math.sqrt(np.square(least).mean()), (angle <= 0.1).mean(), (known <= 0.1).mean() if is_told else math.nan, np.median(shift),
+            math.sqrt(np.square(least).mean()), (angle <= 0.1).mean(),
+            (known <= 0.1).mean() if is_told else math.nan, np.median(shift),
             (shift <= 0.005).mean(), reliable.mean(), good[reliable > 0].mean() if reliable.any() else math.nan,
             seconds.mean(), peer_good.mean() if np.isfinite(peer_angle[0]) else math.nan,
         )  # fmt: skip

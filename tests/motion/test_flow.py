@@ -41,6 +41,23 @@ def test_states_move_with_the_sequence(u, steps, h, double):
         assert (found[:, rest] - still[:, rest].roll(gone, dims=(-2, -1))).abs().max() > 1e-3
 
 
+def test_what_leaves_the_canvas_comes_back_unless_frames_are_padded():
+    torch.manual_seed(2)
+    net = flow_rnn(VELOCITIES, 3, width=4, kernel_size=3)
+    frames = torch.zeros(1, 6, 1, 7, 9)
+    for t in range(6):
+        frames[0, t, 0, 2:4, 5 + t : 7 + t] = 1  # cut off at the border, gone in the last two frames
+    copy = VELOCITIES.index((1, 0))
+
+    def seen(frames):
+        return (net.states(frames) - net.states(torch.zeros_like(frames)))[0, copy].detach().abs().amax((0, 1))
+
+    assert seen(frames)[:2].max() > 1e-3  # remembered, and moved in at the left
+    padded = torch.nn.functional.pad(frames, (12,) * 4)  # five steps of one pixel, and as many kernels
+    assert seen(padded)[12:14].max() == 0
+    assert seen(padded)[22:24].max() > 1e-3  # remembered outside of the canvas
+
+
 def test_bad_calls():
     for velocities in ([], [(0, 0), (0, 0)]):
         with pytest.raises(ValueError, match="velocities"):

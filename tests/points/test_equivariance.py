@@ -91,6 +91,28 @@ def test_networks_are_invariant(seed, n, d, deep):
 
 
 @pytest.mark.parametrize("make", [egnn, ga_attention])
+def test_voxels_scales_and_copies_of_points(make):
+    # On a grid most distances are equal: whichever of them are the nearest must not matter.
+    grid = torch.stack(torch.meshgrid(*map(torch.arange, (4, 4, 3)), indexing="ij"), -1).reshape(1, -1, 3).double()
+    voxels = grid[:, grid[0].sum(1) != 3]
+    net = contrasted(make(3, width=8, neighbours=10)).double().eval()
+    answer = net(voxels)
+    turned = transform(motions(3, torch.float64, 4)[:1], voxels)
+    torch.testing.assert_close(net(turned), answer, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(net(1000 * turned.flip(1) + 5000), answer, rtol=1e-7, atol=1e-7)
+    assert net(1e4 * voxels.float().double() - 3e6).isfinite().all()
+    assert (net(voxels * torch.tensor([1.3, 1, 1])) - answer).abs().max() > 1e-3  # the control
+    twice = net(torch.cat([voxels, voxels], dim=1))
+    assert twice.isfinite().all()
+    torch.testing.assert_close(net(torch.cat([turned, turned], dim=1)), twice, rtol=1e-7, atol=1e-7)
+    metric = contrasted(make(3, width=8, neighbours=10, unit=2.0)).double().eval()
+    assert (metric(3 * voxels) - metric(voxels)).abs().max() > 1e-3
+    torch.testing.assert_close(metric(turned), metric(voxels), rtol=1e-8, atol=1e-8)
+    with pytest.raises(ValueError, match="unit"):
+        make(2, unit=0.0)
+
+
+@pytest.mark.parametrize("make", [egnn, ga_attention])
 def test_padding_is_not_seen(make):
     net = make(2, in_features=4, width=8).double().eval()
     points, features, _ = clouds(3, torch.float64)

@@ -8,6 +8,7 @@ import torch
 
 from unpose.groups import parse
 from unpose.points import register
+from unpose.points.correspondence import Fit, Mixture, rigid
 
 
 def blob(n, seed=0, d=3):
@@ -48,10 +49,31 @@ def test_noise_is_averaged_out():
     cloud, pose = blob(250, seed=3) + 300, motion(4)  # far from the origin
     noise = 0.05 * np.random.default_rng(1).normal(size=cloud.shape)
     found = register(cloud, moved(pose, cloud) + noise)
-    assert degrees(found.pose, pose) < 1.5
+    known = rigid(cloud, moved(pose, cloud) + noise, np.ones(250), 1.0)  # told which points correspond
+    centre = cloud.mean(0)
+    shift, least = (np.linalg.norm(moved(each, centre) - moved(pose, centre)) for each in (found.pose, known))
+    assert degrees(found.pose, pose) < 1.5 * degrees(known, pose) + 0.2
+    assert shift < 1.2 * least
     assert 0.06 < found.residual < 0.11  # root mean square of three coordinates
     assert found.reliable
     assert found.overlap > 0.95
+
+
+def test_one_to_one_correspondence_averages_noise_that_exceeds_the_distance_of_neighbours():
+    errors = {"one to one": [], "independent": [], "known": []}
+    for seed in range(3):
+        cloud = blob(500, seed=seed)
+        target = cloud + 0.15 * np.random.default_rng(seed + 100).normal(size=cloud.shape)
+        mixture, start = Mixture(cloud, target), Fit(np.eye(4), 0.15**2, 1e-3)
+        fit = mixture.maximise(start, 30)
+        assert fit.is_copy
+        assert not Mixture(blob(500, seed=seed) @ np.diag([1, -1, -1.0]), target).maximise(start, 30).is_copy
+        poses = mixture.maximise(fit, 60, one_to_one=True).pose, fit.pose, rigid(cloud, target, np.ones(500), 1.0)
+        for name, pose in zip(errors, poses, strict=True):
+            errors[name].append(np.linalg.norm(moved(pose, cloud.mean(0)) - cloud.mean(0)))
+    size = {name: np.square(values).mean() ** 0.5 for name, values in errors.items()}
+    assert size["one to one"] < 1.2 * size["known"]
+    assert size["independent"] > 1.3 * size["known"]  # the control
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unpose.groups import parse
-from unpose.sphere import SphereAttention, areas, directions, rotate, sphere_mean
+from unpose.sphere import SphereAttention, areas, directions, rotate, sphere_mean, sphere_net
 
 pytestmark = pytest.mark.equivariance
 
@@ -66,6 +66,22 @@ def test_rotations_converge_with_the_resolution_also_at_the_poles():
     assert errors[1] < errors[0] / 3
     assert errors[2] < errors[1] / 1.5
     assert polar[2] < 3
+
+
+def test_the_answer_of_a_network_converges_to_one_for_all_rotations():
+    torch.manual_seed(0)
+    net = sphere_net(5, in_channels=4, channels=8, depth=2, radius=0.9).double()
+    for parameter in net.parameters():
+        parameter.data = parameter.data * 2
+    gaps = []
+    with torch.no_grad():
+        for h in (6, 12):
+            upright, turned = (bumps(h, 2 * h, pose) for pose in (None, turn(4)))
+            torch.testing.assert_close(net(upright.roll(5, -1)), net(upright), rtol=1e-10, atol=1e-10)
+            gaps.append(relative(net(turned), net(upright)))
+        control = relative(net(upright.roll(3, -2)), net(upright))  # rows moved: not a rotation
+    assert gaps[1] < gaps[0] / 2
+    assert control > 10 * gaps[1]
 
 
 def test_rotate_follows_the_group():
