@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from unpose.dedupe import (
     Quality,
@@ -14,6 +14,7 @@ from unpose.dedupe import (
     find_candidates,
     find_duplicates,
     find_regions,
+    pixels,
 )
 from unpose.dedupe.neighbours import nearest_vectors
 
@@ -59,6 +60,50 @@ def test_no_pictures_and_one_picture_have_no_duplicates(synthetic):
 def test_pictures_without_texture_are_never_called_the_same():
     ramp = np.linspace(0.2, 0.25, 90, dtype=np.float32)[None].repeat(70, 0)
     assert find_duplicates([np.full((70, 90), 0.5), np.full((70, 90), 0.5), ramp, ramp + 0.001]) == []
+
+
+def rod(seed, size=160):
+    """A rod with ends and stripes of its own on a dark ground, as plankton has them: much alike, and not the same."""
+    rng = np.random.default_rng(seed)
+    y, x = (np.indices((size, size)) - (size - 1) / 2) / size
+    width = 0.05 + 0.02 * np.cos(2 * np.pi * (x * rng.uniform(2, 4) + rng.random()))
+    inside = (np.abs(x) < 0.36) & (np.abs(y) < width)
+    stripes = 0.6 + 0.35 * np.cos(2 * np.pi * (x * rng.uniform(5, 8) + rng.random()))
+    picture = Image.fromarray((255 * inside * stripes).astype(np.uint8)).filter(ImageFilter.GaussianBlur(2))
+    return picture.rotate(rng.uniform(0, 360), Image.Resampling.BICUBIC)
+
+
+def test_things_that_look_alike_are_told_apart(synthetic):
+    rods = [rod(seed) for seed in range(9)]
+    copies = [rods[2].rotate(70, Image.Resampling.BICUBIC), ImageOps.mirror(rods[5]).point(lambda v: 0.7 * v)]
+    found = find_duplicates([synthetic.as_floats(image) for image in rods + copies])
+    assert [(match.one, match.two) for match in found] == [(2, 9), (5, 10)]
+    assert all(match.comparison.contrast_spread < 0.1 for match in found)
+
+
+def test_the_same_border_or_corners_do_not_make_two_pictures_the_same(synthetic):
+    rods = [rod(seed) for seed in range(4)]
+    framed = [ImageOps.expand(image, 12, 255) for image in rods[:2]]
+    turned = [image.rotate(33, Image.Resampling.BICUBIC, expand=True, fillcolor=255) for image in rods[2:]]
+    assert find_duplicates([synthetic.as_floats(image) for image in framed + turned]) == []
+    both = find_duplicates([synthetic.as_floats(image) for image in [framed[0], rods[0], turned[1], rods[3]]])
+    assert [(match.one, match.two) for match in both] == [(0, 1), (2, 3)]
+
+
+def test_the_residual_ignores_one_change_of_contrast_and_sees_several():
+    random = np.random.default_rng(0)
+    moved = random.random((1, 40, 48)).astype(np.float32)
+    inside = np.ones((1, 40, 48), bool)
+    for fixed, residual, spread in (
+        (0.4 * moved + 0.2, 0, 0), (random.random((1, 40, 48)).astype(np.float32), 1, None),
+        (moved * np.where(np.arange(48) < 24, 1, 0.4).astype(np.float32), 0.096, np.log(1 / 0.4) / 2),
+    ):  # fmt: skip
+        tiles = pixels._tile_moments(moved, fixed, inside, 8)
+        assert tiles.shape == (1, 30, 6)
+        np.testing.assert_allclose(tiles.sum((0, 1))[4], ((moved - 0.5) * (fixed - 0.5)).sum(), rtol=1e-3)
+        found = pixels._residuals(tiles, 8)[0]
+        assert found[0] == pytest.approx(residual, abs=0.05)
+        assert spread is None or found[1] == pytest.approx(spread, abs=0.01)
 
 
 def test_pairs_of_two_old_pictures_are_left_out(synthetic):

@@ -69,3 +69,4 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "z") undo(); else redo(); // Ctrl+Shift+Z and Ctrl+Y
 });
 document.documentElement.dataset.ready = "";
+performance.mark("ready");
