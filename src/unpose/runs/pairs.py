@@ -37,8 +37,8 @@ class EstimatedTurns:
     radians : (n,) array
         By how much the thing is turned, counter-clockwise; relative to its first photograph if no angle was known.
     uncertainty : (n,) array
-        Largest difference between the angles at several resolutions, in radians; 0 for known angles. In trials with
-        simulated cameras, nine in ten errors were within twice this.
+        Largest difference between the angles at several resolutions, in radians; 0 for known angles. In trials with a
+        simulated camera most errors were within twice this.
     estimated : (n,) array of bool
         Whether the angle was estimated.
 
