@@ -157,6 +157,25 @@ def test_ranges_are_wide_for_a_ring_and_narrow_for_a_bar_whose_direction_is_its_
     assert bars_range < math.radians(115)
 
 
+def test_ranges_part_after_a_step_that_all_images_shared(generator):
+    torch.manual_seed(0)
+    kinds = torch.rand(2, 1, 14, 14, generator=generator)
+    symmetry = InstanceAugment("so2", n_classes=2, spread=0.8)
+    for step in range(100):
+        labels = torch.arange(16) % 2
+        images = kinds[labels] + 0.1 * torch.rand(16, 1, 14, 14, generator=generator)
+        # By how much the loss at the end of the range exceeds that inside: at first the same for all, then not.
+        wanted = -1.0 if step < 50 else torch.where(labels == 0, 0.5, -0.5)
+        slope = wanted + 0.5 * torch.randn(16, generator=generator)
+        losses = torch.cat([torch.zeros(32), slope])
+        _, objective = symmetry(lambda batch: batch.flatten(1), images, labels, lambda o, y, found=losses: found)
+        objective.backward()
+        symmetry.adjust()
+    narrow, wide = symmetry.ranges(kinds)[:, 0].rad2deg().tolist()
+    assert narrow < 70
+    assert wide > 150
+
+
 def test_bounds_limit_the_elements():
     symmetry = SoftEquivariance(["similarity"], bounds=Bounds(max_angle=0.0, max_shift=0.0, max_scale=1.0))
     images, labels = torch.rand(4, 1, 9, 9), torch.tensor([0, 1, 0, 1])
