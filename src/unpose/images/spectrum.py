@@ -7,9 +7,12 @@ centre (see CONVENTIONS.md), so images of all sizes share their centre.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from unpose.compiled import is_traced_or_transformed
 
 
 def real_spectrum(images: Tensor) -> Tensor:
@@ -97,9 +100,22 @@ def fourier_resize(images: Tensor, shape: Sequence[int]) -> Tensor:
 
 def _waves(side: int, highest: int, like: Tensor) -> Tensor:
     """Cosine and sine of the frequencies 0 to ``highest`` at the pixels of a side: (side, 2 * (highest + 1))."""
+    if type(like) is Tensor and not is_traced_or_transformed():
+        return _remembered_waves(side, highest, like.dtype, like.device)
+    return _computed_waves(side, highest, like.dtype, like.device)
+
+
+def _computed_waves(side: int, highest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     # Angles in float64: at the far end of an image, those of high frequencies are large.
-    place = (torch.arange(side, dtype=torch.float64, device=like.device) + 0.5) / side - 0.5
-    angle = 2 * math.pi * place[:, None] * torch.arange(highest + 1, dtype=torch.float64, device=like.device)
-    waves = torch.stack([angle.cos(), angle.sin()], dim=-1) * math.sqrt(2)  # (side, highest + 1, 2)
-    waves[:, 0] /= math.sqrt(2)
-    return waves.flatten(1).to(like.dtype)
+    place = (torch.arange(side, dtype=torch.float64, device=device) + 0.5) / side - 0.5
+    angle = 2 * math.pi * place[:, None] * torch.arange(highest + 1, dtype=torch.float64, device=device)
+    size = torch.full_like(angle, math.sqrt(2))
+    size[:, 0] = 1.0
+    waves = torch.stack([angle.cos() * size, angle.sin() * size], dim=-1)  # (side, highest + 1, 2)
+    return waves.flatten(1).to(dtype)
+
+
+@lru_cache(maxsize=512)
+def _remembered_waves(side: int, highest: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # the table is used later with gradients too
+        return _computed_waves(side, highest, dtype, device)

@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from unpose.groups import Group, inverse, parse_affine, polar_coordinates
 from unpose.nn.functional.checks import check_positive
 
-_HIDDEN = 16
-"""Hidden units of the network of relative elements."""
+_HIDDEN = 32
+"""Sines in the network of relative elements."""
 
 
 class LieSelfAttention(nn.Module):
     """Self-attention by content and by the relative element: (b, n, width) -> (b, n, width).
 
     A query at g and a key at h have the score ``q(g) . k(h) / sqrt(d) + phi(g^-1 h)`` with a small network phi of the
-    coordinates of the relative element. The coordinates are those of :func:`unpose.groups.polar_coordinates`, which
-    unlike the logarithm of the paper are continuous at half a turn and exist for every affine map.
+    coordinates of the relative element, less the square of their distance over a learnt reach of each head. The
+    coordinates are those of :func:`unpose.groups.polar_coordinates`, which unlike the logarithm of the paper are
+    continuous at half a turn and exist for every affine map.
 
     Parameters
     ----------
@@ -61,10 +62,11 @@ class LieSelfAttention(nn.Module):
             raise ValueError(f"unit must be positive, got {unit}")
         self.heads, self.unit = heads, unit
         coordinates = polar_coordinates(self.group, torch.eye(3, device="cpu")).numel()
-        self.phi = nn.Sequential(
-            nn.Linear(coordinates + 1, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.SiLU(),
-            nn.Linear(_HIDDEN, heads),
-        )  # fmt: skip
+        self.waves, self.phi = nn.Linear(coordinates, _HIDDEN), nn.Linear(_HIDDEN, heads, bias=False)
+        # From the start, heads attend to places nearby, at several distances and in several directions.
+        nn.init.normal_(self.waves.weight, std=1.0)
+        nn.init.normal_(self.phi.weight, std=math.sqrt(8 / _HIDDEN))
+        self.log_reach = nn.Parameter(torch.linspace(0.0, 1.0, heads))
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def extra_repr(self) -> str:
@@ -75,9 +77,9 @@ class LieSelfAttention(nn.Module):
         relative = inverse(elements)[..., :, None, :, :] @ elements[..., None, :, :, :]  # (..., n, n, 3, 3)
         coordinates = polar_coordinates(self.group, relative)
         shift = coordinates[..., :2] / self.unit
-        # The distance is given too: phi would need many hidden units to depend on it alone.
-        distance = (shift.square().sum(-1, keepdim=True) + 1).log()
-        return self.phi(torch.cat([shift, coordinates[..., 2:], distance], dim=-1)).movedim(-1, -3)
+        near = shift.square().sum(-1)[..., None] * (-2 * self.log_reach).exp()  # (..., n, n, heads)
+        waves = self.waves(torch.cat([shift, coordinates[..., 2:]], dim=-1)).sin()
+        return (self.phi(waves) - near / 2).movedim(-1, -3)
 
     def forward(self, tokens: Tensor, elements: Tensor) -> Tensor:
         """(b, n, width) and (b, n, 3, 3), or (n, 3, 3) for all -> (b, n, width)"""

@@ -13,17 +13,21 @@ from torch.nn.functional import conv2d
 from unpose.groups import Group, area_change, inverse, parse_affine, polar_coordinates
 from unpose.images import pixel_grid
 from unpose.nn.functional.checks import check_positive
+from unpose.nn.layers.encodings import harmonic_basis
 
+_RINGS = 3
+"""Number of rings of the functions of position, the innermost at the origin."""
 _HIDDEN = 32
-"""Sines in the network of the kernel."""
+"""Sines in the network of relative linear parts."""
 
 
 class LieConv2d(nn.Module):
     """Convolution on the group of shifts and sampled linear parts, whose kernels are networks of relative elements.
 
     ``out(x, A) = sum_y psi(A^-1 (y - x)) g(y, A) / |det A|`` over pixels y. Lifting, ``g(y, A) = f(y)`` is the image;
-    on the group, ``g(y, A) = 1 / n  sum_B chi(A^-1 B) f(y, B)`` over the n samples B, a Monte Carlo integral over the
-    Haar measure. The kernel is the product of psi and chi: a general function of both costs ten times as much.
+    on the group, ``g(y, A) = f(y, A) + 1 / n  sum_B chi(A^-1 B) f(y, B)`` over the n samples B, a Monte Carlo integral
+    over the Haar measure. The term of A itself has no sampling error, so that training does not begin in noise. The
+    kernel is a product of functions of positions and of linear parts: a general function costs ten times as much.
 
     Parameters
     ----------
@@ -84,11 +88,9 @@ class LieConv2d(nn.Module):
         self.in_channels, self.radius, self.stride, self.lifting, self.reach = (
             in_channels, radius, stride, lifting, reach,
         )  # fmt: skip
-        self.position = nn.Linear(2, _HIDDEN)
-        # Sines of at most about a quarter of a period between pixels.
-        nn.init.normal_(self.position.weight, std=radius * math.pi / 4)
-        self.functions = nn.Linear(_HIDDEN, functions, bias=False)
-        self.weight = nn.Parameter(torch.randn(out_channels, in_channels, functions) / math.sqrt(in_channels))
+        functions_of_position = harmonic_basis(torch.zeros(1, 2, device="cpu"), _RINGS).shape[-1]
+        scale = math.sqrt(2 / (in_channels * functions_of_position))
+        self.weight = nn.Parameter(scale * torch.randn(out_channels, in_channels, functions_of_position))
         coordinates = polar_coordinates(self.group, torch.eye(3, device="cpu")).numel() - 2
         self.relative = None
         if not lifting and coordinates:
@@ -96,7 +98,7 @@ class LieConv2d(nn.Module):
             nn.init.normal_(self.relative.weight, std=2.0)
             self.relative_functions = nn.Linear(_HIDDEN, functions, bias=False)
             shape = (in_channels, in_channels, functions)
-            self.relative_weight = nn.Parameter(torch.randn(shape) / math.sqrt(in_channels))
+            self.relative_weight = nn.Parameter(0.3 * torch.randn(shape) / math.sqrt(in_channels))
 
     def extra_repr(self) -> str:
         return f"group={self.group}, radius={self.radius}, stride={self.stride}, lifting={self.lifting}"
@@ -104,20 +106,19 @@ class LieConv2d(nn.Module):
     def kernels(self, samples: Tensor, offsets: Tensor) -> Tensor:
         """psi in the frame of every sample, over its area: (n, 3, 3) and (p, 2) -> (n, out, in, p)"""
         points = torch.einsum("kij,pj->kpi", inverse(samples)[:, :2, :2], offsets) / self.radius  # (n, p, 2)
-        # Zero at the radius, with a continuous derivative; its integral is a third of that of the disc.
-        bump = (1 - points.square().sum(-1)).clamp(min=0).square() * (3 / (math.pi * self.radius**2))  # (n, p)
-        bump = bump / area_change(samples).abs()[:, None]
-        values = self.functions(self.position(points).sin()) * bump[..., None]  # (n, p, functions)
+        window = (1 - points.square().sum(-1)).clamp(min=0) / area_change(samples).abs()[:, None]  # (n, p)
+        values = harmonic_basis(_RINGS * points, _RINGS) * window[..., None]  # (n, p, functions)
         return torch.einsum("oif,kpf->koip", self.weight, values)
 
     def mixing(self, samples: Tensor) -> Tensor:
-        """chi of all relative samples, over their number: (n, 3, 3) -> (n, in, in, n)"""
+        """The sum of identity and chi of all relative samples, over their number: (n, 3, 3) -> (n, in, in, n)"""
+        n = len(samples)
+        own = torch.eye(self.in_channels).to(samples)[:, :, None] * torch.eye(n).to(samples)[:, None, None]
         if self.relative is None:  # shifts alone
-            same, samples = torch.eye(self.in_channels).to(samples), torch.eye(len(samples)).to(samples)
-            return same[:, :, None] * samples[:, None, None, :]
+            return own
         relative = inverse(samples)[:, None] @ samples  # (n, n, 3, 3)
         values = self.relative_functions(self.relative(polar_coordinates(self.group, relative)[..., 2:]).sin())
-        return torch.einsum("oif,klf->koil", self.relative_weight, values) / len(samples)
+        return own + torch.einsum("oif,klf->koil", self.relative_weight, values) / n
 
     def forward(self, maps: Tensor, samples: Tensor) -> Tensor:
         """(b, in, n, h, w), or (b, in, h, w) if lifting, and (n, 3, 3) -> (b, out, n, h', w')"""

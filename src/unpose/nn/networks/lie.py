@@ -6,11 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from unpose.groups import Group, LieGroup, haar_samples, parse_affine, translation
 from unpose.images import pixel_grid
 from unpose.nn.functional.checks import as_image_size, check_feature_maps, check_positive
 from unpose.nn.layers.constants import ConstantTables
+from unpose.nn.layers.heads import ClassHead
 from unpose.nn.layers.lie_attention import LieBlock
 from unpose.nn.layers.lie_convolution import LieConv2d
 from unpose.nn.networks.base import Network
@@ -20,6 +22,9 @@ class LieNetwork(ConstantTables, Network):
     """Base class: linear parts sampled by the Haar measure, fixed in evaluation and drawn anew in training."""
 
     fixed_samples: Tensor
+    layers: nn.ModuleList
+    norms: nn.ModuleList
+    classify: nn.Module
 
     def __init__(
         self,
@@ -51,6 +56,33 @@ class LieNetwork(ConstantTables, Network):
         offset = torch.rand(4, device=fixed.device)
         return haar_samples(self.group, self.count, offset=offset, dtype=fixed.dtype, **self.bounds)
 
+    def convolve(self, images: Tensor, samples: Tensor) -> Tensor:
+        """Lie convolutions, each with norm and Swish: (b, in_channels, h, w) -> (b, width, samples, h', w')"""
+        check_feature_maps(images, self.in_channels, None)
+        maps = images
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            maps = silu(norm(layer(maps, samples)))
+        return maps
+
+    def features(self, images: Tensor) -> Tensor:
+        """(b, in_channels, h, w) -> (b, width, samples, h', w')"""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(b, in_channels, h, w) -> (b, n_classes)"""
+        return self.classify(self.features(images))
+
+
+def _convolutions(
+    group: LieGroup, in_channels: int, width: int, radii: Sequence[float], strides: Sequence[int], reach: float
+) -> tuple[nn.ModuleList, nn.ModuleList]:
+    """Create the layers and norms of :meth:`LieNetwork.convolve`; statistics are over batch, samples and pixels."""
+    layers = [
+        LieConv2d(group, width if place else in_channels, width, radius, lifting=not place, stride=stride, reach=reach)
+        for place, (radius, stride) in enumerate(zip(radii, strides, strict=True))
+    ]
+    return nn.ModuleList(layers), nn.ModuleList(nn.BatchNorm3d(width) for _ in layers)
+
 
 class LieCNN(LieNetwork):
     """The network of :func:`lie_cnn`."""
@@ -81,35 +113,13 @@ class LieCNN(LieNetwork):
             max_scale=max_scale,
             max_stretch=max_stretch,
         )
-        self.layers = nn.ModuleList(
-            LieConv2d(
-                group,
-                width if index else in_channels,
-                width,
-                radius,
-                lifting=index == 0,
-                stride=stride,
-                reach=self.reach,
-            )
-            for index, (radius, stride) in enumerate(zip(radii, strides, strict=True))
-        )
-        # Statistics over batch, samples and pixels.
-        self.norms = nn.ModuleList(nn.BatchNorm3d(width) for _ in radii)
-        self.classify = nn.Linear(width, n_classes)
+        self.layers, self.norms = _convolutions(group, in_channels, width, radii, strides, self.reach)
+        self.classify = ClassHead(width, n_classes)
         self.compute_tables()
 
     def features(self, images: Tensor) -> Tensor:
         """(b, in_channels, h, w) -> (b, width, samples, h', w')"""
-        check_feature_maps(images, self.in_channels, None)
-        maps, samples = images, self.samples()
-        for layer, norm in zip(self.layers, self.norms, strict=True):
-            maps = nn.functional.silu(norm(layer(maps, samples)))
-        return maps
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(b, in_channels, h, w) -> (b, n_classes)"""
-        # The maximum over samples and positions: the mean would depend on the size of the object.
-        return self.classify(self.features(images).amax((2, 3, 4)))
+        return self.convolve(images, self.samples())
 
 
 class LieTransformer(LieNetwork):
@@ -144,29 +154,25 @@ class LieTransformer(LieNetwork):
             max_stretch=max_stretch,
         )
         self.patch = patch
-        self.embed = LieConv2d(
-            group, in_channels, width, radius=float(max(2, patch)), lifting=True, stride=patch, reach=self.reach
-        )
+        strides = (2, patch // 2) if patch % 2 == 0 else (1, patch)
+        radii = (3.5, max(2.5, float(strides[1])))
+        self.layers, self.norms = _convolutions(group, in_channels, width, radii, strides, self.reach)
         self.blocks = nn.ModuleList(LieBlock(group, width, heads, unit=float(patch)) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        self.classify = nn.Linear(width, n_classes)
+        self.classify = ClassHead(width, n_classes)
         self.compute_tables()
 
     def features(self, images: Tensor) -> Tensor:
-        """(b, in_channels, h, w) -> (b, samples * positions, width)"""
-        check_feature_maps(images, self.in_channels, None)
+        """(b, in_channels, h, w) -> (b, width, samples, h', w')"""
         samples = self.samples()
-        maps = self.embed(images, samples)  # (b, width, samples, h', w')
-        grid = pixel_grid(tuple(maps.shape[-2:]), maps.dtype, maps.device).flatten(0, 1) * self.patch  # (positions, 2)
+        maps = self.convolve(images, samples)
+        height, width = maps.shape[-2:]
+        grid = pixel_grid((height, width), maps.dtype, maps.device).flatten(0, 1) * self.patch  # (positions, 2)
         elements = (translation(grid) @ samples[:, None]).flatten(0, 1)  # (samples * positions, 3, 3)
-        tokens = maps.flatten(2).mT
+        tokens = maps.flatten(2).mT  # (b, samples * positions, width)
         for block in self.blocks:
             tokens = block(tokens, elements)
-        return self.norm(tokens)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(b, in_channels, h, w) -> (b, n_classes)"""
-        return self.classify(self.features(images).mean(1))
+        return self.norm(tokens).mT.unflatten(2, (len(samples), height, width))
 
 
 def lie_cnn(
@@ -177,16 +183,16 @@ def lie_cnn(
     *,
     samples: int = 16,
     width: int = 16,
-    radii: Sequence[float] = (4.0, 2.0, 2.0),
-    strides: Sequence[int] = (2, 2, 1),
+    radii: Sequence[float] = (3.5, 2.5, 2.5, 2.5),
+    strides: Sequence[int] = (2, 1, 2, 1),
     max_scale: float = 1.3,
     max_stretch: float = 1.3,
 ) -> LieCNN:
     """Create a network of Lie convolutions that recognises objects under unseen affine maps.
 
     The first :class:`unpose.nn.LieConv2d` lifts the image to the group, the others are convolutions on it, each with
-    batch norm and Swish. The maximum over samples and positions and one linear map give the scores. In training, the
-    samples of the linear parts are drawn anew at every step; in evaluation they are fixed.
+    batch norm and Swish. The maximum over samples, the mean over positions and one linear map give the scores. In
+    training, the samples of the linear parts are drawn anew at every step; in evaluation they are fixed.
 
     Parameters
     ----------
@@ -202,9 +208,9 @@ def lie_cnn(
         Linear parts; even if the group has the mirror. The cost grows with its square.
     width : int, default 16
         Channels of the maps.
-    radii : sequence of float, default (4, 2, 2)
+    radii : sequence of float, default (3.5, 2.5, 2.5, 2.5)
         Radius of the kernel of each layer, in pixels of its input.
-    strides : sequence of int, default (2, 2, 1)
+    strides : sequence of int, default (2, 1, 2, 1)
         Stride of each layer.
     max_scale : float, default 1.3
         Largest scale factor of the samples; the smallest is its inverse.
@@ -244,17 +250,17 @@ def lie_transformer(
     *,
     samples: int = 8,
     patch: int = 4,
-    depth: int = 4,
-    width: int = 32,
+    depth: int = 3,
+    width: int = 24,
     heads: int = 4,
     max_scale: float = 1.3,
     max_stretch: float = 1.3,
 ) -> LieTransformer:
     """Create a transformer whose tokens are sampled elements of a continuous group (LieTransformer).
 
-    A lifting :class:`unpose.nn.LieConv2d` gives a token to every pair of a position and a sampled linear part;
-    :class:`unpose.nn.LieBlock` relates all of them, and their mean and one linear map give the scores. In training, the
-    samples are drawn anew at every step; in evaluation they are fixed.
+    Two layers of :class:`unpose.nn.LieConv2d` give a token to every pair of a position and a sampled linear part, and
+    :class:`unpose.nn.LieBlock` relates all of them. The maximum over samples, the mean over positions and one linear
+    map give the scores. In training, the samples are drawn anew at every step; in evaluation they are fixed.
 
     Parameters
     ----------
@@ -270,9 +276,9 @@ def lie_transformer(
         Linear parts at every position; even if the group has the mirror. The cost grows with its square.
     patch : int, default 4
         Pixels between neighbouring positions.
-    depth : int, default 4
+    depth : int, default 3
         Number of blocks.
-    width : int, default 32
+    width : int, default 24
         Channels of the tokens.
     heads : int, default 4
         Attention heads; they divide the width.
