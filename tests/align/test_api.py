@@ -38,7 +38,7 @@ class TestAlign:
         "group", ["se2", "se2+mirror", pytest.param("similarity", marks=pytest.mark.slow), "similarity+mirror"]
     )
     def test_finds_the_pose_over_the_whole_group(self, glyphs, group):
-        copies = posed(glyphs, group, copies=6, random_state=1, max_shift=5.0, max_scale=1.3)
+        copies = posed(glyphs, group, copies=4, random_state=1, max_shift=5.0, max_scale=1.3)
         found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.4)
         np.testing.assert_allclose(found.poses, copies.poses, atol=0.05)
         assert found.converged.all()
@@ -192,8 +192,9 @@ class TestNearest:
 
     def test_the_same_bytes_for_any_number_of_threads_and_any_budget(self, glyphs):
         copies = posed(glyphs, "se2", copies=13, random_state=4, max_shift=4.0)  # 65 images: two tiles
+        images = copies.images[:, ::2, ::2].copy()
         first, *rest = (
-            nearest(copies.images, 3, max_shift=4.0, **options)
+            nearest(images, 3, max_shift=2.0, **options)
             for options in ({}, {"n_jobs": 1, "memory": "2GB"}, {"n_jobs": 3, "memory": 8e9})
         )
         for other in rest:

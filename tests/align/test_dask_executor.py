@@ -266,9 +266,11 @@ def listening(process):
 
 
 @pytest.fixture
-def scheduler(tmp_path):
+def scheduler(tmp_path, monkeypatch):
     """A scheduler and two workers, each a process of its own: the process of the scheduler, and its address."""
     started, file = [], tmp_path / "scheduler.json"
+    for name in ("_CONNECT_SECONDS", "_WORKER_SECONDS"):  # on a busy machine workers take minutes to begin
+        monkeypatch.setattr(f"unpose.align.dask_executor.{name}", 3600.0)
 
     def start(*command):
         with (tmp_path / f"log{len(started)}.txt").open("w") as log:
