@@ -2,6 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/wild.py [--only cells,plankton,...] [--seeds 3] [--device cuda]
                                                           [--workers 1] [--out FILE]
+    python benchmarks/wild.py --show FILE        # the tables of a finished run, in Markdown
 
 Needs the extra `unpose[features]`. Every seed draws other images, or other poses where there is one set of images. Only
 what a user knows is given: the group of poses, and the number of classes (`plankton-all` and `found` excepted). ACC is
@@ -25,6 +26,7 @@ import os
 import platform
 import time
 import traceback
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -156,9 +158,9 @@ def labelled(weights, points, point_share, classes, per_class, seed):
 
 
 def without_orbit(images, device):
-    """The last layer of the network on the images as they are, (n, 1280)."""
+    """The last layer of the network on the whole images as they are, at 160 pixels, (n, 1280)."""
     batch = torch.from_numpy(np.ascontiguousarray(images if images.ndim == 4 else images[..., None])).movedim(-1, 1)
-    network = feature_network(EXTRA_NETWORK, batch, device)
+    network = replace(feature_network(EXTRA_NETWORK, batch, device), side=160, middle=None)
     vectors = orbit_features(batch, network, orbit_poses("translation"), device)
     return vectors[:, -2560:-1280]
 
@@ -210,6 +212,57 @@ def run(job):
     return rows
 
 
+def show(result):
+    """Print the tables of a finished run: means over the seeds, with the smallest and the largest value."""
+    values = {}
+    for each in result["rows"]:
+        for key, value in each.items():
+            if isinstance(value, int | float) and key not in ("seed", "n"):
+                values.setdefault((each["set"], each["method"], key), []).append(value)
+
+    def cell(name, method, key):
+        found = values.get((name, method, key))
+        if found is None:
+            return ""
+        spread = f" ({min(found):.3f} to {max(found):.3f})" if len(found) > 1 else ""
+        return f"{np.mean(found):.3f}{spread}"
+
+    def table(first, columns, names, method_of):
+        print(f"| {first} | {' | '.join(columns)} |")
+        print("|---" * (len(columns) + 1) + "|")
+        for name in names:
+            cells = [cell(name, *method_of[column]) for column in columns]
+            if any(cells):
+                print(f"| {name} | {' | '.join(cells)} |")
+        print()
+
+    counts = {(each["set"], each["seed"]) for each in result["rows"]}
+    print(f"{len(counts)} runs of a set and seed on {result['machine']}, {len(result['failures'])} failed.")
+    print()
+    umap = "features, UMAP + HDBSCAN"
+    names = [name for name in SETS if name not in LARGE]
+    peers = ["raw", "features, k-means", umap, "features, HDBSCAN", "pixels", "both"]
+    print("Accuracy at the true number of clusters (HDBSCAN finds its own number)")
+    table("set", peers, names, {peer: (peer, "ACC") for peer in peers})
+    print("Share of nearest neighbours of the same class, and weight of pixels")
+    columns = {"pixels": ("pixels", "NN"), "both": ("both", "NN"), "pixel_share": ("both", "pixel_share")}
+    columns |= {"pose_change": ("both", "pose_change"), "bull's-eye": ("both", "bulls_eye")}
+    table("set", list(columns), names, columns)
+    print("Accuracy with a few labels: 10 of each class at random, as many by suggestion, and half as many")
+    labels = {key: ("both, labels", key) for key in ("labels 10", "suggest 10", "suggest 5")}
+    table("set", list(labels), names, labels)
+    print("The number of clusters is not given")
+    found = {key: ("both, found", key) for key in ("groups", "purity", "NMI")}
+    table("set", list(found), names, found)
+    print("Large sets, once; of plankton-all the number is found, and k-means gets the same number")
+    large = {
+        f"{method}: {key}": (method, key)
+        for method in ("both", "pixels", "features, k-means")
+        for key in ("ACC", "purity", "NMI", "groups")
+    } | {"both: seconds": ("both", "seconds")}
+    table("set", list(large), LARGE, large)
+
+
 def guarded(job):
     try:
         return job, run(job), None
@@ -226,7 +279,11 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="sets and seeds that run at the same time")
     parser.add_argument("--out", default="wild.json")
+    parser.add_argument("--show", help="print the tables of this file instead of measuring")
     options = parser.parse_args()
+    if options.show:
+        show(json.loads(Path(options.show).read_text()))
+        return
     names = options.only.split(",")
     jobs = [(name, seed, options.device) for seed in range(options.seeds) for name in names]
     jobs = [job for job in jobs if job[0] not in LARGE or job[1] == 0]

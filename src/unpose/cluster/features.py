@@ -44,6 +44,12 @@ _IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])
 """Mean and standard deviation of the channels that nearly all networks for photographs expect."""
 _BLOCKS_READ = (10, 14)
 """Blocks of EfficientNet-Lite0 whose maps are read beside those of its last layer: the ends of two of its stages."""
+_WHOLE, _MIDDLE = 160, (112, 1.4)
+"""What EfficientNet-Lite0 sees: the whole image at 160 pixels, and its middle, as large as in the whole, at 112.
+
+In the middle the thing stands alone, without what lies beside it, such as other cells. Both together have more
+neighbours of the same class than the whole alone (``docs/benchmarks/features.md``).
+"""
 _CHUNK_PIXELS = {"cpu": 2**20, "cuda": 2**24}
 """Pixels of views that a network is called with at a time."""
 _DIMENSIONS = 128
@@ -56,13 +62,15 @@ _MAX_BYTES = 2**33
 class FeatureNetwork:
     """A network as a function from images (n, c, h, w) in [0, 1] to vectors (n, d).
 
-    ``side`` is the side in pixels of the images that it takes, None for any; ``blocks`` the lengths of the parts of a
-    vector that come from different layers.
+    ``side`` is the side in pixels of the images that it takes, None for any; ``middle`` the side of a second view, of
+    the middle of the images, and the factor by which it is enlarged; ``blocks`` the lengths of the parts of a vector
+    that come from different layers.
     """
 
     name: str
     call: Callable[[Tensor], Tensor]
     side: int | None = None
+    middle: tuple[int, float] | None = None
     blocks: tuple[int, ...] | None = None
 
 
@@ -155,17 +163,24 @@ def _own_network(network: Any, name: str, images: Tensor, device: str | torch.de
     vectors(torch.nn.functional.interpolate(images[:2].float(), size).to(device))
     is_encoder = network.description["network"] == "group_resnet" and network.description["head"] is None
     blocks = tuple(width for width in network.description["widths"] for _ in range(4)) if is_encoder else None
-    return FeatureNetwork(name, vectors, None if size == tuple(images.shape[-2:]) else max(size), blocks)
+    return FeatureNetwork(name, vectors, None if size == tuple(images.shape[-2:]) else max(size), blocks=blocks)
 
 
 def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
-    """The poses (p, 3, 3) whose views are averaged: rotations up to ``max_angle`` and mirror images of the group."""
+    """The poses (p, 3, 3) whose views are averaged: rotations up to ``max_angle`` and mirror images of the group.
+
+    With mirror images, rotations are a quarter turn apart and begin at half a step. A mirror image at the angle a is
+    the mirror of the image at -a, so that a network that treats mirror images alike, as those for photographs nearly
+    do, sees eight angles as well; and the mean is the same for quarter turns and mirrors of an image, exactly.
+    """
     kind = parse_continuous(group)
     step = 2 * math.pi / _TURNS
     if not kind.turns or max_angle < step / 2:
         angles = [0.0]
     elif max_angle >= math.pi - step / 2:
         angles = [step * turn for turn in range(_TURNS)]
+        if kind.mirrored:
+            angles = [step * (turn + 0.5) for turn in range(0, _TURNS, 2)]
     else:
         count = math.ceil(max_angle / step)
         angles = [max_angle * part / count for part in range(-count, count + 1)]
@@ -186,30 +201,42 @@ def orbit_features(
 ) -> NDArray:
     """Vectors of images (n, c, h, w), the mean over their views at the poses (p, 3, 3): (n, d).
 
-    Views are sampled once, from the original pixels. Outside of its frame an image continues with the median of its
-    border, so that the corners of a rotated view show no edges.
+    If the network also sees the middle of the images, the vectors of the two views are concatenated. Views are sampled
+    once, from the original pixels. Outside of its frame an image continues with the median of its border, so that the
+    corners of a rotated view show no edges.
     """
     height, width = images.shape[-2:]
-    long_side = max(height, width)
-    side = network.side or long_side
-    scale = torch.diag(torch.tensor([side / long_side, side / long_side, 1.0]))
-    shape = (side, side) if network.side else (height, width)
-    chunk = max(1, _CHUNK_PIXELS.get(torch.device(device).type, 2**22) // (side * side))
+    views = [(network.side, 1.0)] if network.middle is None else [(network.side, 1.0), network.middle]
+    largest = max(side or max(height, width) for side, _ in views)
+    chunk = max(1, _CHUNK_PIXELS.get(torch.device(device).type, 2**22) // largest**2)
     rows = []
     for start in range(0, len(images), chunk):
         if progress is not None:
             progress("features", start, len(images))
         part = images[start : start + chunk]
-        part = (downscale(part, long_side / side) if long_side > side else part).to(device)
-        ground = torch.from_numpy(border_level(part.cpu().numpy())).to(part)[..., None, None]
-        own_scale = scale if part.shape[-1] == width else torch.eye(3)  # images that were downscaled have their size
-        views = [
-            network.call(warp(part - ground, (own_scale @ pose).to(part), shape) + ground).double() for pose in poses
-        ]
-        rows.append(torch.stack(views).mean(0).cpu().numpy())
+        ground = torch.from_numpy(border_level(part.numpy())).to(part)[..., None, None]
+        parts = [_mean_over_views(part, ground, network, poses, side, zoom, device) for side, zoom in views]
+        rows.append(torch.cat(parts, dim=1).cpu().numpy())
     if progress is not None:
         progress("features", len(images), len(images))
     return np.concatenate(rows)
+
+
+def _mean_over_views(
+    images: Tensor, ground: Tensor, network: FeatureNetwork, poses: Tensor, side: int | None, zoom: float,
+    device: str | torch.device,
+) -> Tensor:  # fmt: skip
+    """The mean vector (n, d) of images (n, c, h, w) at this side in pixels, enlarged by ``zoom`` about their middle."""
+    height, width = images.shape[-2:]
+    factor = 1.0 if side is None else max(height, width) / (side * zoom)
+    shown = (images - ground if factor <= 1 else downscale(images - ground, factor)).to(device)
+    scale = torch.diag(torch.tensor([1 / factor, 1 / factor, 1.0])) if factor < 1 else torch.eye(3)
+    shape = (height, width) if side is None else (side, side)
+    ground = ground.to(device)
+    total: Any = 0.0
+    for pose in poses:
+        total = total + network.call(warp(shown, (scale @ pose).to(shown), shape) + ground).double()
+    return total / len(poses)
 
 
 @dataclass(frozen=True)
@@ -398,7 +425,7 @@ def _efficientnet(device: str | torch.device) -> FeatureNetwork:
 
     widths = [network._blocks[number]._project_conv.out_channels for number in _BLOCKS_READ]
     blocks = tuple(width for width in (*widths, network._conv_head.out_channels) for _ in range(2))
-    return FeatureNetwork(EXTRA_NETWORK, statistics, _SIZES[0], blocks)
+    return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
 
 
 def _fold(module: nn.Module, convolution: str, normalisation: str) -> None:
