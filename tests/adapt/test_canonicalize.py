@@ -22,6 +22,7 @@ from unpose.adapt import (
     restore,
     search,
 )
+from unpose.adapt.views import resampled
 from unpose.groups import inverse, parse, rotation, scaling, translation
 from unpose.images import warp
 
@@ -269,6 +270,14 @@ def test_the_posterior_turns_where_half_of_the_rotations_come_from_a_second_view
     # By an eighth of a turn the scores move by one element, up to interpolation.
     distances = [(weights.roll(k, 1) - other).norm() for k in range(8)]
     assert distances[1] == min(distances)
+
+
+def test_coordinates_are_not_rounded_under_autocast():
+    images, poses = shapes(), rotation(torch.tensor([0.3, 1.0, 2.0]))
+    with torch.autocast("cpu", torch.bfloat16):
+        moved, rounded = resampled(images, poses), warp(images, poses)
+    assert not torch.allclose(rounded, moved, atol=1e-2)  # what would happen
+    assert torch.equal(moved, warp(images, poses))
 
 
 @pytest.mark.slow

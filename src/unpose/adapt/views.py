@@ -55,6 +55,9 @@ def resampled(images: Tensor, poses: Tensor, border: str = "zero") -> Tensor:
     With a border other than "zero", images are first continued by a quarter of their larger side, so that the corners
     of a rotated photograph are not black.
     """
+    if torch.is_autocast_enabled(images.device.type):  # would round coordinates to eight bits
+        with torch.autocast(images.device.type, enabled=False):
+            return resampled(images.float(), poses.float(), border)
     if border == "zero":
         return warp(images, poses)
     shape = (images.shape[-2], images.shape[-1])
