@@ -32,7 +32,8 @@ The rooms, each imported as ``unpose.<room>``:
 ``audit``     measure how invariant or equivariant any function is, and which module breaks it
 ``discover``  which transformations images obey, and how far
 ``dedupe``    duplicates up to pose
-``points``    point clouds: equivariant layers, and the motion between two clouds
+``points``    point clouds: equivariant layers and frames
+``rigid``     the rigid motion between two point clouds
 ``contours``  outlines: their distance over rotation, start, mirror and scale; networks
 ``sphere``    attention on the sphere
 ``motion``    recurrent networks whose hidden copies move
@@ -52,7 +53,7 @@ __version__ = "0.2.0"
 
 _ROOMS = (
     "adapt", "align", "audit", "cluster", "compiled", "contours", "data", "dedupe", "discover", "files", "groups",
-    "images", "motion", "nn", "points", "report", "reproduce", "runs", "sphere", "train",
+    "images", "motion", "nn", "points", "report", "reproduce", "rigid", "runs", "sphere", "train",
 )  # fmt: skip
 _NAMES = {
     "InvariantClustering": "cluster",

@@ -128,12 +128,8 @@ class CloudNetwork(nn.Module):
     ----------
     layers : list of nn.Module
         Each maps ``(features, points, mask)`` to new features and points.
-    in_features : int
-        Invariant numbers given with each point; 0 for bare points.
-    width : int
-        Channels.
-    n_out : int
-        Outputs of the pooled answer.
+    in_features, width, n_out : int
+        Invariant numbers given with each point, channels, outputs of the pooled answer.
     unit : float, optional
         Length that layers see as 1; by default the root mean square radius of each cloud.
 
@@ -181,14 +177,9 @@ class CloudNetwork(nn.Module):
 
 
 def egnn(
-    n_out: int,
-    *,
-    in_features: int = 0,
-    width: int = 32,
-    depth: int = 3,
-    neighbours: int | None = 16,
+    n_out: int, *, in_features: int = 0, width: int = 32, depth: int = 3, neighbours: int | None = 16,
     unit: float | None = None,
-) -> CloudNetwork:
+) -> CloudNetwork:  # fmt: skip
     """An E(n)-equivariant graph network with an invariant answer, for the plane and for space.
 
     Parameters
@@ -221,33 +212,21 @@ def egnn(
 
 
 def ga_attention(
-    n_out: int,
-    *,
-    in_features: int = 0,
-    width: int = 32,
-    depth: int = 2,
-    rank: int = 2,
-    neighbours: int | None = 32,
+    n_out: int, *, in_features: int = 0, width: int = 32, depth: int = 2, rank: int = 2, neighbours: int | None = 32,
     unit: float | None = None,
-) -> CloudNetwork:
+) -> CloudNetwork:  # fmt: skip
     """A network of geometric-algebra attention with an invariant answer.
 
     Parameters
     ----------
     n_out : int
-        Outputs.
-    in_features : int, default 0
-        Invariant numbers given with each point.
-    width : int, default 32
-        Channels.
-    depth : int, default 2
-        Layers.
+    in_features, width, depth : int, default 0, 32 and 2
+    unit : float, optional
+        All as in :func:`egnn`.
     rank : {2, 3}, default 2
         Points in each product; 3 costs n k^2.
     neighbours : int or None, default 32
         The k nearest neighbours that a point attends to; None for all.
-    unit : float, optional
-        As in :func:`egnn`.
 
     Returns
     -------

@@ -16,24 +16,15 @@ from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
-from unpose.points.correspondence import Fit, Mixture, as_pose, move, procrustes, refine, rigid
+from unpose.rigid.correspondence import Fit, Mixture, as_pose, move, procrustes, refine, rigid
 
-_GRID = {2: 48, 3: 576}
-"""Rotations of the uniform grid: 7.5 degrees apart in the plane, about 25 in space."""
-_SCORED = 160
-"""Points of a sample at which every seed is scored."""
-_SAMPLE = 600
-"""Points of a sample in closest-point iterations."""
-_FINALISTS = 24
-"""Seeds that closest-point iterations start from; four times as many where the first result is doubtful."""
-_KEPT = 0.7
-"""Share of the points that are compared while the overlap is unknown."""
-_REFINED = 10_000
-"""Points of b that take part in the refinement; ten times as many of a, so that most of them have a counterpart."""
-_TIED, _TRIED = 1.4, 4
-"""Candidates within this factor of the best residual are refined, at most so many; the likelihood decides."""
-_SAME = 1.15
-"""Candidates whose residual is within this factor of the best one's are reported as alternatives."""
+_GRID = {2: 48, 3: 576}  # rotations of the uniform grid: 7.5 degrees apart in the plane, about 25 in space
+_SCORED, _SAMPLE = 160, 600  # points at which seeds are scored, and that take part in closest-point iterations
+_FINALISTS = 24  # seeds that closest-point iterations start from; four times as many where the first result is doubtful
+_KEPT = 0.7  # share of the points that are compared while the overlap is unknown
+_REFINED = 10_000  # points of b in the refinement; ten times as many of a, so that most have a counterpart
+_TIED, _TRIED = 1.4, 4  # candidates within this factor of the best residual are refined, at most so many
+_SAME = 1.15  # candidates within this factor of the best residual are reported as alternatives
 
 
 @dataclass(frozen=True)

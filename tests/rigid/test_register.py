@@ -8,7 +8,7 @@ import torch
 
 from unpose.groups import parse
 from unpose.points import register
-from unpose.points.correspondence import Fit, Mixture, rigid
+from unpose.rigid.correspondence import Fit, Mixture, rigid
 
 
 def blob(n, seed=0, d=3):

@@ -12,18 +12,12 @@ from scipy.sparse import csr_matrix
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-_NEAREST = 32
-"""Nearest components of the mixture that can explain a point."""
-_MERGED = 0.8
-"""Side of the cells whose points are merged, in standard deviations of the noise."""
-_BALANCED, _OVER = 5, 1.6
-"""Rounds of balancing in each step, and their over-relaxation."""
-_COPY = 0.9
-"""Variance of the loads, relative to that of independent samples, below which b is a noisy copy of a."""
-_LEAST = 1e-7
-"""Least standard deviation of the mixture."""
-_PLANE, _FLAT = 12, 0.25
-"""Neighbours that span a tangent plane; ratio of variances across and along it below which clouds are surfaces."""
+_NEAREST = 32  # nearest components of the mixture that can explain a point
+_MERGED = 0.8  # side of the cells whose points are merged, in standard deviations of the noise
+_BALANCED, _OVER = 5, 1.6  # rounds of balancing in each step, and their over-relaxation
+_COPY = 0.9  # variance of the loads, relative to independent samples, below which b is a noisy copy of a
+_LEAST = 1e-7  # least standard deviation of the mixture
+_PLANE, _FLAT = 12, 0.25  # neighbours that span a tangent plane; ratio of variances across and along it on a surface
 
 
 @dataclass(frozen=True)
