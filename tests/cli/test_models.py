@@ -127,7 +127,7 @@ def test_the_list_and_the_cards():
 
 
 def test_evaluate_and_audit_take_names_too(tmp_path, rng):
-    np.savez(tmp_path / "few.npz", x=rng.random((4, 28, 28)).astype(np.float32), y=np.arange(4))
+    np.savez(tmp_path / "few.npz", x=rng.random((12, 28, 28)).astype(np.float32), y=np.arange(12) % 4)
     done = unpose("evaluate", "mnist-c8", tmp_path / "few.npz", "--split", "all", "--json")
     assert done.exit_code == 0, done.output
     assert "mnist-c8.safetensors" in json.loads(done.stdout)["accuracy"]
