@@ -130,7 +130,7 @@ def ranks(patches: NDArray) -> NDArray:
     Ranks bound what a bright stamp adds, and any increasing change of brightness keeps them.
     """
     small = np.zeros((len(patches), _SIDE, _SIDE), np.float32)
-    halved_ranks(np.ascontiguousarray(patches), _disc(PATCH), small)
+    halved_ranks(np.ascontiguousarray(patches), disc(PATCH), small)
     return small
 
 
@@ -193,14 +193,15 @@ def _inside(view: View) -> NDArray:
 
 
 @cache
-def _disc(side: int) -> NDArray:
+def disc(side: int) -> NDArray:
+    """The pixels of a square patch inside its disc, (side, side) bool."""
     y, x = np.indices((side, side)) - (side - 1) / 2
     return np.hypot(x, y) <= side / 2
 
 
 @cache
 def fitted() -> dict[str, NDArray]:
-    """The fitted numbers: the linear maps of both layers, (D, size) each, and the weights of the probability, (7,)."""
+    """The fitted numbers: the linear maps of both layers, (D, size) each, and the weights of the probability, (5,)."""
     content = read_file(Path(__file__).with_name("fitted.npz"), max_bytes=2**20)
     with np.load(io.BytesIO(content)) as stored:
         return {name: stored[name].astype(np.float32) for name in stored.files}

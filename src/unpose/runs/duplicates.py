@@ -332,13 +332,14 @@ class DuplicateSearch:
         """Read some files and store what was found; the first frames are remembered, so as not to read them twice."""
         photographs, frames = [], []
         for each, (grey, shape, reason) in zip(files, pool.map(_read, [each.path for each in files]), strict=True):
-            detail = sharpness(np.divide(grey, 255, dtype=np.float32)) if grey is not None else 0.0
+            floats = _floats(grey)
+            detail = 0.0 if floats is None else sharpness(floats)
             photographs.append(replace(each, height=shape[0], width=shape[1], sharpness=detail, reason=reason))
-            frames.append(grey)
+            frames.append(floats)
             if grey is not None and len(remembered) < _REMEMBERED:
                 remembered[each.key] = grey
         good = [k for k, frame in enumerate(frames) if frame is not None]
-        entries = describe([floats for frame in frames if (floats := _floats(frame)) is not None])
+        entries = describe([frame for frame in frames if frame is not None])
         entries = replace(entries, owners=np.array(good, int)[entries.owners])
         about = [{**vars(each), "path": str(each.path)} for each in photographs]
         arrays: dict[str, Any] = {
