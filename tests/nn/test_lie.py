@@ -192,3 +192,16 @@ def test_wrong_arguments():
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lie_cnn", "lie_transformer", "scale_fourier_net"])
+def test_networks_can_be_exported_and_compiled(name, generator):
+    group = "dilations(2, 1.5)" if name == "scale_fourier_net" else "affine"
+    network = create_network(name, group=group, in_channels=1, n_classes=3, image_size=9, width=4).eval()
+    images = torch.rand(2, 1, 9, 9, generator=generator)
+    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},))
+    more = torch.rand(5, 1, 9, 9, generator=generator)
+    torch.testing.assert_close(program.module()(more), network(more))
+    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(images), network(images))
