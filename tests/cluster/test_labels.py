@@ -66,11 +66,21 @@ def test_points_decide_where_the_graph_mixes_the_classes():
     assert (probabilities.argmax(1) == classes)[others].mean() > 0.85
 
 
+def test_one_label_of_each_class_is_enough_and_no_warning():
+    weights, ring = rings(29, 7)
+    points = np.eye(29)[ring]
+    known = np.full(len(ring), -1)
+    known[::7] = ring[::7]
+    assert np.array_equal(class_probabilities(weights, known, 29, points, 0.5).argmax(1), ring)
+
+
 def test_points_without_weight_leave_the_graph_its_answer():
     weights, points, _, known = two_classes_on_one_ring()
     alone = spread_labels(weights, known, 2)
     joint = class_probabilities(weights, known, 2, points, 0.0)
     assert np.array_equal(joint.argmax(1), alone.argmax(1))
+    with_a_third = class_probabilities(weights, known, 3, points, 0.9)  # whose only images are not in the graph
+    assert set(with_a_third.argmax(1)) == {0, 1}
     one_class = np.where(known == 1, -1, known)
     assert np.array_equal(class_probabilities(weights, one_class, 1, points, 0.9), np.ones((len(known), 1)))
 

@@ -58,15 +58,19 @@ def class_probabilities(
     then fitted once more, also to the half of the images of each class that is most certain.
     """
     spread = spread_labels(weights, classes, n_classes)
-    if n_classes < 2:
+    if len(np.unique(classes[classes >= 0])) < 2:  # a class may have constant images only, which are not in the graph
         return spread
     scaled, exponent = _POINT_SCALE * points, 2 * point_share
     targets, trust = classes, np.ones(len(classes))
     for is_last in (False, True):
-        rows = np.flatnonzero(targets >= 0)
+        # Thrice, with a third of the weight: of fewer than two images per class scikit-learn warns that they may be a
+        # regression problem.
+        rows = np.tile(np.flatnonzero(targets >= 0), 3)
         with threadpool_limits(1):  # threads would sum in another order
-            linear = LogisticRegression(tol=1e-3, max_iter=200).fit(scaled[rows], targets[rows], trust[rows])
-            scores = np.log(spread + _LEAST) + exponent * np.log(linear.predict_proba(scaled) + _LEAST)
+            linear = LogisticRegression(tol=1e-3, max_iter=200).fit(scaled[rows], targets[rows], trust[rows] / 3)
+            judged = np.zeros(spread.shape)
+            judged[:, linear.classes_] = linear.predict_proba(scaled)
+        scores = np.log(spread + _LEAST) + exponent * np.log(judged + _LEAST)
         probabilities = np.exp((scores - scores.max(1, keepdims=True)) / (1 + exponent))
         probabilities /= probabilities.sum(1, keepdims=True)
         probabilities[classes >= 0] = spread[classes >= 0]  # known images keep their class
