@@ -109,21 +109,17 @@ def test_a_rotation_shifts_polar_coordinates(generator):
     assert (angular_error(pose.element, -0.7) < 0.06).all()
 
 
-@pytest.mark.parametrize(("kind", "place", "reach"), [("shear", (0, 1), 0.5), ("tilt", (2, 0), 0.015)])
-def test_a_shear_and_a_tilt_shift_their_coordinates(kind, place, reach):
-    upright = shapes(33)
-    amounts = torch.tensor([reach, -0.4 * reach, 0.0])
-    moves = torch.eye(3).repeat(3, 1, 1)
-    moves[:, place[0], place[1]] = amounts
-    pose = coordinates(kind, upright)(warp(upright, moves))
-    assert ((pose.element[:, place[0], place[1]] + amounts).abs() < 0.1 * reach).all()
+def test_a_shear_shifts_its_coordinates():
+    upright, amounts = shapes(33), torch.tensor([0.5, -0.2, 0.0])
+    shears = torch.eye(3).repeat(3, 1, 1)
+    shears[:, 0, 1] = amounts
+    pose = coordinates("shear", upright)(warp(upright, shears))
+    assert ((pose.element[:, 0, 1] + amounts).abs() < 0.05).all()
     assert (pose.gain[:2] > 0).all()
     assert (pose.gain[2] < 1e-6).all()  # upright, and found to be
     others = pose.element.clone()
-    others[:, place[0], place[1]] = 0
+    others[:, 0, 1] = 0
     assert torch.equal(others, torch.eye(3).expand(3, 3, 3))
-    alone = coordinates(kind, upright)(warp(upright, moves)[:1])
-    assert torch.allclose(alone.element, pose.element[:1], atol=1e-5)
 
 
 def test_symmetric_things_have_no_margin():

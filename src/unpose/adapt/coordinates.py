@@ -4,11 +4,11 @@
 rotation     polar                        the angle is shifted
 size         log-polar                    the logarithm of the radius is shifted as well
 shear        (x / y, y)                   ``x -> x + s y`` shifts x / y by s
-tilt         (1 / x, y / x)               ``(x, y) -> (x, y) / (1 + t x)`` shifts 1 / x by t
 ============ ============================ =====================================================================
 
 The pose relative to a reference is then the peak of a correlation, over all shifts at once by the FFT (Tai, Bailis and
-Valiant 2019, "Equivariant Transformer Networks", have all of these coordinates).
+Valiant 2019, "Equivariant Transformer Networks", have these coordinates). Their coordinates of perspective are left
+out: they found tilts, but on digits gained nothing.
 """
 
 import math
@@ -25,14 +25,9 @@ from unpose.images import sample
 
 _RATIO = 3.0
 """Log-polar coordinates cover radii from the largest down to this fraction of it, and beyond it by as much."""
-_ROWS = 24
-"""Samples along the coordinate that a shear or a tilt leaves as it is."""
-_LARGEST_SHEAR, _LARGEST_TILT = 0.8, 0.3
-"""Reach of the search; tilts are in units of one over half the side."""
-_SAMPLES = {"shear": 65, "tilt": 128}
-"""Samples along the coordinate that is shifted; of a tilt, on either side of the middle."""
-_NEAREST = 5.0
-"""Tilts are read beyond the middle by half the side over this: there 1 / x grows without bound."""
+_ROWS, _SLOPES = 24, 65
+"""Samples of (y, x / y) for shears; slopes x / y go from -2 to 2."""
+_LARGEST_SHEAR = 0.8
 
 
 def polar(images: Tensor, angles: int = 64, radii: int = 16, *, logarithmic: bool = False) -> Tensor:
@@ -112,62 +107,42 @@ def _from_cell(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
     return (0.5 * (left - right) / bend).clamp(-0.5, 0.5)
 
 
-class _SlantCoordinates(Canonicalizer):
-    """Shears or tilts relative to references."""
+class _ShearCoordinates(Canonicalizer):
+    """Shears relative to references."""
 
     templates: Tensor
 
-    def __init__(self, references: Tensor, kind: str) -> None:
+    def __init__(self, references: Tensor) -> None:
         super().__init__()
-        self.kind, self.reach = kind, _LARGEST_SHEAR if kind == "shear" else _LARGEST_TILT
-        self.step = (4.0 if kind == "shear" else _NEAREST - 1) / (_SAMPLES[kind] - 1)
         self.register_buffer("templates", self._maps(references))
 
     def _maps(self, images: Tensor) -> Tensor:
-        """(n, c, h, w) -> (n, c', shifted coordinate, other coordinate) of length 1, weighted by area."""
+        """(n, c, h, w) -> (n, c, slopes, rows) of length 1, weighted by the area that each sample stands for."""
         half = (min(images.shape[-2:]) - 1) / 2
-        place = torch.arange(_SAMPLES[self.kind], dtype=images.dtype, device=images.device) * self.step
-        row = (torch.arange(_ROWS, dtype=images.dtype, device=images.device) + 0.5) * (2 / _ROWS) - 1
-        if self.kind == "shear":
-            x, y = (place[:, None] - 2) * row, row.expand(len(place), _ROWS)
-            weight = y.abs().sqrt()  # dx dy = |y| du dv, and maps are multiplied in pairs
-            points = torch.stack([x, y], dim=-1)[None]  # (1, shifted, rows, 2)
-        else:
-            x = (1 / (1 + place))[:, None].expand(-1, _ROWS)
-            y = 1.4 * x * row
-            weight = x**1.5  # dx dy = |x|^3 du dv
-            points = torch.stack([torch.stack([x, y], dim=-1), torch.stack([-x, y], dim=-1)])  # right, left
-        weight = weight * (points[0].abs() <= 1).all(-1)
-        # The mean is not subtracted: the weights would then show in every map, at the same place.
-        maps = torch.cat([sample(images, half * part[None]) for part in points], dim=1) * weight
+        slope = torch.linspace(-2, 2, _SLOPES, dtype=images.dtype, device=images.device)[:, None]
+        y = (torch.arange(_ROWS, dtype=images.dtype, device=images.device) + 0.5) * (2 / _ROWS) - 1
+        x = slope * y
+        # dx dy = |y| d(slope) dy, and maps are multiplied in pairs. The mean is not subtracted: the weights would then
+        # show in every map, at the same place.
+        weight = y.abs().sqrt() * (x.abs() <= 1)
+        maps = sample(images, half * torch.stack([x, y.expand_as(x)], dim=-1)[None]) * weight
         return maps / maps.flatten(1).norm(dim=1)[:, None, None, None].clamp(min=1e-12)
 
     def forward(self, images: Tensor) -> Pose:
-        maps, templates = self._maps(images), self.templates.to(images)
-        channels, size = images.shape[1], 2 * maps.shape[2]
-        if self.kind == "tilt":  # on the left 1 / x is negative, so that its shift has the other sign
-            maps, templates = (torch.cat([m[:, :channels], m[:, channels:].flip(2)], dim=1) for m in (maps, templates))
-        spectrum, reference = (torch.fft.rfft(m, size, dim=2) for m in (maps, templates))
-        product = torch.einsum("ncfv,mcfv->nmf", spectrum, reference.conj())
+        step, size = 4 / (_SLOPES - 1), 2 * _SLOPES
+        spectrum, reference = (torch.fft.rfft(m, size, dim=2) for m in (self._maps(images), self.templates.to(images)))
+        product = torch.einsum("ncfy,mcfy->nmf", spectrum, reference.conj())
         scores = torch.fft.irfft(product, size, dim=2).amax(1)  # (n, size), the best template
-        cells = math.ceil(self.reach / self.step)
+        cells = math.ceil(_LARGEST_SHEAR / step)
         curve = scores.roll(cells, 1)[:, : 2 * cells + 1]  # shifts from -cells to cells
         best = curve.argmax(1, keepdim=True)
         around = pad(curve, (1, 1), mode="replicate")
         fraction = _from_cell(*(around.gather(1, best + place) for place in range(3)))
-        grid = torch.arange(-cells, cells + 1, dtype=maps.dtype, device=maps.device)
-        amount = (grid + torch.zeros_like(curve).scatter(1, best, fraction)) * self.step
-        different = (grid[:, None] - grid).abs() * self.step > self.reach / 3
-        return pose_from_scores(curve, self._undo(amount, images), curve[:, cells], different)
-
-    def _undo(self, amount: Tensor, images: Tensor) -> Tensor:
-        """The poses (n, k, 3, 3) that undo shears or tilts by amounts (n, k)."""
-        elements = torch.eye(3, dtype=amount.dtype, device=amount.device).repeat(*amount.shape, 1, 1)
-        if self.kind == "shear":
-            elements[..., 0, 1] = -amount
-        else:
-            elements[..., 2, 0] = -amount / ((min(images.shape[-2:]) - 1) / 2)
-        return elements
+        grid = torch.arange(-cells, cells + 1, dtype=curve.dtype, device=curve.device)
+        elements = torch.eye(3, dtype=curve.dtype, device=curve.device).repeat(*curve.shape, 1, 1)
+        elements[..., 0, 1] = -(grid + torch.zeros_like(curve).scatter(1, best, fraction)) * step
+        different = (grid[:, None] - grid).abs() * step > _LARGEST_SHEAR / 3
+        return pose_from_scores(curve, elements, curve[:, cells], different)
 
 
 def coordinates(
@@ -175,15 +150,13 @@ def coordinates(
 ) -> Canonicalizer:
     """Canonicalize in coordinates in which the group is a shift, which the FFT searches at once.
 
-    For images that are centred: shifts of the object are not searched. "shear" and "tilt" need a dark ground.
+    For images that are centred: shifts of the object are not searched. "shear" needs a dark ground.
 
     Parameters
     ----------
-    group : {"so2", "similarity", "shear", "tilt"}
+    group : {"so2", "similarity", "shear"}
         "so2" searches rotations, "similarity" also changes of size, by up to a factor of about 1.7. "shear" searches
-        ``x -> x + s y`` for s up to 0.8 (39 degrees). "tilt" searches the perspective of a plane that is turned about
-        the vertical axis, ``(x, y) -> (x, y) / (1 + t x)``, for t up to 0.3 over half the side: one edge of the
-        image then becomes 1.9 times as high as the other.
+        ``x -> x + s y`` for s up to 0.8, which is 39 degrees.
     references : (m, h, w) or (m, h, w, c) array, or (m, c, h, w) tensor
         Upright images or prototypes of them.
     angles, radii : int, default 72 and 16
@@ -201,11 +174,11 @@ def coordinates(
     >>> round(float(torch.atan2(pose.element[0, 0, 1], pose.element[0, 0, 0])), 1)
     -0.5
     """
-    if isinstance(group, str) and group in _SAMPLES:
-        return _SlantCoordinates(as_images(references).float(), group)
+    if group == "shear":
+        return _ShearCoordinates(as_images(references).float())
     parsed = parse_continuous(group)
     if parsed.name not in ("so2", "similarity"):
-        raise ValueError(f"canonical coordinates exist here for so2, similarity, shear and tilt, got {parsed}")
+        raise ValueError(f"canonical coordinates exist here for so2, similarity and shear, got {parsed}")
     if angles < 8 or radii < 4:
         raise ValueError(f"at least 8 angles and 4 radii are needed, got {angles} and {radii}")
     return _Coordinates(as_images(references).float(), angles, radii, parsed.scales)
