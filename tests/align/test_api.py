@@ -122,7 +122,7 @@ class TestAlign:
     @pytest.mark.parametrize(
         ("contrast", "change"),
         [
-            ("offset", lambda images: images + 0.3),
+            pytest.param("offset", lambda images: images + 0.3, marks=pytest.mark.slow),
             pytest.param("gain", lambda images: 0.4 * images, marks=pytest.mark.slow),
             ("affine", lambda images: 0.5 * images + 0.2),
         ],

@@ -135,6 +135,7 @@ def test_pipes_are_written_to_and_not_replaced(run, new_shapes, tmp_path, comman
     assert pipe.is_fifo()
 
 
+@pytest.mark.slow
 def test_stdout_given_by_name_receives_only_the_table(run, new_shapes, tmp_path):
     """As `unpose predict RUN IMAGES -o /dev/fd/1 > FILE`, through a link that a mistake of ours could not harm."""
     (tmp_path / "stdout").symlink_to("/dev/fd/1")
