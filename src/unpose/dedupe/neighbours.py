@@ -226,7 +226,8 @@ def _two_levels(points: NDArray) -> tuple[_Lists, NDArray, _Lists, NDArray]:
     n_lists = len(points) // _PER_LIST
     cell_centres = _centres(points, max(1, round(n_lists**0.5)))
     in_cells = _Lists.by(_closest(points, cell_centres, 1)[:, 0], len(cell_centres))
-    home, centres, cell_of = np.zeros(len(points), int), [], []
+    home, centres = np.zeros(len(points), int), []
+    cell_of: list[int] = []  # of each list
     for cell in range(len(cell_centres)):
         members = in_cells[cell]
         if len(members) == 0:
