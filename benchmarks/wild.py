@@ -224,43 +224,49 @@ def show(result):
         found = values.get((name, method, key))
         if found is None:
             return ""
-        spread = f" ({min(found):.3f} to {max(found):.3f})" if len(found) > 1 else ""
-        return f"{np.mean(found):.3f}{spread}"
+        digits = 0 if key == "groups" else 3
+        spread = f" ({min(found):.{digits}f} to {max(found):.{digits}f})" if len(found) > 1 else ""
+        return f"{np.mean(found):.{digits}f}{spread}"
 
-    def table(first, columns, names, method_of):
-        print(f"| {first} | {' | '.join(columns)} |")
-        print("|---" * (len(columns) + 1) + "|")
-        for name in names:
-            cells = [cell(name, *method_of[column]) for column in columns]
-            if any(cells):
-                print(f"| {name} | {' | '.join(cells)} |")
-        print()
+    def table(title, names, columns):
+        lines = [(name, [cell(name, *column) for column in columns.values()]) for name in names]
+        lines = [f"| {name} | {' | '.join(cells)} |" for name, cells in lines if any(cells)]
+        if lines:
+            print(title)
+            print(f"| set | {' | '.join(columns)} |")
+            print("|---" * (len(columns) + 1) + "|")
+            print(*lines, "", sep="\n")
 
     counts = {(each["set"], each["seed"]) for each in result["rows"]}
-    print(f"{len(counts)} runs of a set and seed on {result['machine']}, {len(result['failures'])} failed.")
+    print(f"{len(counts)} sets and seeds on {result['machine']}, {len(result['failures'])} of them failed.")
     print()
-    umap = "features, UMAP + HDBSCAN"
     names = [name for name in SETS if name not in LARGE]
-    peers = ["raw", "features, k-means", umap, "features, HDBSCAN", "pixels", "both"]
-    print("Accuracy at the true number of clusters (HDBSCAN finds its own number)")
-    table("set", peers, names, {peer: (peer, "ACC") for peer in peers})
-    print("Share of nearest neighbours of the same class, and weight of pixels")
-    columns = {"pixels": ("pixels", "NN"), "both": ("both", "NN"), "pixel_share": ("both", "pixel_share")}
-    columns |= {"pose_change": ("both", "pose_change"), "bull's-eye": ("both", "bulls_eye")}
-    table("set", list(columns), names, columns)
-    print("Accuracy with a few labels: 10 of each class at random, as many by suggestion, and half as many")
-    labels = {key: ("both, labels", key) for key in ("labels 10", "suggest 10", "suggest 5")}
-    table("set", list(labels), names, labels)
-    print("The number of clusters is not given")
-    found = {key: ("both, found", key) for key in ("groups", "purity", "NMI")}
-    table("set", list(found), names, found)
-    print("Large sets, once; of plankton-all the number is found, and k-means gets the same number")
-    large = {
-        f"{method}: {key}": (method, key)
-        for method in ("both", "pixels", "features, k-means")
-        for key in ("ACC", "purity", "NMI", "groups")
-    } | {"both: seconds": ("both", "seconds")}
-    table("set", list(large), LARGE, large)
+    peers = ("raw", "features, k-means", "features, HDBSCAN", "features, UMAP + HDBSCAN", "pixels", "both")
+    table(
+        "Accuracy at the true number of clusters (HDBSCAN finds its own number)",
+        names, {peer: (peer, "ACC") for peer in peers},
+    )  # fmt: skip
+    table(
+        "Share of nearest neighbours of the same class; weight of pixels; change of the features under a rotation",
+        names,
+        {
+            "pixels": ("pixels", "NN"), "both": ("both", "NN"), "weight of pixels": ("both", "pixel_share"),
+            "change": ("both", "pose_change"), "bull's-eye": ("both", "bulls_eye"),
+        },
+    )  # fmt: skip
+    table(
+        "Accuracy with a few labels: 10 of each class at random, as many by suggestion, and half as many",
+        names, {key: ("both, labels", key) for key in ("labels 10", "suggest 10", "suggest 5")},
+    )  # fmt: skip
+    table(
+        "Number of clusters that is found if it is not given",
+        names, {key: ("both, found", key) for key in ("groups", "purity", "NMI")},
+    )  # fmt: skip
+    for method in ("both", "pixels", "features, k-means"):
+        table(
+            f"Large sets, once: {method}",
+            LARGE, {key: (method, key) for key in ("ACC", "purity", "NMI", "groups", "seconds")},
+        )  # fmt: skip
 
 
 def guarded(job):
