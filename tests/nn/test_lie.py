@@ -154,6 +154,23 @@ def test_networks_are_invariant_to_quarter_turns(build, generator):
     assert not torch.equal(network(images), network(images))  # other samples
 
 
+def test_positions_keep_their_digits_under_autocast(generator):
+    torch.manual_seed(9)
+    attention, far = LieSelfAttention("se2", 4), element_of("se2", dtype=torch.float32)
+    far[:2, 2] *= 10
+    elements, tokens = scattered("se2", 4, generator, torch.float32), torch.randn(2, 8, 4, generator=generator)
+    moved = far @ elements
+    convolution, samples = LieConv2d("affine", 2, 3, radius=2.0), haar_samples("affine", 4)
+    maps = torch.rand(2, 2, 4, 7, 7, generator=generator)
+    exact = convolution(maps, samples)
+    with torch.autocast("cpu", torch.bfloat16):
+        here, there = attention(tokens, elements), attention(tokens, moved)
+        found = convolution(maps, samples)
+    # Two hundred pixels away bfloat16 would round positions to whole pixels.
+    assert (there - here).abs().max() < 0.02 * here.abs().max()
+    assert (found - exact).abs().max() < 0.02 * exact.abs().max()
+
+
 @pytest.mark.gradients
 def test_gradients(generator):
     torch.manual_seed(8)

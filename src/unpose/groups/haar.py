@@ -79,9 +79,9 @@ def haar_samples(
         device = offset.device
     count = n // 2 if group.mirrored else n
     place = torch.arange(count, dtype=torch.float64, device=device)
-    steps = torch.tensor([1 / count, *(_PLASTIC**-power for power in (1, 2, 3))], dtype=torch.float64, device=device)
-    cube = place[:, None] * steps + (0.0 if offset is None else offset.to(steps))
-    turn, scale, radius, direction = (cube % 1.0).unbind(-1)  # (count,) each
+    steps = (1 / count, *(_PLASTIC**-power for power in (1, 2, 3)))
+    begin = (0.0,) * 4 if offset is None else offset.to(place).unbind()
+    turn, scale, radius, direction = ((place * step + b) % 1.0 for step, b in zip(steps, begin, strict=True))
     elements = torch.eye(3, dtype=torch.float64, device=device).expand(count, 3, 3)
     if group.turns:
         elements = elements @ poses.rotation(2 * math.pi * turn)

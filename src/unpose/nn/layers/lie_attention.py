@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unpose.groups import Group, inverse, parse_affine, polar_coordinates
 from unpose.nn.functional.checks import check_positive
+from unpose.nn.ops.autocast import without_autocast
 
 _HIDDEN = 32
 """Sines in the network of relative elements."""
@@ -90,7 +91,9 @@ class LieSelfAttention(nn.Module):
         projected = self.qkv(tokens).unflatten(-1, (3, self.heads, -1))  # (b, n, 3, heads, d)
         query, key, value = projected.permute(2, 0, 3, 1, 4)  # (b, heads, n, d) each
         # By hand: PyTorch's fused attention gives other bits if the scores of positions require a gradient.
-        scores = (query / math.sqrt(query.shape[-1])) @ key.mT + self.scores(elements)  # (b, heads, n, n)
+        with without_autocast(elements):
+            position = self.scores(elements)  # (b or none, heads, n, n)
+        scores = (query / math.sqrt(query.shape[-1])) @ key.mT + position
         attended = scores.softmax(-1) @ value
         return self.proj(attended.transpose(1, 2).flatten(2))
 

@@ -1,7 +1,7 @@
 """Convolution on a continuous group of affine maps, with linear parts sampled by the Haar measure.
 
-The kernel is a small network of the coordinates of a relative element, so it can be evaluated at any sample: nothing is
-interpolated. After Mironenco and Forre, Lie Group Decompositions for Equivariant Neural Networks (2024).
+Kernels are functions of the coordinates of a relative element and can be evaluated at any sample: nothing is
+interpolated. After Mironenco and Forré, Lie Group Decompositions for Equivariant Neural Networks (2024).
 """
 
 import math
@@ -14,6 +14,7 @@ from unpose.groups import Group, area_change, inverse, parse_affine, polar_coord
 from unpose.images import pixel_grid
 from unpose.nn.functional.checks import check_positive
 from unpose.nn.layers.encodings import harmonic_basis
+from unpose.nn.ops.autocast import without_autocast
 
 _RINGS = 3
 """Number of rings of the functions of position, the innermost at the origin."""
@@ -22,12 +23,13 @@ _HIDDEN = 32
 
 
 class LieConv2d(nn.Module):
-    """Convolution on the group of shifts and sampled linear parts, whose kernels are networks of relative elements.
+    """Convolution on the group of shifts and sampled linear parts, whose kernels are functions of relative elements.
 
     ``out(x, A) = sum_y psi(A^-1 (y - x)) g(y, A) / |det A|`` over pixels y. Lifting, ``g(y, A) = f(y)`` is the image;
     on the group, ``g(y, A) = f(y, A) + 1 / n  sum_B chi(A^-1 B) f(y, B)`` over the n samples B, a Monte Carlo integral
     over the Haar measure. The term of A itself has no sampling error, so that training does not begin in noise. The
-    kernel is a product of functions of positions and of linear parts: a general function costs ten times as much.
+    kernel is a product of a function of positions, in circular harmonics on rings, and one of linear parts, a small
+    network of polar coordinates: a general function of both costs ten times as much.
 
     Parameters
     ----------
@@ -42,7 +44,7 @@ class LieConv2d(nn.Module):
     stride : int, default 1
         Pixels between neighbouring positions of the output, which lie symmetrically about the image centre.
     functions : int, default 12
-        Number of functions, made by one network, of which all psi are linear combinations; as many again for chi.
+        Outputs of the network of relative linear parts, of which all chi are linear combinations.
     reach : float, default 2.0
         Largest factor by which a sample lengthens a vector; kernels are cut beyond ``reach * radius``.
 
@@ -113,7 +115,10 @@ class LieConv2d(nn.Module):
     def mixing(self, samples: Tensor) -> Tensor:
         """The sum of identity and chi of all relative samples, over their number: (n, 3, 3) -> (n, in, in, n)"""
         n = len(samples)
-        own = torch.eye(self.in_channels).to(samples)[:, :, None] * torch.eye(n).to(samples)[:, None, None]
+        channels, frames = (
+            torch.eye(size, dtype=samples.dtype, device=samples.device) for size in (self.in_channels, n)
+        )
+        own = channels[:, :, None] * frames[:, None, None]
         if self.relative is None:  # shifts alone
             return own
         relative = inverse(samples)[:, None] @ samples  # (n, n, 3, 3)
@@ -127,10 +132,12 @@ class LieConv2d(nn.Module):
             expected = ", ".join(map(str, wanted))
             raise ValueError(f"expected maps (b, {expected}, h, w), got shape {tuple(maps.shape)}")
         sizes, padding = zip(*(self._window(side) for side in maps.shape[-2:]), strict=True)
-        offsets = pixel_grid(sizes, maps.dtype, maps.device).flatten(0, 1)  # (p, 2)
-        kernels = self.kernels(samples, offsets).flatten(0, 1).unflatten(-1, sizes)  # (n * out, in, size, size)
-        if not self.lifting:
-            maps = torch.einsum("koil,bilyx->bkoyx", self.mixing(samples), maps).flatten(1, 2)  # (b, n * in, h, w)
+        offsets = pixel_grid(sizes, samples.dtype, samples.device).flatten(0, 1)  # (p, 2)
+        with without_autocast(samples):
+            kernels = self.kernels(samples, offsets).flatten(0, 1).unflatten(-1, sizes)  # (n * out, in, size, size)
+            mixing = None if self.lifting else self.mixing(samples)
+        if mixing is not None:
+            maps = torch.einsum("koil,bilyx->bkoyx", mixing, maps).flatten(1, 2)  # (b, n * in, h, w)
         out = conv2d(maps, kernels, stride=self.stride, padding=padding, groups=1 if self.lifting else n)
         return out.unflatten(1, (n, -1)).transpose(1, 2)
 

@@ -16,6 +16,7 @@ from unpose.nn.layers.heads import ClassHead
 from unpose.nn.layers.lie_attention import LieBlock
 from unpose.nn.layers.lie_convolution import LieConv2d
 from unpose.nn.networks.base import Network
+from unpose.nn.ops.autocast import without_autocast
 
 
 class LieNetwork(ConstantTables, Network):
@@ -167,8 +168,9 @@ class LieTransformer(LieNetwork):
         samples = self.samples()
         maps = self.convolve(images, samples)
         height, width = maps.shape[-2:]
-        grid = pixel_grid((height, width), maps.dtype, maps.device).flatten(0, 1) * self.patch  # (positions, 2)
-        elements = (translation(grid) @ samples[:, None]).flatten(0, 1)  # (samples * positions, 3, 3)
+        grid = pixel_grid((height, width), samples.dtype, samples.device).flatten(0, 1) * self.patch  # (positions, 2)
+        with without_autocast(samples):
+            elements = (translation(grid) @ samples[:, None]).flatten(0, 1)  # (samples * positions, 3, 3)
         tokens = maps.flatten(2).mT  # (b, samples * positions, width)
         for block in self.blocks:
             tokens = block(tokens, elements)

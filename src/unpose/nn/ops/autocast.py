@@ -1,5 +1,7 @@
 """Which types ``torch.autocast`` gives to tensors whose products the operators here compute."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -20,3 +22,8 @@ def product_type(tensor: Tensor) -> torch.dtype:
 def full_precision(maps: Tensor) -> Tensor:
     """Return maps in float32 under autocast, unchanged without it: sums over many blocks keep their digits."""
     return maps.float() if is_autocast(maps) else maps
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context without autocast for the device of this tensor: poses and positions need all their digits."""
+    return torch.autocast(tensor.device.type, enabled=False) if is_autocast(tensor) else nullcontext()
