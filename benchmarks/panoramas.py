@@ -1,6 +1,6 @@
 """Panoramas: networks trained upright, tested at other longitudes and at all rotations of the sphere.
 
-    python benchmarks/panoramas.py [--steps 400] [--seeds 1] [--rows 20] [--device cpu]
+    python benchmarks/panoramas.py [--steps 400] [--seeds 1] [--rows 20] [--batch 64] [--device cpu]
 
 scikit-learn's digits 0 to 8 (without 9, which is a turned 6) are painted on the sphere, 110 degrees wide: 1,000 to
 train on, upright on the equator, and the others to test on. They are sampled at the rotated directions, so that no
@@ -33,11 +33,11 @@ def painted(images, rotations, rows):
     return values.reshape(len(images), 1, rows, 2 * rows)
 
 
-def rotations(kind, count, generator):
+def rotations(kind, count, columns, generator):
     """(count, 3, 3): the identity, turns about the axis of the globe by whole columns, or all rotations."""
     twist = torch.zeros(count, 3)
     if kind == "longitude":
-        twist[:, 2] = torch.randint(40, (count,), generator=generator) * (2 * math.pi / 40)
+        twist[:, 2] = torch.randint(columns, (count,), generator=generator) * (2 * math.pi / columns)
     if kind == "any":
         return parse("so3").random(count, generator=generator)[:, :3, :3]
     return parse("so3").exp(twist)[:, :3, :3]
@@ -63,8 +63,8 @@ def fit(net, images, classes, options, seed, kind):
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=options.steps)
     for _ in range(options.steps):
-        rows = torch.randperm(len(images), generator=generator)[:64].to(options.device)
-        turns = rotations(kind, len(rows), generator).to(options.device)
+        rows = torch.randperm(len(images), generator=generator)[: options.batch].to(options.device)
+        turns = rotations(kind, len(rows), 2 * options.rows, generator).to(options.device)
         loss = nn.functional.cross_entropy(net(painted(images[rows], turns, options.rows)), classes[rows])
         optimizer.zero_grad()
         loss.backward()
@@ -78,7 +78,7 @@ def accuracy(net, images, classes, options, kind):
     generator, right = torch.Generator().manual_seed(9), 0
     with torch.no_grad():
         for part, wanted in zip(images.split(100), classes.split(100), strict=True):
-            turns = rotations(kind, len(part), generator).to(options.device)
+            turns = rotations(kind, len(part), 2 * options.rows, generator).to(options.device)
             right += int((net(painted(part, turns, options.rows)).argmax(1) == wanted).sum())
     return right / len(images)
 
@@ -88,6 +88,7 @@ def main():
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rows", type=int, default=20)
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     digits = load_digits()

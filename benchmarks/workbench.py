@@ -196,11 +196,11 @@ def follow(page, classes, names, care, effort, most, checks):
             person.answer(seen)
             name, settled, proposed = table(driver)
             right = settled & (name == truth)
+            likely = right | (~settled & (proposed == truth))
             rows.append({
-                "actions": person.actions, "settled": int(settled.sum()), "right": float(right.mean()),
-                "precision": float(right.sum() / max(1, settled.sum())),
-                "right with proposals": float((right | (~settled & (proposed == truth))).mean()),
-                "page": driver.find_element("id", "progress-line").text, "asked": seen["title"],
+                "actions": person.actions, "settled": int(settled.sum()), "right": round(float(right.mean()), 4),
+                "precision": round(float(right.sum() / max(1, settled.sum())), 4),
+                "right with proposals": round(float(likely.mean()), 4),
             })  # fmt: skip
             if rows[-1]["right"] >= GOAL:
                 break

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.align import align, api, indexed_search, nearest, neighbour_graph, pipeline
+from unpose.align import Search, align, api, indexed_search, nearest, neighbour_graph, pipeline
 from unpose.align.blocks import concatenate, run_blocks
 from unpose.data import posed
+from unpose.groups import parse
 
 
 class InMemory(dict):
@@ -169,3 +170,18 @@ def test_what_a_job_computes_does_not_depend_on_the_number_of_threads(shape, rng
     finally:
         torch.set_num_threads(before)
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("contrast", ["none", "affine"])
+def test_a_pair_does_not_depend_on_how_many_others_are_refined_with_it(contrast, rng, generator):
+    # 150 pairs are two whole vectors of 64 and a part; 3 are less than one.
+    images = rng.random((9, 13, 17)).astype(np.float32)
+    job = pipeline.Job(images, None, Search(group="similarity", contrast=contrast))
+    moving, fixed = torch.randint(9, (2, 150), generator=generator)
+    poses = parse("similarity").random(150, generator=generator, max_shift=2.0)
+    together = pipeline.refine_and_measure(job, moving, fixed, poses)
+    alone = pipeline.refine_and_measure(job, moving[:3], fixed[:3], poses[:3])
+    last = pipeline.refine_and_measure(job, moving[-1:], fixed[-1:], poses[-1:])
+    for all_pairs, first, one in zip(together, alone, last, strict=True):
+        assert all_pairs[:3].numpy().tobytes() == first.numpy().tobytes()
+        assert all_pairs[-1:].numpy().tobytes() == one.numpy().tobytes()

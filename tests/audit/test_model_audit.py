@@ -244,3 +244,24 @@ def test_outputs_of_says_what_is_missing():
     assert list(outputs_of([torch.ones(2, 1), None, "x"], 2)) == ["0"]
     with pytest.raises(ValueError, match=r"one row per input \(2\), got output \(3,\)"):
         outputs_of(torch.ones(3), 2)
+
+
+class Threshold(nn.Module):
+    """Doubles images with a bright corner."""
+
+    def forward(self, x):
+        return torch.where(x[..., :1, :1] > 1.5, 2 * x, x)
+
+
+@pytest.mark.parametrize("as_labels", [False, True])
+def test_a_mistake_that_shows_for_some_images_only(as_labels):
+    images = smooth_noise(30, 1, (9, 9))
+    images[20, :, 0, 0] = 2
+    network = nn.Sequential(Threshold(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    middle = lambda x: x[..., 3:6, 3:6].mean((1, 2, 3)) > 0.5  # noqa: E731
+    model = (lambda x: (network(x) > 0.7)[:, 0].long() + middle(x).long()) if as_labels else network
+    audit = audit_model(model, images, "c4", sizes=())
+    assert audit.verdict == "broken"
+    assert "some of the images" in " ".join(audit.notes)
+    assert audit.cause == ("" if as_labels else "0")
+    assert audit_model(model, images[:20], "c4", sizes=()).holds

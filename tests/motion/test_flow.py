@@ -41,6 +41,17 @@ def test_states_move_with_the_sequence(u, steps, h, double):
         assert (found[:, rest] - still[:, rest].roll(gone, dims=(-2, -1))).abs().max() > 1e-3
 
 
+def test_still_sequences_train_the_network_for_moving_ones():
+    net, frames = flow_rnn(VELOCITIES, 3, width=4, kernel_size=3).double(), torch.rand(2, 4, 1, 7, 9).double()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        trained = net.train()(frames)
+        torch.manual_seed(seed)
+        u = VELOCITIES[int(torch.randint(len(VELOCITIES), ()))]  # the velocity that was drawn
+        torch.testing.assert_close(trained, net.eval()(moving(frames, u)), rtol=1e-10, atol=1e-10)
+        assert (net(frames) - trained).abs().max() > 1e-5 or u == (0, 0)  # the control
+
+
 def test_what_leaves_the_canvas_comes_back_unless_frames_are_padded():
     torch.manual_seed(2)
     net = flow_rnn(VELOCITIES, 3, width=4, kernel_size=3)

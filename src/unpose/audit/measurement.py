@@ -76,7 +76,7 @@ class _Squares:
         self.size = 0.0
 
     def add(self, difference: Tensor, reference: Tensor) -> None:
-        self.by_input.append(difference.flatten(1).square().sum(1))
+        self.by_input.append(difference.reshape(len(difference), -1).square().sum(1))  # also of (n,)
         self.size += float(reference.square().sum())
 
     def errors(self, labels: bool) -> tuple[float, NDArray]:

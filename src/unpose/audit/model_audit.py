@@ -33,6 +33,9 @@ _CONSTANT = 8.0
 _COARSE_CONSTANT = 2.0
 """Outputs that differ between images by less than this many times the noise are constant."""
 
+_MORE_IMAGES = 4.0
+"""Errors on all images count as rounding up to this many times the tolerance, which was measured on a few of them."""
+
 _OF_SPREAD = 0.01
 """An error within the tolerance that is more than this share of the differences between images proves nothing."""
 
@@ -180,9 +183,16 @@ class _Auditor:
         if measure and outputs:
             reports, n_calls = self._measure(kinds, native, n_elements, batch_size, memory, progress, random_state)
         verdict = self._verdict(checks, outputs, reports)
+        broken_inputs = few
+        if (
+            verdict in ("equivariant", "constant", "undecided")
+            and (worst := self._broken_images(native, reports)) is not None
+        ):
+            self.notes.append("broken for some of the images only, not for the first ones")
+            verdict, broken_inputs = "broken", self._inputs[worst]
+            kinds, outputs = self._structure(broken_inputs)
         cause, network_report = checks.module if verdict in ("random", "stateful", "batch") else "", None
         tried: dict[int, bool] = {}
-        broken_inputs = few
         if verdict == "equivariant":
             progress("sizes", 0, 1)
             tried, broken = self._try_sizes(few, sizes, kinds)
@@ -325,6 +335,19 @@ class _Auditor:
             known = {element for element, _ in self.failures}
             self.failures += [failure for failure in report.failures if failure[0] not in known]
         return reports, probe.n_calls
+
+    def _broken_images(self, native: Precision, reports: dict[str, EquivarianceReport]) -> Tensor | None:
+        """Positions of the images with the largest errors of exact elements, if these are no rounding; else None.
+
+        A choice that depends on the pose, such as a branch or a threshold, shows for some images only.
+        """
+        for name, report in reports.items():
+            is_label = not native.outputs[name].dtype.is_floating_point
+            limit = _LABEL_TOLERANCES[torch.float32] if is_label else _MORE_IMAGES * report.tolerance
+            if len(self._inputs) > len(native.outputs[name]) and report.worst_exact > limit:
+                errors = np.nan_to_num(report.by_input[report.exact]).max(0)  # (n,)
+                return torch.from_numpy(np.argsort(-errors, kind="stable")[: len(native.outputs[name])].copy())
+        return None
 
     def _verdict(
         self, checks: CallChecks, outputs: dict[str, OutputAudit], reports: dict[str, EquivarianceReport]

@@ -123,8 +123,8 @@ def describe(frames: Sequence[NDArray]) -> Entries:
     Examples
     --------
     >>> entries = describe([np.pad(np.random.default_rng(0).random((40, 50)), 8)])
-    >>> entries.owners  # the whole frame, and what is inside the border
-    array([0, 0])
+    >>> entries.owners  # the rectangle inside the border is the only region of this frame
+    array([0])
     """
     regions = [find_regions(frame) for frame in frames]
     owners = np.repeat(np.arange(len(frames)), [len(found) for found in regions])

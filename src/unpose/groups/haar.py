@@ -80,7 +80,7 @@ def haar_samples(
     count = n // 2 if group.mirrored else n
     place = torch.arange(count, dtype=torch.float64, device=device)
     steps = (1 / count, *(_PLASTIC**-power for power in (1, 2, 3)))
-    begin = (0.0,) * 4 if offset is None else offset.to(place).unbind()
+    begin = (offset if offset is not None else place.new_zeros(4)).to(place).unbind()
     turn, scale, radius, direction = ((place * step + b) % 1.0 for step, b in zip(steps, begin, strict=True))
     elements = torch.eye(3, dtype=torch.float64, device=device).expand(count, 3, 3)
     if group.turns:

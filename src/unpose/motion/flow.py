@@ -45,26 +45,28 @@ class FlowRNN(nn.Module):
             raise ValueError(f"velocities must be one or more different pairs (x, y), got {list(velocities)}")
         if kernel_size % 2 == 0:
             raise ValueError(f"kernel_size must be odd, got {kernel_size}")
+        self.n_out = n_out
         settings = {"padding": kernel_size // 2, "padding_mode": "circular"}
         self.see = nn.Conv2d(in_channels, width, kernel_size, **settings)  # type: ignore[arg-type]
         self.remember = nn.Conv2d(width, width, kernel_size, bias=False, **settings)  # type: ignore[arg-type]
         self.deeper = nn.Conv2d(width, width, kernel_size, **settings)  # type: ignore[arg-type]
-        self.answer = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, n_out))
+        self.answer = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, n_out + 1))
 
-    def states(self, frames: Tensor) -> Tensor:
-        """The last hidden state of every copy: (b, t, c, h, w) -> (b, v, width, h, w).
+    def states(self, frames: Tensor, velocities: Sequence[Velocity] | None = None) -> Tensor:
+        """The last hidden state of every copy: (b, t, c, h, w) -> (b, v, width, h, w), by default at those listed.
 
         If the frames move by a velocity u, copy v becomes copy ``v - u`` of the still sequence, moved to where the last
         frame is. This is exact wherever both velocities are listed.
         """
+        velocities = self.velocities if velocities is None else velocities
         if frames.ndim != 5:
             raise ValueError(f"frames must be (b, t, c, h, w), got shape {tuple(frames.shape)}")
-        count = len(self.velocities)
+        count = len(velocities)
         hidden: Tensor | None = None
         for frame in frames.unbind(1):
             seen = self.see(frame)[:, None].expand(-1, count, -1, -1, -1)
             if hidden is not None:
-                moved = move(hidden, self.velocities)
+                moved = move(hidden, velocities)
                 seen = seen + self.remember(moved.flatten(0, 1)).unflatten(0, (-1, count))
             hidden = torch.relu(seen)
         if hidden is None:
@@ -72,10 +74,17 @@ class FlowRNN(nn.Module):
         return hidden
 
     def forward(self, frames: Tensor) -> Tensor:
-        """(b, t, c, h, w) -> (b, n_out): the largest response over all copies and positions is read out"""
-        states = self.states(frames)
+        """(b, t, c, h, w) -> (b, n_out): each copy gives an answer and a score, and the best scores decide."""
+        velocities = self.velocities
+        if self.training:
+            # The copies that a sequence moving at one of the velocities would see, relative to it: by the law above,
+            # still sequences train the read-out for all listed velocities, also for those at the edge of the list.
+            x, y = velocities[int(torch.randint(len(velocities), ()))]
+            velocities = tuple((each[0] - x, each[1] - y) for each in velocities)
+        states = self.states(frames, velocities)
         features = torch.relu(self.deeper(states.flatten(0, 1))).amax((-2, -1)).unflatten(0, states.shape[:2])
-        return self.answer(features.amax(1))
+        answers, scores = self.answer(features).split((self.n_out, 1), dim=-1)  # (b, v, n_out), (b, v, 1)
+        return (scores.softmax(1) * answers).sum(1)
 
 
 def flow_rnn(

@@ -27,21 +27,17 @@ class SphereNetwork(nn.Module):
         super().__init__()
         # Everything but the attention acts on single pixels (kernels of size 1), and hence rotates with the image.
         self.lift = _each_pixel(in_channels, channels)
-        self.blocks = nn.ModuleList(
-            nn.ModuleDict(
-                {"attend": SphereAttention(channels, heads, radius), "each": _each_pixel(channels, channels)}
-            )
-            for _ in range(depth)
-        )
+        self.attend = nn.ModuleList(SphereAttention(channels, heads, radius) for _ in range(depth))
+        self.each = nn.ModuleList(_each_pixel(channels, channels) for _ in range(depth))
         self.answer = nn.Sequential(nn.Linear(channels, 2 * channels), nn.GELU(), nn.Linear(2 * channels, n_out))
 
     def maps(self, images: Tensor) -> Tensor:
         """Equivariant maps before the mean: (b, c, h, w) -> (b, channels, h, w)"""
         check_panorama(images)
         maps = self.lift(images)
-        for block in self.blocks:
-            maps = block["attend"](maps)
-            maps = maps + block["each"](maps)
+        for attend, each in zip(self.attend, self.each, strict=True):
+            maps = attend(maps)
+            maps = maps + each(maps)
         return maps
 
     def forward(self, images: Tensor) -> Tensor:

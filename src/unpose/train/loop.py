@@ -128,7 +128,7 @@ class TrainingResult:
         from unpose.report import curve_html, table_html
 
         curve = [row["validation_accuracy"] for row in self.history] or [self.validation_accuracy]
-        columns = {
+        columns: dict[str, list] = {
             "test accuracy": [self.test_accuracy],
             "validation accuracy": [self.validation_accuracy],
             "kept epoch": [f"{self.best_epoch} of {len(self.history)}"],

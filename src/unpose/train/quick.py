@@ -104,7 +104,7 @@ class QuickResult:
         """The classifier and its accuracy, for notebooks."""
         from unpose.report import table_html
 
-        columns = {
+        columns: dict[str, list] = {
             "classifier": [self.classifier],
             "accuracy in cross-validation": [self.accuracy],
             "training images": [self.images],
