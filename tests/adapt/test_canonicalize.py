@@ -217,6 +217,17 @@ def test_points_boxes_and_vectors_follow_the_image():
     assert torch.allclose(turned, torch.tensor([[[0.0, 1.0]]]), atol=1e-6)  # a quarter clockwise, y points down
 
 
+@pytest.mark.laws
+def test_no_class_appears_at_the_edge_of_a_restored_mask():
+    scores = torch.tensor([6.0, -4.0, -5.0])[:, None, None].repeat(2, 1, 23, 19)
+    scores[1, :, 9:14, 4:13] = torch.tensor([-4.0, 7.0, -5.0])[:, None, None]
+    poses = rotation(torch.tensor([0.4, 2.2]))
+    for answer in (scores, scores.softmax(1)):
+        classes = restore(answer, poses, "mask").argmax(1)
+        assert (classes[0] == 0).all()  # the overshoot of the interpolation gave the frame a margin of class 1
+        assert (classes[1] != restore(answer.argmax(1), poses, "mask")[1]).float().mean() < 0.03
+
+
 def test_maps_of_another_resolution_are_restored():
     image = torch.rand(1, 1, 16, 16)
     pose = translation(torch.tensor([[4.0, 0.0]]))

@@ -61,6 +61,11 @@ def test_dense_answers_become_equivariant(shape):
     assert not equivariance_error(dense, images, "d4", "image").holds()
 
 
+def test_averaged_masks_stay_in_their_range():
+    model = symmetrize(lambda images: torch.ones_like(images), "c8", "logits", restores="mask")
+    assert model(torch.zeros(1, 1, 11, 11)).min() >= 0.5  # four of the eight views show the corners
+
+
 def test_vectors_turn_with_the_image():
     field = contrasted(nn.Conv2d(2, 2, 3, padding=1))
     model = symmetrize(field, "c4", over="logits", restores="vectors")

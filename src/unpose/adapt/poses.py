@@ -94,7 +94,9 @@ def restore(
 
     Notes
     -----
-    Maps are zero where the canonical image did not show the input.
+    Maps are zero where the canonical image did not show the input, such as the corners of a turned image: there the
+    scores of all classes are equal, and ``argmax`` gives the first class. Restore the scores or probabilities of the
+    classes and take the ``argmax`` afterwards; whole numbers are read at the nearest pixel, which is coarser.
 
     Examples
     --------
@@ -137,10 +139,10 @@ def _restore_image(maps: Tensor, poses: Tensor, frame: tuple[int, int] | None) -
 def _restore_mask(maps: Tensor, poses: Tensor, frame: tuple[int, int] | None) -> Tensor:
     if maps.is_floating_point():
         lowest, highest = maps.amin((-2, -1), keepdim=True), maps.amax((-2, -1), keepdim=True)
-        inside = warp(torch.ones_like(maps), _on_map(poses, maps, frame).to(maps.dtype))
-        restored = _restore_image(maps, poses, frame)
-        # Cubic interpolation overshoots at edges; outside the canonical image, zero is right whatever the range.
-        return torch.where(inside > 0.5, restored.clamp(lowest, highest), restored)
+        inside = warp(torch.ones_like(maps), _on_map(poses, maps, frame).to(maps.dtype)) > 0.5
+        # Cubic interpolation overshoots at edges: within the range of the map, and at the edge of the frame, where a
+        # class would otherwise win whose scores are negative in the map.
+        return _restore_image(maps, poses, frame).clamp(lowest, highest) * inside
     if maps.ndim != 3:
         raise ValueError(f"masks of whole numbers must be (n, h, w), got shape {tuple(maps.shape)}")
     height, width = maps.shape[-2:]

@@ -97,11 +97,14 @@ class Symmetrized(nn.Module):
 
     def _answer_to(self, images: Tensor, index: int, call: ModelCall) -> Tensor:
         """The model's answer to the images moved by one element, carried back if it is dense."""
-        there, back = self._there[index], self._back[index]
+        there = self._there[index]
         answer = call(there.of(images, self.border))
         if self.restores is None:
             return answer
+        if there.quarter_turns is None:
+            return self._carried_back(answer, images, there.pose(images).expand(images.shape[0], 3, 3))
         _check_dense(answer)
+        back = self._back[index]  # permutes pixels
         if self.restores == "vectors":
             answer = torch.einsum("ij,njhw->nihw", back.pose(answer)[:2, :2], answer)
         return back.of(answer)
@@ -109,10 +112,11 @@ class Symmetrized(nn.Module):
     def _answer(self, images: Tensor, poses: Tensor, call: ModelCall) -> Tensor:
         """The model's answer to one view of every image, at poses (n, 3, 3)."""
         answer = call(resampled(images, poses, self.border))
-        if self.restores is None:
-            return answer
+        return answer if self.restores is None else self._carried_back(answer, images, poses)
+
+    def _carried_back(self, answer: Tensor, images: Tensor, poses: Tensor) -> Tensor:
         _check_dense(answer)
-        return restore(answer, poses, self.restores, frame=(images.shape[-2], images.shape[-1]))
+        return restore(answer, poses, str(self.restores), frame=(images.shape[-2], images.shape[-1]))
 
     def views_of(self, images: Tensor) -> list[Tensor]:
         """The views of images (n, c, h, w) that the model is called with, for a finite group."""
