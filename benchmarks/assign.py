@@ -14,6 +14,7 @@ import argparse
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from sklearn.base import clone
 
 from light import SETS
 from unpose import InvariantClustering
@@ -32,8 +33,8 @@ def measure(images, classes):
     seen = np.random.default_rng(0).permutation(np.flatnonzero(classes >= 2))
     fitted, new = np.split(seen, [int(0.65 * len(seen))])
     count = len(kinds) - 2
-    model = InvariantClustering(count).fit(images[fitted])
-    joint = InvariantClustering(count).fit(images[np.concatenate([fitted, new])]).labels_
+    model = InvariantClustering(count, features="pixels").fit(images[fitted])
+    joint = clone(model).fit(images[np.concatenate([fitted, new])]).labels_
     table = np.zeros((count, count))
     np.add.at(table, (model.labels_, joint[: len(fitted)]), 1)
     as_joint = linear_sum_assignment(-table)[1]

@@ -98,7 +98,7 @@ SETS = {
 
 
 def measure(images, classes, light):
-    model = InvariantClustering(len(np.unique(classes)), light=light).fit(images)
+    model = InvariantClustering(len(np.unique(classes)), light=light, features="pixels").fit(images)
     rows = np.flatnonzero(model.neighbours_.indices[:, 0] >= 0)
     place = np.full(len(images), -1)
     place[rows] = np.arange(len(rows))

@@ -2,7 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/symmetry.py [planted] [real] [generators] [learned]
                                                               [--seeds 2] [--jobs 1] [--device cpu] [--out FILE]
-    python benchmarks/symmetry.py --tables FILE         # the tables of a finished run of `learned`
+    python benchmarks/symmetry.py --tables FILE...      # the tables of finished runs, in Markdown
 
 `planted`: images with a known upright pose are turned by any angle, turned within 30 degrees, left upright, mirrored at
 random, left unmirrored, or scaled within 1.2; no labels are given. Thresholds were chosen on digits and characters;
@@ -17,10 +17,12 @@ images are used once. Needs a GPU for minutes, or a CPU for hours.
 """
 
 import argparse
+import datetime
 import json
 import math
 import multiprocessing
 import platform
+import sys
 import time
 
 import numpy as np
@@ -232,7 +234,7 @@ def learned(given):
 
 def tables(results):
     """The tables of docs/benchmarks/discover.md; wrong verdicts are bold."""
-    planted_rows, real_rows = results["planted"], results["real"]
+    planted_rows, real_rows = results.get("planted"), results.get("real")
     lines = []
     if planted_rows:
         lines += ["| planted | " + " | ".join(BASES) + " |", "|---" * (len(BASES) + 1) + "|"]
@@ -252,6 +254,10 @@ def tables(results):
             options = rows["all"]["verdict"].split(";")[0]
             known = "labels" if labels else "images only"
             lines.append(f"| {name} | {known} | " + " | ".join(cells) + f" | `{options}` |")
+    if results.get("generators"):
+        lines += ["", *generator_table(results["generators"])]
+    if results.get("learned"):
+        lines += ["", *learned_tables(results["learned"])]
     return "\n".join(lines)
 
 
@@ -266,7 +272,7 @@ def generator_table(rows):
             cosines = [row["cosine"] for row in own if row["cosine"] is not None]
             cells.append((f"{min(cosines):.4f}, " if cosines else "") + free if own else "-")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    return lines
 
 
 def learned_tables(rows):
@@ -281,7 +287,7 @@ def learned_tables(rows):
             learned_figures = "mismatch " + "; ".join(f"{row['strengths']['mismatch']['so2']:.2f}" for row in own)
         if name == "instance":
             means = [np.mean([row["ranges"][k] for row in own]) for k in range(10)] if own else []
-            learned_figures = ", ".join(f"{k}: {mean:.0f}" for k, mean in enumerate(means))
+            learned_figures = f"{min(means):.0f} to {max(means):.0f} degrees, by class" if own else ""
         upright, turned_figures, seconds = ([row[key] for row in own] for key in ("upright", "turned", "seconds"))
         lines.append(f"| {name} | {'; '.join(f'{v:.2%}' for v in upright)} | "
                      f"{'; '.join(f'{v:.1%}' for v in turned_figures)} | {learned_figures} | "
@@ -295,7 +301,7 @@ def learned_tables(rows):
             cells = ["; ".join(f"{row['figures'][candidate]:.2f}" for row in each) for each in own.values()]
             lines.append(f"| {world} | {candidate} | {'yes' if candidate in true else 'no'} | {'; '.join(found)} | "
                          f"{' | '.join(cells)} |")  # fmt: skip
-    return "\n".join(lines)
+    return lines
 
 
 def main():
@@ -307,15 +313,17 @@ def main():
     parser.add_argument("--images", type=int, default=10_000, help="training images of `learned`")
     parser.add_argument("--epochs", type=int, default=20, help="of `learned`")
     parser.add_argument("--out")
-    parser.add_argument("--tables", metavar="FILE", help="print the tables of `learned` in this file and end")
+    parser.add_argument("--tables", nargs="+", metavar="FILE", help="print the tables of these files and end")
     given = parser.parse_args()
-    if given.tables:
-        with open(given.tables) as file:
+    for path in given.tables or ():
+        with open(path) as file:
             stored = json.load(file)
-        print(f"{stored['machine']}\n\n{learned_tables(stored['learned'])}")
+        print(f"{stored['command']}\n({stored['date']}, {stored['machine']})\n\n{tables(stored)}\n")
+    if given.tables:
         return
     torch.set_num_threads(1)
-    results = {"machine": platform.machine(), "planted": [], "real": [], "generators": [], "learned": []}
+    results = {"command": " ".join(["python", *sys.argv]), "date": str(datetime.date.today())}
+    results |= {"machine": platform.machine(), "planted": [], "real": [], "generators": [], "learned": []}
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         if "planted" in given.parts:
             tasks = [(base, condition, seed) for base in BASES for condition in PLANTED for seed in range(given.seeds)
@@ -347,10 +355,6 @@ def main():
     if "learned" in given.parts:
         results["learned"] = learned(given)
     print(tables(results))
-    if results["generators"]:
-        print(generator_table(results["generators"]))
-    if results["learned"]:
-        print(learned_tables(results["learned"]))
     if given.out:
         with open(given.out, "w") as file:
             json.dump(results, file, indent=1)
