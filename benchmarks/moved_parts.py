@@ -1,22 +1,15 @@
-"""Find the part that repeats at another angle, place and size: what the invariant block gains at equal cost.
+"""Is the twin of a part that repeats at another angle, place and size its nearest patch? Which poses must be compared?
 
-    python benchmarks/moved_parts.py --matches [--seeds 3] [--out moved_parts.json]
-    python benchmarks/moved_parts.py [--seeds 3] [--seconds 100] [--processes 2] [--out moved_parts.json]
+    python benchmarks/moved_parts.py [--seeds 3]
 
-The task of `invariant_block.py`, with parts that are also shifted by up to 1.5 pixels and scaled by up to 1.25 either
-way, at any angle. Every method trains on the same 1,000 images for the same CPU time of one core, with the learning
-rate falling to zero over that time, and is tested once at the end. Ordinary attention sees each image with every part
-rotated, shifted and scaled anew in every step; the augmentation knows where the parts are. `--matches` trains nothing:
-it counts how often the nearest other patch of a part that repeats is its twin.
+The images of `invariant_block.py`, with parts that are also shifted by up to 1.5 pixels and scaled by up to 1.25 either
+way, at any angle. Nothing is trained: it counts how often the nearest other patch of a part that repeats is its twin,
+one in eight by chance.
 """
 
 import argparse
-import json
 import math
-import platform
 import time
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,16 +18,9 @@ from torch import Tensor
 import invariant_block as task
 from unpose.groups import area_change, rotation, scaling, transform, translation
 from unpose.images import pixel_grid, smooth, warp
-from unpose.nn import count_parameters, patch_net
 
 SHIFT, SCALE = 1.5, 1.25
 RADIUS = 0.6 / 0.85  # smaller parts, so that moved ones stay inside of their patch
-METHODS = {
-    "rotations": ("c12", {"neighbours": 3}),
-    "rotations, shifts": ("c12", {"neighbours": 3, "shift": SHIFT}),
-    "ordinary, augmented": ("c1", {"attention": "ordinary", "depth": 2}),
-    "ordinary, orbit tokens, augmented": ("c12", {"attention": "ordinary", "depth": 2}),
-}
 
 
 def moves(count: int, generator: torch.Generator) -> Tensor:
@@ -58,13 +44,6 @@ def scenes(kinds: Tensor, count: int, generator: torch.Generator) -> tuple[Tenso
     patches = torch.cat([task.draw_parts(chunk) for chunk in points.split(1000)])
     patches = patches + task.NOISE * torch.randn(patches.shape, generator=generator)
     return task.join_patches(patches, count)[:, None], labels, parts
-
-
-def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Every part rotated, shifted and scaled about its own centre."""
-    patches = images.reshape(-1, task.SIDE, task.SIZE, task.SIDE, task.SIZE).transpose(2, 3)
-    patches = patches.reshape(-1, 1, task.SIZE, task.SIZE)
-    return task.join_patches(warp(patches, moves(len(patches), generator))[:, 0], len(images))[:, None]
 
 
 def matches(seed: int, count: int = 100) -> list[dict]:
@@ -103,75 +82,18 @@ def matches(seed: int, count: int = 100) -> list[dict]:
     return rows
 
 
-def run(name: str, seed: int, seconds: float) -> dict:
-    """Train one network for some CPU seconds and test it."""
-    torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(seed)
-    kinds = task.strokes(task.KINDS, generator)
-    images, labels, _ = scenes(kinds, task.COUNTS[0], generator)
-    tests, answers, _ = scenes(kinds, task.COUNTS[2], generator)
-    group, options = METHODS[name]
-    torch.manual_seed(seed)
-    side = task.SIDE * task.SIZE
-    network = patch_net(group, 1, task.KINDS, side, patch_size=task.SIZE, parameters=task.PARAMETERS, **options)
-    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
-    began, steps = time.process_time(), 0
-    while (share := (time.process_time() - began) / seconds) < 1:
-        for each in optimizer.param_groups:
-            each["lr"] = 0.003 * min(1.0, steps / 32 + 0.03) * 0.5 * (1 + math.cos(math.pi * share))
-        chosen = torch.randint(len(images), (32,), generator=generator)
-        batch = images[chosen]
-        batch = augmented(batch, generator) if "augmented" in name else batch
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(network(batch), labels[chosen]).backward()
-        optimizer.step()
-        steps += 1
-    network.eval()
-    with torch.no_grad():
-        found = [torch.cat([network(x).argmax(1) for x in each.split(50)]) for each in (tests, images)]
-    right = [float((a == b).float().mean()) for a, b in zip(found, (answers, labels), strict=True)]
-    row = {"seed": seed, "method": name, "parameters": count_parameters(network), "accuracy": right[0]}
-    return row | {"training": right[1], "epochs": round(32 * steps / len(images), 1), "CPU seconds": seconds}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=100.0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--matches", action="store_true", help="only compare patches, without training")
-    parser.add_argument("--out", default="moved_parts.json")
     options = parser.parse_args()
-    rows = []
-    if options.matches:
-        torch.set_num_threads(1)
-        for seed in range(1, options.seeds + 1):
-            rows += matches(seed)
-            print(
-                *(f"seed {seed}  {row['poses']:26} {row['twin']:.1%}  {row['CPU seconds']:.1f} s" for row in rows[-5:]),
-                sep="\n",
-            )
-        Path(options.out).write_text(json.dumps({"matches": rows}, indent=1))
-        return
-    with ProcessPoolExecutor(options.processes) as pool:
-        jobs = [
-            pool.submit(run, name, seed, options.seconds)
-            for seed in range(1, options.seeds + 1)
-            for name in options.methods
-        ]
-        for job in jobs:
-            rows.append(row := job.result())
-            print(
-                f"seed {row['seed']}  {row['method']:34} {row['accuracy']:.1%}  training images {row['training']:.1%}  "
-                f"{row['epochs']:.0f} epochs",
-                flush=True,
-            )
-            settings = {"machine": platform.machine(), "torch": torch.__version__, "shift": SHIFT, "scale": SCALE}
-            Path(options.out).write_text(json.dumps({"settings": settings, "results": rows}, indent=1))
-    for name in options.methods:
-        found = np.array([row["accuracy"] for row in rows if row["method"] == name])
-        print(f"{name:34} {found.mean():.1%} (+- {found.std():.1%})")
+    torch.set_num_threads(1)
+    rows = [row for seed in range(1, options.seeds + 1) for row in matches(seed)]
+    print("| compared at | poses | twin found, mean | by seed | CPU s |\n|---|---|---|---|---|")
+    for name in dict.fromkeys(row["poses"] for row in rows):
+        own = [row for row in rows if row["poses"] == name]
+        twins = [row["twin"] for row in own]
+        cells = [name, str(own[0]["count"]), f"{np.mean(twins):.1%}", ", ".join(f"{twin:.1%}" for twin in twins)]
+        print(f"| {' | '.join(cells)} | {np.mean([row['CPU seconds'] for row in own]):.1f} |")
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def fourier_resize(images: Tensor, shape: Sequence[int]) -> Tensor:
 
     Returns
     -------
-    Tensor, shape (..., *shape)
+    Tensor, shape (..., height, width)
 
     Examples
     --------
