@@ -162,7 +162,7 @@ def _fit(
         nonlocal phase
         if stage == "read out":
             phase = "averages"
-        report(stage if stage == "read out" else f"{phase}: {stage}", done, total)
+        report(stage if stage in ("read out", "features") else f"{phase}: {stage}", done, total)
 
     features = settings.features
     if features == "learn":
