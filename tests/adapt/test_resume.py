@@ -59,6 +59,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow  # two processes; the test below interrupts training in this one
 def test_a_killed_training_continues_to_the_same_bits(tmp_path, one_thread):
     path = tmp_path / "scorer.state"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}

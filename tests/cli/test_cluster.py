@@ -426,6 +426,7 @@ def test_aligned_images_keep_a_light_background(tmp_path, rng):
     assert np.asarray(Image.open(tmp_path / "run" / "mean.png")).min() < 60
 
 
+@pytest.mark.slow  # `make demo` is the same, with more images
 def test_the_demonstration_ends_with_a_page(tmp_path, monkeypatch):
     from unpose.cli.commands import demo
 

@@ -109,14 +109,11 @@ def test_predictions_replace_no_file_unasked(run, new_shapes, tmp_path):
         assert len(out.read_text().splitlines()) == 7
 
 
-def test_plots_of_audits_replace_no_file_unasked_and_are_png(tmp_path):
+def test_plots_of_audits_replace_no_file_unasked(tmp_path):
     out = tmp_path / "audit.png"
     out.write_text("dear")
     refused(unpose("audit", "mnist-c8", "-o", out), "already exists", "--force")
     assert out.read_text() == "dear"
-    assert unpose("audit", "mnist-c8", "--count", 2, "-o", out, "--force").exit_code == 0
-    with Image.open(out) as picture:
-        assert picture.format == "PNG"
     refused(unpose("audit", "mnist-c8", "-o", tmp_path / "audit.jpg"), ".png")
     assert not (tmp_path / "audit.jpg").exists()
 

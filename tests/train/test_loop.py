@@ -171,7 +171,7 @@ def test_the_last_epoch_is_kept_where_the_recipe_says_so(problem, small_recipe, 
 
 def test_a_run_begins_with_what_another_learnt_with_fewer_turns(problem, small_recipe, tmp_path):
     options = {"config": {"lifted": 6, "stages": [[6]], "window": 3, "heads": 2}}
-    coarse = small_recipe(epochs=4, network={"kind": "gsa_net", "group": "c2", "options": options})
+    coarse = small_recipe(epochs=1, network={"kind": "gsa_net", "group": "c2", "options": options})
     learnt = train(problem, coarse, tmp_path / "coarse").network
     file = str(tmp_path / "coarse" / "model.safetensors")
     finer = coarse.changed(group="c4", begin=file)

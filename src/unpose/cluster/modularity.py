@@ -38,7 +38,7 @@ def improve(graph: sparse.csr_array, labels: NDArray, resolution: float, order: 
     labels = labels.astype(np.int64)
     degree = np.asarray(graph.sum(1)).ravel()
     volume = np.bincount(labels, degree)
-    _move_nodes(graph.indptr, graph.indices, graph.data, degree, labels, volume, resolution, order, False)
+    _move_nodes(*_arrays(graph), degree, labels, volume, resolution, order, False)
     return labels
 
 
@@ -50,7 +50,7 @@ def louvain(graph: sparse.csr_array, resolution: float, rng: np.random.RandomSta
         degree = np.asarray(graph.sum(1)).ravel()
         labels, volume = np.arange(count), degree.copy()
         order = rng.permutation(count)
-        _move_nodes(graph.indptr, graph.indices, graph.data, degree, labels, volume, resolution, order, True)
+        _move_nodes(*_arrays(graph), degree, labels, volume, resolution, order, True)
         kept, labels = np.unique(labels, return_inverse=True)
         member = labels[member]
         if len(kept) == count:
@@ -80,6 +80,13 @@ def aggregate(graph: sparse.csr_array, labels: NDArray) -> sparse.csr_array:
     n, count = len(labels), int(labels.max()) + 1
     member = sparse.csr_array((np.ones(n), (np.arange(n), labels)), shape=(n, count))
     return sparse.csr_array(member.T @ graph @ member)
+
+
+def _arrays(graph: sparse.csr_array) -> tuple[NDArray, NDArray, NDArray]:
+    """The arrays of a CSR graph in one type each, so that the loop below is compiled once."""
+    types = (graph.indptr, np.int64), (graph.indices, np.int64), (graph.data, np.float64)
+    indptr, indices, weights = (array.astype(kind, copy=False) for array, kind in types)
+    return indptr, indices, weights
 
 
 @numba.njit(cache=CACHE)
