@@ -570,6 +570,6 @@ def _finish(
     )
     write_text(folder / "card.md", card)
     click.echo(
-        f"The network is {folder / 'model.safetensors'}; confusion.png and confusion.csv there show what is taken for "
+        f"The model is {folder / 'model.safetensors'}; confusion.png and confusion.csv there show what is taken for "
         "what."
     )
