@@ -26,16 +26,9 @@ def append_assigned(model: Any, found: Assignment, neighbours: Neighbours) -> No
     model.confidences_ = np.concatenate([model.confidences_, found.confidences])
     model.poses_ = np.concatenate([model.poses_, found.poses])
     model.copies_ = np.concatenate([model.copies_, np.arange(n, n + m)])
-    model.neighbours_ = Neighbours(
-        *(
-            np.concatenate([old, new.astype(old.dtype)])
-            for old, new in (
-                (model.neighbours_.indices, neighbours.indices),
-                (model.neighbours_.distances, neighbours.distances),
-                (model.neighbours_.poses, neighbours.poses),
-            )
-        )
-    )
+    both = [(each.indices, each.distances, each.poses) for each in (model.neighbours_, neighbours)]
+    joined = (np.concatenate([old, new.astype(old.dtype)]) for old, new in zip(*both, strict=True))
+    model.neighbours_ = Neighbours(*joined)
     if model.probabilities_ is not None:  # new images have the class of the images they were assigned with
         shares = np.stack([model.probabilities_[model.labels_[:n] == k].mean(0) for k in range(model.n_clusters_)])
         added = np.full((m, model.probabilities_.shape[1]), 1 / model.probabilities_.shape[1])

@@ -13,7 +13,7 @@ from torch import Tensor
 from unpose.align import Search, SearchSettings, align, nearest
 from unpose.align.checkpoints import Arrays, Checkpoints, PrefixedCheckpoints, load_or_compute
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix
-from unpose.cluster.light import LIGHT_CONTRAST, normalise_light
+from unpose.cluster.light import LIGHT_CONTRAST, evenly_spaced_rows, normalise_light
 from unpose.cluster.pieces import Batch, take
 from unpose.images import as_batch, from_batch, warp
 
@@ -171,7 +171,7 @@ def _sample_rows(labels: NDArray) -> NDArray:
     """Indices of up to ``_SAMPLE`` images of each group, evenly spaced in it, in ascending order."""
     order = np.argsort(labels, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-    chosen = [group[np.linspace(0, len(group) - 1, min(len(group), _SAMPLE)).astype(np.int64)] for group in groups]
+    chosen = [group[evenly_spaced_rows(len(group), _SAMPLE)] for group in groups]
     return np.sort(np.concatenate(chosen))
 
 

@@ -351,31 +351,19 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             graph = neighbours.indices, neighbours.distances
             if network is not None:
                 graph, self.features_ = fit_features(
-                    take(given, rows),
-                    network,
-                    graph,
-                    self.range_.group,
-                    self.range_.max_angle,
-                    self.device,
-                    rng,
-                    progress,
-                    checkpoints,
-                )
+                    take(given, rows), network, graph, self.range_.group, self.range_.max_angle, self.device, rng,
+                    progress, checkpoints,
+                )  # fmt: skip
             labels, weights = read_out(*graph, self.n_clusters, rng)
             self.stability_, confidences = subset_stability(*graph, labels, self.n_clusters, rng)
             report("read out", 1, 1)
         if known is not None:
             labels, confidences = self._spread(known, labels, confidences, weights, rows)
-        self.n_clusters_ = int(labels.max()) + 1
-        ranked = np.lexsort((-attention_inside(weights, labels), labels))  # by cluster, then by attention
-        exemplars = ranked[np.unique(labels[ranked], return_index=True)[1]]
-        self._set_averages(batch, rows, labels, exemplars, search, checkpoints)
-        self.labels_, self.confidences_ = np.full(n, -1), np.zeros(n)
-        self.labels_[rows], self.confidences_[rows], self.exemplars_ = labels, confidences, rows[exemplars]
-        self.labels_, self.confidences_ = self.labels_[self.copies_], self.confidences_[self.copies_]
-        if len(near) and search is not None:
-            means, quiet = self._means_with_channels(), replace(search, progress=None)
-            self.poses_[near] = align_to_means(take(batch, near), means, self.labels_[near], quiet)["poses"]
+        self._set_averages(batch, rows, labels, weights, search, checkpoints)
+        self.confidences_ = np.zeros(n)
+        self.confidences_[rows] = confidences
+        self.confidences_ = self.confidences_[self.copies_]
+        self._set_poses_of_copies(batch, near, search)
         self.poses_ = self.poses_[same]
         self.weights_ = weights_of_all(weights, rows, n)
         self.neighbours_ = neighbours_of_all(neighbours, rows, n)
@@ -465,7 +453,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         InvariantClustering
             The estimator itself.
         """
-        if not hasattr(self, "labels_"):
+        if not hasattr(self, "references_"):
             return self.fit(X, y, progress=progress)
         self.added_, near = self._assign(X, progress)
         append_assigned(self, self.added_, near)
@@ -503,17 +491,13 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
         These are label, confidence, p-value and second label, (n,) each. Also returns the nearest fitted images.
         """
-        n_fitted = self._n_fitted
-        counted = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
-        counted = counted[counted < n_fitted]
-        every, counted = (
-            self.labels_[counted],
-            counted if self._reference_rows is None else counted[self._reference_rows],
-        )
-        known = self.labels_[counted]
+        counted = self._counted_rows()
+        counted = counted[counted < self._n_fitted]
+        every = self.labels_[counted]
+        counted = counted if self._reference_rows is None else counted[self._reference_rows]
         found = self._nearest_references(images, progress)
         scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
-        shares = vote_shares(found.indices, found.distances, scales, known, self.n_clusters_)
+        shares = vote_shares(found.indices, found.distances, scales, self.labels_[counted], self.n_clusters_)
         if self.features_ is not None:
             network = feature_network(self._network(), given, self.device)
             vectors = orbit_features(
@@ -582,18 +566,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 "labels must be 0 to K - 1, each of at least one image that is neither constant nor a copy, got "
                 f"{np.unique(counted)[:20].tolist()}"
             )
-        self.n_clusters_ = int(counted.max()) + 1
-        ranked = np.lexsort((-attention_inside(weights, counted), counted))
-        exemplars = ranked[np.unique(counted[ranked], return_index=True)[1]]
         search = None if self._is_vectors else self._search(progress)
-        self._set_averages(batch, rows, counted, exemplars, search, None)
-        self.labels_, self.exemplars_ = np.full(len(given), -1), rows[exemplars]
-        self.labels_[rows] = counted
-        self.labels_ = self.labels_[self.copies_]
+        self._set_averages(batch, rows, counted, weights, search, None)
         copies = np.flatnonzero((self.copies_ != np.arange(len(given))) & (self.labels_ >= 0))
-        if len(copies) and search is not None:
-            means, quiet = self._means_with_channels(), replace(search, progress=None)
-            self.poses_[copies] = align_to_means(take(batch, copies), means, self.labels_[copies], quiet)["poses"]
+        self._set_poses_of_copies(batch, copies, search)
         return self
 
     def suggest(self, n_images: int) -> NDArray:
@@ -619,10 +595,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             known, uncertainty = np.flatnonzero(best == 1.0), 1 - best
         return rows[most_instructive(weights, known, uncertainty, n_images)]
 
+    def _counted_rows(self) -> NDArray:
+        """The images that are neither constant nor copies, (m,)."""
+        return np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
+
     def _counted_graph(self) -> tuple[NDArray, sparse.csr_array]:
         """The images that are neither constant nor copies, (m,), and the attention matrix among them."""
         check_is_fitted(self)
-        rows = np.flatnonzero((self.labels_ >= 0) & (self.copies_ == np.arange(len(self.labels_))))
+        rows = self._counted_rows()
         weights = sparse.csr_array(sparse.csr_array(self.weights_)[rows][:, rows])
         weights.sort_indices()
         return rows, weights
@@ -820,10 +800,19 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             self.references_[start : start + len(part)] = small_images(images[part]).numpy()
 
     def _set_averages(
-        self, batch: Any, rows: NDArray, labels: NDArray, exemplars: NDArray, search: Search | None,
+        self, batch: Any, rows: NDArray, labels: NDArray, weights: sparse.csr_array, search: Search | None,
         checkpoints: Checkpoints | None,
     ) -> None:  # fmt: skip
-        """Set averages, their errors, poses and symmetries; ``search`` is None for vectors."""
+        """Set the clusters from the labels of the images ``rows``, with averages, their errors, poses and symmetries.
+
+        ``weights`` is the attention matrix among them; ``search`` is None for vectors.
+        """
+        ranked = np.lexsort((-attention_inside(weights, labels), labels))  # by cluster, then by attention
+        exemplars = ranked[np.unique(labels[ranked], return_index=True)[1]]
+        self.n_clusters_, self.exemplars_ = len(exemplars), rows[exemplars]
+        self.labels_ = np.full(len(batch), -1)
+        self.labels_[rows] = labels
+        self.labels_ = self.labels_[self.copies_]
         self.poses_ = np.tile(np.eye(3), (len(batch), 1, 1))
         self.symmetries_ = np.ones(self.n_clusters_, np.int64)
         if search is None:
@@ -842,3 +831,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         smoothed = smooth(found.means, 1.0).movedim(1, -1)
         same = align(smoothed, smoothed, search=replace(search, progress=None))
         self.symmetries_ += np.array([len(poses) for poses in same.alternatives])
+
+    def _set_poses_of_copies(self, batch: Any, rows: NDArray, search: Search | None) -> None:
+        """Set the poses of the images ``rows``, which were not averaged; ``search`` is None for vectors."""
+        if len(rows) and search is not None:
+            means, quiet = self._means_with_channels(), replace(search, progress=None)
+            self.poses_[rows] = align_to_means(take(batch, rows), means, self.labels_[rows], quiet)["poses"]

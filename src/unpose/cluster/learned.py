@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.align import Progress
+from unpose.cluster.pieces import as_stored
 
 LEARN = "learn"
 """Features of an encoder that is learnt from the images themselves."""
@@ -34,11 +34,6 @@ def learn_encoder(
     small = torch.device(device).type == "cpu"
     recipe = unlabelled_recipe(group, max_angle=max_angle, small=small, seed=random_state)
     report = None if progress is None else lambda step: progress("learn", step.step, step.steps)
-    return train_unlabelled(as_arrays(images), recipe, device=device, progress=report).encoder
-
-
-def as_arrays(images: Tensor) -> NDArray:
-    """At most 20,000 evenly spaced images (n, c, h, w) as an array (m, h, w) or (m, h, w, c)."""
     rows = np.linspace(0, len(images) - 1, min(len(images), _MOST_IMAGES)).round().astype(np.int64)
-    array: NDArray = images[rows].movedim(1, -1).cpu().numpy()
-    return np.ascontiguousarray(array[..., 0] if array.shape[-1] == 1 else array)
+    some = np.ascontiguousarray(as_stored(images[rows].cpu()))
+    return train_unlabelled(some, recipe, device=device, progress=report).encoder

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unpose.align import Neighbours
 from unpose.cluster.graph import N_ATTENDED, SEARCH_SIDE
+from unpose.cluster.rounds import attended_means
 from unpose.images import as_batch, downscale, from_batch, warp
 
 _CHUNK = 256
@@ -133,16 +134,9 @@ def attention_frames(
     shown = np.searchsorted(known, needed[0])
     frames = [current[shown]]
     for updated in reversed(needed):
-        own = np.searchsorted(known, updated)
-        total, mass = current[own], torch.ones(len(updated), 1, 1, 1)
-        for rank in range(min(N_ATTENDED, neighbours.indices.shape[1])):
-            others = neighbours.indices[updated, rank]
-            weight = torch.from_numpy(np.asarray(weights[updated, others])).to(current)[:, None, None, None]
-            near = current[np.searchsorted(known, others)]
-            total = total + weight * warp(near, torch.from_numpy(neighbours.poses[updated, rank]).to(current))
-            mass = mass + weight
-        current = current.clone()
-        current[own] = total / mass
+        current[np.searchsorted(known, updated)] = attended_means(
+            lambda some: current[np.searchsorted(known, some)], neighbours, weights, updated
+        )
         frames.append(current[shown])
     return [from_batch(frame + background[shown], channels=images.ndim == 4) for frame in frames]
 

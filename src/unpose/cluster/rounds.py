@@ -5,6 +5,7 @@ of shape, it removes what distinguishes the classes (a 6 becomes a 9). Noise is 
 pixels, the difference of two shapes is not. Rounds are therefore repeated as long as the differences look like noise.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from unpose.align import Neighbours
 from unpose.cluster.graph import N_ATTENDED, attention_matrix
+from unpose.cluster.light import evenly_spaced_rows
 from unpose.cluster.pieces import Batch, Folder, as_stored
 from unpose.files import store_images
 from unpose.images import warp
@@ -43,7 +45,7 @@ class Round:
 
 def measure_round(images: Tensor | Batch, neighbours: Neighbours, *, may_average: bool) -> Round:
     """Measure a round on a sample of the images (n, c, h, w), and decide whether to average."""
-    rows = np.linspace(0, len(images) - 1, min(len(images), _SAMPLE)).astype(np.int64)
+    rows = evenly_spaced_rows(len(images), _SAMPLE)
     own = images[rows]
     near = warp(images[neighbours.indices[rows, 0]], torch.from_numpy(neighbours.poses[rows, 0]).to(own))
     gain = (own * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
@@ -66,18 +68,20 @@ def average_neighbours(images: Tensor | Batch, neighbours: Neighbours, folder: F
     weights = attention_matrix(neighbours.indices, neighbours.distances)
     if isinstance(images, Batch):
         parts = np.array_split(np.arange(len(images)), len(images) // _AT_ONCE + 1)
-        averages = (as_stored(_averages(images, neighbours, weights, rows)) for rows in parts)
-        return Batch(store_images(averages, folder))
-    return _averages(images, neighbours, weights, np.arange(len(images)))
+        means = (as_stored(attended_means(images.__getitem__, neighbours, weights, rows)) for rows in parts)
+        return Batch(store_images(means, folder))
+    return attended_means(images.__getitem__, neighbours, weights, np.arange(len(images)))
 
 
-def _averages(images: Tensor | Batch, neighbours: Neighbours, weights: sparse.csr_array, rows: NDArray) -> Tensor:
-    """The means of the images ``rows`` (m,) and their neighbours, (m, c, h, w)."""
-    total = images[rows].clone()
+def attended_means(
+    read: Callable[[NDArray], Tensor], neighbours: Neighbours, weights: sparse.csr_array, rows: NDArray
+) -> Tensor:
+    """The means of the images ``rows`` (m,) and their neighbours, (m, c, h, w); ``read`` returns images by number."""
+    total = read(rows).clone()
     mass = torch.ones(len(rows), 1, 1, 1).to(total)
     for rank in range(min(N_ATTENDED, neighbours.indices.shape[1])):
         others = neighbours.indices[rows, rank]
         weight = torch.from_numpy(np.asarray(weights[rows, others])).to(total)[:, None, None, None]
-        total += weight * warp(images[others], torch.from_numpy(neighbours.poses[rows, rank]).to(total))
+        total += weight * warp(read(others), torch.from_numpy(neighbours.poses[rows, rank]).to(total))
         mass += weight
     return total / mass

@@ -47,7 +47,7 @@ from unpose.report import (
     evenly_spaced,
 )
 from unpose.runs.audited_images import AuditedImages
-from unpose.runs.measures import MEASURES, further_measures
+from unpose.runs.measures import MEASURES, device_of, further_measures
 from unpose.runs.pairs import real_pairs
 from unpose.runs.remembered_calls import OutputView, RememberedCalls
 from unpose.runs.repairs import advice, try_repairs
@@ -415,9 +415,8 @@ def _modules(
 ) -> tuple[NetworkReport | None, list[str]]:  # fmt: skip
     if network is None or report.worst_exact <= tolerance or not report.decides:
         return None, []
-    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)].to(_device_of(network))
     try:
-        return audit_modules(network, chosen, group, action, tolerance=tolerance), []
+        return audit_modules(network, _few(images, network), group, action, tolerance=tolerance), []
     except Exception as error:
         first_line = str(error).partition("\n")[0]
         return None, [f"Single modules could not be tested: {first_line}."]
@@ -430,16 +429,16 @@ def _shares(
     turns = [error for name, error in zip(report.elements, report.errors, strict=True) if "turn" in name]
     if network is None or not turns or max(turns) <= tolerance or report.is_nearly_constant:
         return []
-    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)].to(_device_of(network))
     try:
-        rows = lie_derivative(network, chosen, ("rotation",), action).rows
+        rows = lie_derivative(network, _few(images, network), ("rotation",), action).rows
     except Exception:  # networks that torch cannot differentiate raise many kinds of errors
         return []
     return [LayerShare(row.name, row.module, row.shares[0], row.cause) for row in rows]
 
 
-def _device_of(network: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))
+def _few(images: AuditedImages, network: nn.Module) -> Tensor:
+    """Some images, evenly chosen, on the device of the network."""
+    return images.batch[evenly_spaced(len(images), MODULE_IMAGES)].to(device_of(network))
 
 
 def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
@@ -448,15 +447,11 @@ def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
     culprits = set(modules.culprits)
     return [
         AuditedModule(
-            row.name,
-            row.module,
-            row.depth,
-            row.own_error,
-            row.name in culprits,
+            row.name, row.module, row.depth, row.own_error, row.name in culprits,
             row.remark.removeprefix("<- breaks it").lstrip(" ,:;"),
         )
         for row in modules.rows
-    ]
+    ]  # fmt: skip
 
 
 def _elements(

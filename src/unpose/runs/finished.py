@@ -486,9 +486,7 @@ def write_results(run: FinishedRun) -> None:
     write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(run.pictures)])
     write_text(path / "images.json", json.dumps(run.about) + "\n")
     write_chunks(path / "labels.csv", (line.encode() for line in run.table_lines()))
-    write_chunks(
-        path / "rejected.csv", (line.encode() for line in csv_lines(("path", "reason"), run.about["rejected"]))
-    )
+    RunFolder(path).write_rejected(run.about["rejected"])
     write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,11 +217,11 @@ class RunFolder:
         with (self.path / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
-    def write_rejected(self, images: "ImageSet") -> None:
+    def write_rejected(self, rejected: Sequence[tuple[str, str]]) -> None:
         """Write ``rejected.csv``: the images that could not be read, and why."""
         from unpose.files import write_text
 
-        write_text(self.path / "rejected.csv", csv_text(("path", "reason"), images.rejected))
+        write_text(self.path / "rejected.csv", csv_text(("path", "reason"), rejected))
 
     def write_config(
         self, settings: RunSettings, source: Path, images: "ImageSet", digest: str, *,

@@ -166,8 +166,7 @@ def _explanation(
     images = batch[evenly_spaced(len(batch), EXPLAINED)]
     model: Callable[[Tensor], Tensor] = f
     if method != "occlusion" and network is not None:
-        device = next((each.device for each in network.parameters()), torch.device("cpu"))
-        model = lambda x: network(x.to(device)).cpu()  # noqa: E731
+        model = lambda x: network(x.to(device_of(network))).cpu()  # noqa: E731
 
     def measure() -> dict[str, Any]:
         with evaluation(network):
@@ -223,3 +222,8 @@ def _completeness(
         for family in report.families
         if family.pairs
     ]  # fmt: skip
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Where the parameters of a network are."""
+    return next((parameter.device for parameter in network.parameters()), torch.device("cpu"))

@@ -104,6 +104,8 @@ def update_run(
     >>> update.run.labels.tolist(), update.rows[0]["path"]
     ([0, 0, 0, 0, 0], 'later.npy/later.npy')
     """
+    from unpose.files import write_chunks
+
     digest = fingerprint(new)
     if digest in {run.about["fingerprint"], *(each["fingerprint"] for each in run.added)}:
         raise RunError(f"the images of {source} are in {run.path} already")
@@ -134,7 +136,7 @@ def update_run(
             )  # fmt: skip
             shutil.copyfile(run.path / "config.toml", place / "config.toml")
         written.write_page()
-        _write_added(place, added_rows(written))
+        write_chunks(place / "added.csv", (line.encode() for line in csv_lines(_COLUMNS, added_rows(written))))
     folder.log(f"{len(new)} images added from {source}")
     again = read_run(run.path)
     return Update(again, added_rows(again)[-len(new) :])
@@ -197,12 +199,6 @@ def joined(parts: "Sequence[ImageSet]") -> "ImageSet":
     )  # fmt: skip
 
 
-def _write_added(folder: Path, rows: list[dict[str, Any]]) -> None:
-    from unpose.files import write_chunks
-
-    write_chunks(folder / "added.csv", (line.encode() for line in csv_lines(_COLUMNS, rows)))
-
-
 def _extended(run: FinishedRun, new: "ImageSet", found: "Assignment") -> FinishedRun:
     """The run with new images, whose estimator knows them already; averages, film and old distances stay."""
     import numpy as np
@@ -245,13 +241,11 @@ def _sample(run: FinishedRun, new: "ImageSet", low: float, high: float) -> "tupl
         sampled = page_sample(model.labels_[rows], model.confidences_[rows], chosen, exemplars)
         chosen = chosen if sampled is None else sampled
     fresh = chosen[chosen >= len(old)] - len(old)
-    small = np.concatenate([old[chosen[chosen < len(old)]], *_fresh(new, fresh, low, high, max(old.shape[1:3]))])
+    small = old[chosen[chosen < len(old)]]
+    if len(fresh):
+        small = np.concatenate([small, thumbnails(new.images, fresh, low, high, max(old.shape[1:3]))])
     everything = len(chosen) == len(rows) == n + len(new)
     return None if everything else rows[chosen], small
-
-
-def _fresh(new: "ImageSet", rows: "NDArray", low: float, high: float, side: int) -> "list[NDArray]":
-    return [thumbnails(new.images, rows, low, high, side)] if len(rows) else []
 
 
 def _distances(run: FinishedRun, new: "ImageSet", found: "Assignment") -> "NDArray":

@@ -82,7 +82,7 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
                 memory=memory_budget(settings), progress=report, checkpoints=folder,
             )  # fmt: skip
             distances = _write_results(out, images, stack)
-            folder.write_rejected(images)
+            folder.write_rejected(images.rejected)
             facts = {
                 "images": len(images), "constant": constant, "rejected": len(images.rejected),
                 "distance": float(np.sqrt((distances**2).mean())), "notes": images.notes,
