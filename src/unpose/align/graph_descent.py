@@ -185,7 +185,7 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
     other, distance = pairs.others(entry, is_moving).astype(np.int64), pairs.distances[entry]
     known = np.sort(_keys(pairs.fixed.astype(np.int64), pairs.moving.astype(np.int64), n))
     parts = []
-    step = max(1, 2**22 // count**2)
+    step = max(1, 2**19 // count**2)
     for start in range(0, n, step):
         rows = np.arange(start, min(start + step, n))
         far = other[other[rows]].reshape(len(rows), -1)  # (r, m * m)
