@@ -1,12 +1,12 @@
 """Does the audit find planted defects, name their module, and stay silent on the same models without them?
 
-    python benchmarks/audit_defects.py [--set developed|kept|further|last] [--json FILE]
+    python benchmarks/audit_defects.py [--set developed|kept|further|last|taught] [--json FILE]
 
 Every case of defect_networks.py, further_defects.py and last_defects.py in tests/audit is built with its defect and
 without, for each of its groups (c4, d4, d1), an odd and an even size, and in float32 and bfloat16. Rules were chosen
-on the set "developed"; "kept", then "further" and then "last" were written afterwards. A defect counts as found if the
-verdict is right in every run, its module as named if the first culprit is right in every run, and a false alarm is any
-clean run that does not pass.
+on the set "developed"; "kept", "further", "last" and "taught" were written afterwards, in this order. A defect counts
+as found if the verdict is right in every run, its module as named if the first culprit is right in every run, and a
+false alarm is any clean run that does not pass.
 """
 
 import argparse
@@ -42,13 +42,15 @@ def judge(case: defects.Case, broken: bool) -> tuple[int, int, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--set", choices=("developed", "kept", "further", "last"), help="by default all of them")
+    parser.add_argument(
+        "--set", choices=("developed", "kept", "further", "last", "taught"), help="by default all of them"
+    )
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="Using padding='same'")
     sets = {
         "developed": defects.DEVELOPED, "kept": defects.KEPT, "further": further_defects.FURTHER,
-        "last": last_defects.LAST,
+        "last": last_defects.LAST, "taught": last_defects.TAUGHT,
     }  # fmt: skip
     results = []
     print(f"{'case':32} {'verdict':10} {'found':>7} {'named':>7} {'clean':>7}")

@@ -8,7 +8,7 @@ from further_defects import Gradient
 from torch import nn
 from torch.nn import functional as F
 
-from unpose.images import quarter_turn
+from unpose.images import mirror, quarter_turn
 
 
 class Grow(nn.Module):
@@ -158,6 +158,56 @@ class TwoViews(nn.Module):
         return torch.stack([self.net(quarter_turn(x, k)) for k in self.turns]).amax(0)
 
 
+class OneSided(nn.Module):
+    """A convolution after circular padding of two pixels on one side, or of one on both."""
+
+    def __init__(self, group, dim, broken):
+        super().__init__()
+        self.conv, self.sides = RoundConv(group, dim, dim), (2, 0, 2, 0) if broken else (1, 1, 1, 1)
+
+    def forward(self, x):
+        return self.conv(F.pad(x, self.sides, mode="circular"))
+
+
+class Integral(nn.Module):
+    """Means of 3 x 3 pixels from sums over all pixels above and to the left, in half or in double precision."""
+
+    def __init__(self, broken):
+        super().__init__()
+        self.type = torch.float16 if broken else torch.float64
+
+    def forward(self, x):
+        sums = F.pad(x, (2, 1, 2, 1)).to(self.type).cumsum(-1).cumsum(-2)
+        means = sums[..., 3:, 3:] - sums[..., :-3, 3:] - sums[..., 3:, :-3] + sums[..., :-3, :-3]
+        return means.to(x.dtype) / 9
+
+
+class PooledToTwo(nn.Sequential):
+    """A classifier of maps that are pooled to 2 x 2 pixels and flattened, or to one."""
+
+    def __init__(self, group, broken):
+        side = 2 if broken else 1
+        pooled = nn.AdaptiveAvgPool2d(side), nn.Flatten(), nn.Linear(5 * side**2, 8)
+        super().__init__(RoundConv(group, 2, 5, padding=1), nn.ReLU(), *pooled, nn.ReLU(), nn.Linear(8, 3))
+
+
+class MapsOfViews(nn.Module):
+    """The sum of maps of transformed views; the broken version does not transform them back, so that none moves."""
+
+    def __init__(self, group, broken):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 3, padding=1))
+        self.views = [(k, flip) for k in range(1 if group == "d1" else 4) for flip in ([0, 1] if "d" in group else [0])]
+        self.broken = broken
+
+    def forward(self, x):
+        maps = [self.net(quarter_turn(mirror(x) if flip else x, k)) for k, flip in self.views]
+        if not self.broken:
+            maps = [quarter_turn(each, -k) for each, (k, _) in zip(maps, self.views, strict=True)]
+            maps = [mirror(each) if flip else each for each, (_, flip) in zip(maps, self.views, strict=True)]
+        return sum(maps)
+
+
 def _sizes(*sizes):
     return {"sizes": sizes, "clean_sizes": sizes}
 
@@ -174,3 +224,15 @@ LAST = {
     "a view turned twice as far": Case(lambda g, s, b: TwoViews(b), "(network)", ("c4",), **_sizes(9, 12)),
 }
 """Cases that no rule of the audit was chosen on."""
+
+TAUGHT = {
+    "circular padding on one side": Case(
+        lambda g, s, b: Plain(g, OneSided(g, 5, b), dense=True), "2", ALL, **_sizes(9, 12)
+    ),
+    "sums in half precision": Case(
+        lambda g, s, b: Plain(g, Integral(b)), "2", ALL, **_sizes(9, 12), precisions=(torch.float32,)
+    ),
+    "two by two pixels flattened": Case(lambda g, s, b: PooledToTwo(g, b), "4", ALL, **_sizes(8, 12)),
+    "maps of views not turned back": Case(lambda g, s, b: MapsOfViews(g, b), "(network)", ALL, **_sizes(9, 12)),
+}
+"""Of 42 cases written after all others, those that led to another rule."""

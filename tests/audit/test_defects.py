@@ -6,12 +6,12 @@ import pytest
 import torch
 from defect_networks import DEVELOPED, KEPT, build
 from further_defects import FURTHER
-from last_defects import LAST
+from last_defects import LAST, TAUGHT
 from released_attention import ReleasedGroupAttention
 
 from unpose.audit import assert_equivariant, audit_model, equivariance_error, probe_images, smooth_noise
 
-CASES = {**DEVELOPED, **KEPT, **FURTHER, **LAST}
+CASES = {**DEVELOPED, **KEPT, **FURTHER, **LAST, **TAUGHT}
 # This defect is found, but the module before it is named: the cosines that it makes move in no way that is known.
 CASES.pop("rows of cosines weighted")
 

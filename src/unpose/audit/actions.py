@@ -157,10 +157,15 @@ def field_kinds(tensor: Tensor, group: Group) -> list[Kind]:
             for merged in ("inner", "outer")
             for option in _OPTIONS["vector image"]
         ]
-    mirrored = any(element[:2, :2].det() < 0 for element in group.elements) if isinstance(group, FiniteGroup) else True
+    turns_only = isinstance(group, FiniteGroup) and all(element[:2, :2].det() > 0 for element in group.elements)
+    has_turns = not isinstance(group, FiniteGroup) or any(float(each[:2, :2].trace()) < 0 for each in group.elements)
     for axis in range(1, len(shape)):
-        if shape[axis] % 4 == 0 and 8 <= shape[axis] <= _MOST_ANGLES:
-            turns = [(axis, way, offset) for way in (1, -1) for offset in range(shape[axis] if mirrored else 1)]
+        if (n := shape[axis]) % 4 == 0 and 8 <= n <= _MOST_ANGLES:
+            # Where a mirror takes the angles is free only if turns show that they are angles: otherwise a map that was
+            # moved or padded on one side would pass for one. Angles from the x-axis, at or between its ends, go to
+            # n / 2 - i or n / 2 - 1 - i.
+            offsets = range(1) if turns_only else range(n) if has_turns else (n // 2, n // 2 - 1)
+            turns = [(axis, way, offset) for way in (1, -1) for offset in offsets]
             kinds += [Kind(cyclic=turn) for turn in turns]
             if axis < len(shape) - 2 and min(shape[-2:]) > 1:
                 kinds += [Kind(True, cyclic=turn) for turn in turns]

@@ -115,6 +115,8 @@ def find_action(
     if base.dtype.is_floating_point and min(misfits.values()) > FITS:
         misfits |= {kind: misfit for kind, (misfit, _) in fitting_fields(base, moved, group, frame).items()}
     suggested = _suggested(base, kinds, frame)
+    if suggested.image and not suggested.channels_last and tuple(base.shape[-2:]) == frame:
+        misfits.pop(Kind(), None)  # a map of the image that does not move is a mistake, unless declared
     best = min(misfits, key=lambda kind: max(misfits[kind], 1e-6))  # the first, and simplest, of equals
     chosen = suggested
     if misfits[best] < min(_CLEARLY_BETTER, _CLEARLY_BETTER * misfits[suggested]) and misfits[suggested] > 1e-6:
@@ -249,17 +251,17 @@ def _token_axes(shape: tuple[int, ...], frame: tuple[int, int], n: int) -> list[
             break
     if len(shape) == 2:
         for planes in range(2, min(shape[1] // 4, _MAX_PLANES) + 1):
-            if shape[1] % planes == 0 and (grid := _grid(shape[1] // planes, frame)):
+            if shape[1] % planes == 0 and (grid := _grid(shape[1] // planes, frame, smallest=2)):
                 found += [{"tokens": (1,), "grid": grid, "planes": sign * planes} for sign in (1, -1)]
     return found
 
 
-def _grid(tokens: int, frame: tuple[int, int]) -> tuple[int, int] | None:
-    if min(frame) < 2 or tokens < 9:
+def _grid(tokens: int, frame: tuple[int, int], smallest: int = 3) -> tuple[int, int] | None:
+    """A grid like the image with so many tokens; one of 2 x 2 would be seen in every axis of four entries."""
+    if min(frame) < 2 or tokens < smallest**2:
         return None
     height = round((tokens * frame[0] / frame[1]) ** 0.5)
-    # A grid of 2 x 2 would be seen in every axis of four entries.
-    if height < 3 or tokens % height or tokens // height < 3:
+    if height < smallest or tokens % height or tokens // height < smallest:
         return None
     grid = (height, tokens // height)
     return grid if _is_like(grid, frame) else None

@@ -13,7 +13,7 @@ from unpose.audit.call_checks import CallChecks, check_calls
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, control_for, elements_of, exact_elements, plane_group
 from unpose.audit.equivariance_report import EquivarianceReport
-from unpose.audit.finding import find_action
+from unpose.audit.finding import FITS, find_action, misfit_of
 from unpose.audit.inputs import smooth_noise
 from unpose.audit.measurement import Probe, check_inputs, discrimination, some_inputs
 from unpose.audit.model_report import ModelAudit, ModelCallError, OutputAudit
@@ -266,6 +266,9 @@ class _Auditor:
             rounding = (_CONSTANT if torch.finfo(exact.working).eps < 1e-6 else _COARSE_CONSTANT) * exact.noise[name]
             if error > tolerance:
                 verdict = "broken"
+                if declared is None and kinds[name].image and misfit_of(tensor, seen, Kind(), frame) <= FITS:
+                    which = f"output {name!r}" if name else "the output"
+                    self.notes.append(f"{which} does not move with the image: if it should not, declare it 'invariant'")
             elif spread <= rounding:
                 verdict = "constant"
             elif error > max(_OF_SPREAD * spread, rounding) and tensor.dtype.is_floating_point:

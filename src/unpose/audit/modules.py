@@ -258,13 +258,11 @@ def _as_exact_as_possible(network: nn.Module, inputs: Tensor) -> tuple[nn.Module
     """The network, or a copy of it in double precision, inputs of its type, and the tolerance of its modules."""
     inputs = inputs.to(model_device(network, inputs), model_type(network, inputs))
     wide = in_double(network, inputs)
-    native = computed_types(network, inputs.clone())
-    working = max(native, key=lambda dtype: native[dtype]) if native else inputs.dtype
+    working = computed_types(network, inputs.clone())[0] or inputs.dtype
     if not isinstance(wide, nn.Module):
         return network, inputs, _TOLERANCES.get(working, _COARSE_TOLERANCE)
-    seen = [
-        dtype for dtype in computed_types(wide, inputs.double()) if torch.finfo(dtype).eps <= torch.finfo(working).eps
-    ]
+    used = computed_types(wide, inputs.double())[1]
+    seen = [dtype for dtype in used if torch.finfo(dtype).eps <= torch.finfo(working).eps]
     # Weights that should be equal differ by the rounding of the type in which they were made, float32 if not float64.
     made = torch.float64 if working == torch.float64 else torch.float32
     return wide, inputs.double(), max(_TOLERANCES.get(dtype, _COARSE_TOLERANCE) for dtype in [made, *seen])
@@ -524,7 +522,7 @@ class _ModuleAuditor:
 
     def _types_in(self, call: Call) -> list[torch.dtype]:
         try:
-            return list(computed_types(call.call_again, call.inputs))
+            return computed_types(call.call_again, call.inputs)[1]
         except Exception:
             return []
 

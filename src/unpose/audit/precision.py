@@ -5,6 +5,7 @@ which the model computes and on how much it amplifies small changes. Both are me
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,12 @@ _NUDGE = 1e-6
 """Relative size of the change of the input by which amplification is measured in double precision."""
 
 
+_PRODUCTS = ("conv", "mm", "attention")
+"""Parts of the names of torch operations that multiply matrices or convolve."""
+
+
 class _CountTypes(TorchDispatchMode):
-    """Counts the numbers that torch operations compute in every floating-point type."""
+    """Counts the numbers that torch operations compute in every floating-point type, and those that are products."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -43,23 +48,36 @@ class _CountTypes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers: dict[torch.dtype, int] = {}
+        self.numbers: Counter[torch.dtype] = Counter()
+        self.products: Counter[torch.dtype] = Counter()
+
+    @property
+    def working(self) -> torch.dtype | None:
+        """The type of most products of matrices, or of most numbers if there are none; None if torch does nothing.
+
+        A sum in half precision between convolutions in float32 is a mistake, however many numbers it has.
+        """
+        most = (self.products or self.numbers).most_common(1)
+        return most[0][0] if most else None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        is_product = any(part in func.__name__ for part in _PRODUCTS)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.dtype.is_floating_point:
-                self.numbers[tensor.dtype] = self.numbers.get(tensor.dtype, 0) + tensor.numel()
+                self.numbers[tensor.dtype] += tensor.numel()
+                if is_product:
+                    self.products[tensor.dtype] += tensor.numel()
         return result
 
 
-def computed_types(f: Callable[[Any], Any], inputs: Any) -> dict[torch.dtype, int]:
-    """Call f and count the numbers that torch computes in each floating-point type; empty if torch computes nothing."""
+def computed_types(f: Callable[[Any], Any], inputs: Any) -> tuple[torch.dtype | None, list[torch.dtype]]:
+    """Call f; returns the type in which torch mostly computes, None if it computes nothing, and all types it uses."""
     with _CountTypes() as counter:
         f(inputs)
-    return counter.numbers
+    return counter.working, list(counter.numbers)
 
 
 def coarsest(types: list[torch.dtype]) -> torch.dtype:
@@ -69,11 +87,11 @@ def coarsest(types: list[torch.dtype]) -> torch.dtype:
 
 def model_type(f: object, inputs: Tensor) -> torch.dtype:
     """The floating-point type of most parameters of a module; that of the inputs for anything else."""
-    numbers: dict[torch.dtype, int] = {}
+    numbers: Counter[torch.dtype] = Counter()
     for parameter in f.parameters() if isinstance(f, nn.Module) else ():
         if parameter.dtype.is_floating_point:
-            numbers[parameter.dtype] = numbers.get(parameter.dtype, 0) + parameter.numel()
-    return max(numbers, key=lambda dtype: numbers[dtype]) if numbers else inputs.dtype
+            numbers[parameter.dtype] += parameter.numel()
+    return numbers.most_common(1)[0][0] if numbers else inputs.dtype
 
 
 def model_device(f: object, inputs: Tensor) -> torch.device:
@@ -89,7 +107,7 @@ class Precision:
     Parameters
     ----------
     working : torch.dtype
-        The type in which it computes, the coarsest of that of most of its numbers and that of its output.
+        The type in which it computes, the coarsest of that of most of its products and that of its output.
     hidden : tuple of torch.dtype
         Coarser types that it uses somewhere inside.
     noise : dict of str to float
@@ -126,8 +144,7 @@ def measure_precision(f: Callable[[Tensor], Any], inputs: Tensor, *, may_be_doub
     with _CountTypes() as counter:
         answer = f(inputs.clone())
     base = outputs_of(answer, len(inputs))
-    numbers = counter.numbers
-    seen = max(numbers, key=lambda dtype: numbers[dtype]) if numbers else torch.float32
+    numbers, seen = counter.numbers, counter.working or torch.float32
     given = [tensor.dtype for tensor in base.values() if tensor.dtype.is_floating_point]
     working = coarsest([seen, *given]) if may_be_double or numbers else coarsest([torch.float32, *given])
     eps = torch.finfo(working).eps
