@@ -21,7 +21,9 @@ from unpose.groups import FiniteGroup, Group, parse
 LEAST_FOR_TRAINING = 60
 """Images from which on a canonicalizer is trained: half of them train it, half measure it."""
 _CLOSE = 1.0
-"""Points within which a cheaper wrapper is preferred."""
+"""Points within which a cheaper model is preferred."""
+_FAR = 5.0
+"""Points below the upright images from which on training with rotated images is suggested."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def try_adaptations(
 
 
 def recommend(trials: list[Trial]) -> tuple[Trial, str]:
-    """Choose a trial: the largest net gain, a cheaper one within a point of it, or the plain model if nothing gains.
+    """Choose a trial: the largest net gain, or a cheaper one within a point of it, such as the plain model.
 
     Parameters
     ----------
@@ -184,27 +186,28 @@ def recommend(trials: list[Trial]) -> tuple[Trial, str]:
     >>> plain = Trial("plain", nn.Identity(), 90.0, 50.0, 1.0)
     >>> recommend([plain, Trial("mean", nn.Identity(), 40.0, 60.0, 4.0)])[0].name
     'plain'
+    >>> print(recommend([plain, Trial("learned", nn.Identity(), 89.0, 88.0, 1.0)])[1])
+    'learned' has 88.0 % on turned images (plain: 50.0 %) and 89.0 % on upright ones (plain: 90.0 %).
     """
-    plain, *others = trials
-    gains = [plain.gain(trial) for trial in others]
-    best = max(gains, default=0.0)
-    if best <= 0:
+    plain = trials[0]
+    best = max(plain.gain(trial) for trial in trials)
+    close = [trial for trial in trials if plain.gain(trial) >= best - _CLOSE]
+    chosen = min(close, key=lambda trial: (trial is not plain, trial.passes, -plain.gain(trial)))
+    if chosen is plain and plain.upright - plain.turned <= _CLOSE:
+        return plain, "The model needs no adapting: it is about as good on turned images as on upright ones."
+    if chosen is plain:
         return plain, (
-            "Nothing that was tried gains more on turned images than it loses on upright ones; training with "
+            "Nothing that was tried gains clearly more on turned images than it loses on upright ones; training with "
             "rotated images would be better."
         )
-    chosen = min(
-        (trial for trial, gain in zip(others, gains, strict=True) if gain > 0 and gain >= best - _CLOSE),
-        key=lambda trial: (trial.passes, -plain.gain(trial)),
-    )
     why = (
-        f"'{chosen.name}' gains {chosen.turned - plain.turned:.1f} points on turned images and changes upright ones by "
-        f"{chosen.upright - plain.upright:+.1f}, at {chosen.passes:g} calls of the model."
+        f"'{chosen.name}' has {chosen.turned:.1f} % on turned images (plain: {plain.turned:.1f} %) and "
+        f"{chosen.upright:.1f} % on upright ones (plain: {plain.upright:.1f} %)."
     )
-    if plain.upright - chosen.turned > 5:
+    if plain.upright - chosen.turned > _FAR:
         why += (
-            f" Turned images stay {plain.upright - chosen.turned:.1f} points below upright ones: training with rotated "
-            "images may be better."
+            f" Turned images stay {plain.upright - chosen.turned:.1f} points below upright ones: try again with more "
+            "images, or train the model with rotated ones."
         )
     return chosen, why
 

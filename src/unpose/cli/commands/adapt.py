@@ -133,7 +133,7 @@ def command(
     )
     write_output(out / "card.json", json.dumps(summary, indent=2).encode())
     write_output(out / "card.md", _card(summary).encode())
-    click.echo(json.dumps(summary, indent=2) if as_json else f"{_table(summary)}\n\n{why}\n{_where(out, written)}")
+    click.echo(json.dumps(summary, indent=2) if as_json else f"{_table(summary)}\n\n{why}\n{_where(out, summary)}")
 
 
 def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageModel, str, tuple[str, ...]]":
@@ -270,6 +270,7 @@ def _summary(
         "model": Path(source).name,
         "group": group,
         "images": count,
+        "measured_images": count // 2 if any(trial.name.startswith("learned") for trial in trials) else count,
         "input": shape,
         "measures": "accuracy" if labelled else "agreement",
         "trials": rows,
@@ -281,23 +282,31 @@ def _summary(
 
 
 def _table(summary: dict[str, Any]) -> str:
-    width = max(len(row["method"]) for row in summary["trials"])
-    lines = [f"{summary['measures'] + ' in %':{width}} {'upright':>8} {'turned':>8} {'passes':>7}"]
+    title = f"{summary['measures']} in %"
+    width = max(len(title), *(len(row["method"]) for row in summary["trials"]))
+    lines = [f"{title:{width}} {'upright':>8} {'turned':>8} {'calls':>7}"]
     lines += [
         f"{row['method']:{width}} {row['upright']:8.1f} {row['turned']:8.1f} {row['passes']:7g}"
         for row in summary["trials"]
     ]
+    lines += [f"turned: mean over the other elements of {summary['group']}; calls: of the model, for each image"]
     return "\n".join(lines)
 
 
 def _card(summary: dict[str, Any]) -> str:
-    audit = summary["worst_change_of_the_model"]
+    audit, measured = summary["worst_change_of_the_model"], summary["measured_images"]
     lines = [
-        f"# {summary['model']}, adapted to {summary['group']}",
+        f"# {summary['model']} and {summary['group']}: {summary['recommended']}",
         "",
         f"    {_table(summary)}".replace("\n", "\n    "),
     ]
-    lines += ["", f"Measured on {counted(summary['images'], 'image')}. {summary['why']}"]
+    others = summary["images"] - measured
+    trained = f"; the other {others} trained the canonicalizer" if others else ""
+    lines += ["", f"{summary['why']} Measured on {counted(measured, 'image')}{trained}."]
+    lines += [
+        "mean: of the model's answers to all turned copies. learned: a small network brings each image upright first; "
+        "with a gate it leaves images alone that look upright, with 2 views the model sees the two best orientations."
+    ]
     if summary["measures"] == "agreement":
         lines += ["There were no labels: an answer counts as right if the plain model gives it to the upright image."]
     if audit is not None:
@@ -316,5 +325,6 @@ def _listed(values: list[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _where(out: Path, written: list[str]) -> str:
-    return f"Wrote {', '.join([*written, 'card.md', 'card.json'])} to {out}."
+def _where(out: Path, summary: dict[str, Any]) -> str:
+    wrote = f"Wrote {', '.join([*summary['files'], 'card.md', 'card.json'])} to {out}."
+    return wrote + f" Call adapted.onnx as you call {summary['model']}." * ("adapted.onnx" in summary["files"])
