@@ -131,7 +131,7 @@ class AnswerReport(Plain):
         if self.accuracy is not None:
             columns["accuracy"] = [*self.accuracy.tolist(), None]
         worst = [f"class {each.name}: {each.flips:.0%} of {each.count} change under {each.worst}"
-                 for each in self.classes[:5]]  # fmt: skip
+                 for each in self.classes[:5] if each.flips]  # fmt: skip
         return table_html(columns, bars=["changed"], notes=worst)
 
     def __str__(self) -> str:
@@ -150,11 +150,12 @@ class AnswerReport(Plain):
             lines.append(
                 f"calibration error {self.calibration_upright:.3f}, over the orbit {self.calibration_orbit:.3f}"
             )
-        for each in self.classes[:5]:
-            lines.append(
-                f"class {each.name}: {each.flips:.1%} of {each.count} change under {each.worst} "
-                f"(floor {each.floor:.1%}); images {', '.join(map(str, each.images)) or 'none'}"
-            )
+        lines += [
+            f"class {each.name}: {each.flips:.1%} of {each.count} change under {each.worst} "
+            f"(floor {each.floor:.1%}); images {', '.join(map(str, each.images)) or 'none'}"
+            for each in self.classes[:5]
+            if each.flips
+        ]
         if not self.discrimination:
             lines.append("note: the answer is the same for every image, so that it never changes means nothing")
         return "\n".join(lines)
