@@ -171,11 +171,7 @@ def _where(fresh: Callable[[], Callable[[Tensor], Any]], inputs: Tensor, limit: 
         runs.append(trace(model, inputs))
         _outputs(model, inputs.flip(0), seed)
 
-    def differs(a: Call, b: Call) -> bool:
-        same_inputs = _tensors_differ(a.inputs, b.inputs) <= limit
-        return same_inputs and _tensors_differ(a.outputs, b.outputs) > limit
-
-    return _innermost(runs[0], runs[1], differs)
+    return _innermost(runs[0], runs[1], limit, lambda tensors: tensors)
 
 
 def _where_batch(model: Callable[[Tensor], Any], inputs: Tensor, limit: float) -> str:
@@ -191,18 +187,16 @@ def _where_batch(model: Callable[[Tensor], Any], inputs: Tensor, limit: float) -
     def rows(tensors: list[Tensor]) -> list[Tensor]:
         return [tensor[:1] if tensor.ndim and tensor.shape[0] == n else tensor for tensor in tensors]
 
-    def differs(a: Call, b: Call) -> bool:
-        same_inputs = _tensors_differ(rows(a.inputs), b.inputs) <= limit
-        return same_inputs and _tensors_differ(rows(a.outputs), b.outputs) > limit
-
-    return _innermost(whole, part, differs)
+    return _innermost(whole, part, limit, rows)
 
 
-def _innermost(a: Call, b: Call, differs: Callable[[Call, Call], bool]) -> str:
+def _innermost(a: Call, b: Call, limit: float, rows: Callable[[list[Tensor]], list[Tensor]]) -> str:
+    """The innermost call whose outputs differ between two runs although its inputs do not; ``rows`` cuts those of a."""
     if len(a.calls) == len(b.calls):
         for one, other in zip(a.calls, b.calls, strict=True):
-            if differs(one, other):
-                return _innermost(one, other, differs)
+            same = _tensors_differ(rows(one.inputs), other.inputs) <= limit
+            if same and _tensors_differ(rows(one.outputs), other.outputs) > limit:
+                return _innermost(one, other, limit, rows)
     return a.name or NETWORK
 
 

@@ -214,5 +214,4 @@ def _sensitivity(f: Callable[[Tensor], Any], images: Tensor, transformation: Any
                 checked_numbers(f(x.clone()), len(images)).numpy() for x in (images, transformation(images.clone()))
             )
         return change(before, after), 0.0
-    values, floors, _, _ = orbit_outputs(f, images, transformation).read(change)
-    return tuple(float(np.sqrt(np.square(each[1:]).mean())) for each in (values, floors))  # type: ignore[return-value]
+    return orbit_outputs(f, images, transformation).sensitivity()

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
+from unpose.audit.measurement import discrimination
 from unpose.audit.orbit import OrbitOutputs, change
 from unpose.audit.results import Plain
 
@@ -137,8 +139,6 @@ def neighbour_agreement(orbit: OrbitOutputs, neighbours: int | None = None) -> N
     kept, kept_floors, control_kept, _ = orbit.read(agreement)
     found, found_floors, control_found, _ = orbit.read(retrieval)
     moved, moved_floors, control_moved, _ = orbit.read(change)
-    flat = orbit.upright.reshape(n, -1)
-    norm = np.linalg.norm(flat)
     return NeighbourReport(
         group=orbit.group,
         neighbours=count,
@@ -156,7 +156,7 @@ def neighbour_agreement(orbit: OrbitOutputs, neighbours: int | None = None) -> N
         control_retrieval=control_found,
         control_change=control_moved,
         chance=count / (n - 1),
-        discrimination=float(np.linalg.norm(flat - flat.mean(0)) / norm) if norm else 0.0,
+        discrimination=discrimination(torch.from_numpy(orbit.upright)),
     )
 
 

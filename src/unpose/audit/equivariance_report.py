@@ -1,11 +1,12 @@
 """The errors of a function by group element, beside floor, control and discrimination, and how to read them."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from unpose.audit.results import as_plain
 
 _NOT_REPEATABLE = 1e-4
 """Two calls on the same inputs that differ by more than this are not due to the order of additions on a GPU."""
@@ -124,27 +125,17 @@ class EquivarianceReport:
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain numbers, strings and lists, for JSON; numbers that are not finite become None."""
         rows = zip(self.elements, self.exact, self.errors, self.floors, self.input_floors, strict=True)
-        return {
-            "group": self.group,
-            "input": self.input,
-            "output": self.output,
+        columns = ("element", "exact", "error", "floor", "pixels")
+        names = ("group", "input", "output", "tolerance", "discrimination", "n_calls", "decides")
+        plain: dict[str, Any] = as_plain({
+            **{name: getattr(self, name) for name in names},
             "holds": self.holds(),
-            "decides": self.decides,
-            "tolerance": self.tolerance,
-            "elements": [
-                {
-                    "element": name, "exact": bool(exact), "error": finite(error), "floor": finite(floor),
-                    "pixels": finite(pixels),
-                }
-                for name, exact, error, floor, pixels in rows
-            ],
-            "control": {"element": self.control, "error": finite(self.control_error),
-                        "floor": finite(self.control_floor)},
-            "discrimination": finite(self.discrimination),
-            "n_calls": self.n_calls,
+            "elements": [dict(zip(columns, row, strict=True)) for row in rows],
+            "control": {"element": self.control, "error": self.control_error, "floor": self.control_floor},
             "failures": [{"element": element, "message": message} for element, message in self.failures],
             "notes": self.remarks(),
-        }  # fmt: skip
+        })  # fmt: skip
+        return plain
 
     def table(self) -> str:
         """Format the report as text, one line per element."""
@@ -181,8 +172,7 @@ class EquivarianceReport:
         found += [f"failed under {element}: {message}" for element, message in self.failures]
         return found
 
-    def __str__(self) -> str:
-        return self.table()
+    __str__ = table
 
     def _repr_html_(self) -> str:
         """The table with bars, for notebooks."""
@@ -196,8 +186,3 @@ class EquivarianceReport:
         }
         notes = [f"discrimination {self.discrimination:.2g}", *self.remarks()]
         return table_html(columns, bars=["error"], notes=notes)
-
-
-def finite(value: float) -> float | None:
-    """The value, or None (null in JSON) where it is not finite."""
-    return float(value) if math.isfinite(value) else None

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from unpose.audit.actions import Kind, disc_window
 from unpose.audit.calls import evaluation
-from unpose.audit.measurement import check_inputs, checked_numbers
+from unpose.audit.measurement import check_inputs, checked_numbers, discrimination
 from unpose.audit.orbit import spread
 from unpose.audit.results import Plain
 from unpose.audit.trace import Call, floats, map_floats, trace
@@ -213,7 +213,7 @@ def lie_derivative(
         totals=tuple(totals),
         floors=tuple(floors),
         control=control,
-        discrimination=float((given - given.mean(0)).norm() / given.norm()) if given.any() else 0.0,
+        discrimination=discrimination(given),
         check=tuple(checks),
         rows=rows,
     )

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from unpose.audit.actions import Kind, act, check_shape, kind_of
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, exact_elements, plane_group
-from unpose.audit.equivariance_report import finite
 from unpose.audit.finding import (
     FITS,
     conventions,
@@ -26,6 +25,7 @@ from unpose.audit.finding import (
 from unpose.audit.measurement import check_inputs, checked_values
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import computed_types, in_double, model_device, model_type
+from unpose.audit.results import as_plain
 from unpose.audit.trace import Call, trace
 from unpose.groups import FiniteGroup, Group
 
@@ -119,17 +119,8 @@ class NetworkReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the report to plain numbers, strings and lists, for JSON; numbers that are not finite become None."""
-        return {
-            "group": self.group,
-            "elements": list(self.elements),
-            "error": finite(self.error),
-            "tolerance": self.tolerance,
-            "culprits": list(self.culprits),
-            "modules": [
-                {**asdict(row), "input_error": finite(row.input_error), "own_error": finite(row.own_error)}
-                for row in self.rows
-            ],
-        }
+        plain: dict[str, Any] = as_plain(self)
+        return {"modules" if name == "rows" else name: value for name, value in plain.items()}
 
     def table(self) -> str:
         """Format the report as text, one line per call."""
@@ -143,8 +134,7 @@ class NetworkReport:
         lines.append(f"breaks {self.group}: {', '.join(self.culprits) or 'none'}")
         return "\n".join(lines)
 
-    def __str__(self) -> str:
-        return self.table()
+    __str__ = table
 
     def _repr_html_(self) -> str:
         """The table with bars, for notebooks."""

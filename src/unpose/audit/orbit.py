@@ -99,6 +99,11 @@ class OrbitOutputs:
         control = self.control
         return values, floors, measure(control.before, control.after), measure(control.before, control.returned)
 
+    def sensitivity(self) -> tuple[float, float]:
+        """Root mean square :func:`change` over all elements but the identity, and its floor."""
+        values, floors, _, _ = self.read(change)
+        return float(np.sqrt(np.square(values[1:]).mean())), float(np.sqrt(np.square(floors[1:]).mean()))
+
 
 def orbit_outputs(
     f: Callable[[Tensor], Any],

@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from unpose.audit.embeddings import nearest, unit
-from unpose.audit.orbit import OrbitOutputs, change, orbit_outputs
+from unpose.audit.orbit import OrbitOutputs, orbit_outputs
 from unpose.audit.results import Plain
 from unpose.groups import Group, parse
 
@@ -133,10 +133,8 @@ def needed_invariances(
         gained, lost = int((averaged & ~plain).sum()), int((plain & ~averaged).sum())
         p_value = float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
         verdict = "makes no difference" if p_value > _SIGNIFICANT else "helps" if gained > lost else "hurts"
-        values, floors, _, _ = orbit.read(change)
-        moves, floor = (float(np.sqrt(np.square(each[1:]).mean())) for each in (values, floors))
         accuracies = float(plain.mean()), float(averaged.mean())
-        rows.append(NeededRow(parse(group).name, moves, floor, *accuracies, p_value, verdict))
+        rows.append(NeededRow(parse(group).name, *orbit.sensitivity(), *accuracies, p_value, verdict))
     return NeededInvariances(tuple(rows), float(np.bincount(codes).max() / len(codes)))
 
 
