@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from unpose.adapt.canonicalizers import Canonicalizer, as_images
-from unpose.adapt.poses import Pose, restore
+from unpose.adapt.poses import Pose, restore_maps
 from unpose.adapt.symmetrize import DENSE
 from unpose.adapt.views import check_border, resampled
 from unpose.audit import ImageModel, ModelCall, as_model, evaluation
@@ -120,10 +120,7 @@ class Canonicalized(nn.Module):
         answer = call(self._upright(images, elements))
         if self.restores is None:
             return answer
-        if answer.ndim != 4:
-            raise ValueError(f"dense answers must be (n, c, h, w), got shape {tuple(answer.shape)}; leave out restores")
-        restored = restore(answer, elements, self.restores, frame=(images.shape[-2], images.shape[-1]))
-        return torch.where(_stays(elements), answer, restored)
+        return torch.where(_stays(elements), answer, restore_maps(answer, elements, self.restores, images))
 
     def _upright(self, images: Tensor, elements: Tensor) -> Tensor:
         # Images that stay are taken as they are, so that their answers are bit-equal to those of the model.

@@ -5,17 +5,17 @@ state of a call. All of them can be exchanged for one another; ``coordinates.py`
 """
 
 import math
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from unpose.adapt.frames import MOMENT_GROUPS, moment_frames
 from unpose.adapt.poses import Pose
-from unpose.adapt.views import View, check_border, resampled
+from unpose.adapt.views import View, check_border, no_larger, resampled
 from unpose.align import Search, SearchSettings, nearest
 from unpose.audit import as_model, evaluation
 from unpose.groups import FiniteGroup, Group, area_change, inverse, parse, parse_continuous, rotation
@@ -188,10 +188,7 @@ class _Energy(Canonicalizer):
 
     def features(self, images: Tensor) -> Tensor:
         """(n, c, h, w) -> (order, n, d): the features of every view."""
-        side = min(images.shape[-2:])
-        if self.size is not None and side > self.size:
-            shape = (round(images.shape[-2] * self.size / side), round(images.shape[-1] * self.size / side))
-            images = interpolate(images, shape, mode="bilinear", antialias=True)
+        images = no_larger(images, self.size)
         return torch.stack([self.model(view.of(images, self.border)).flatten(1) for view in self.views])
 
     def scores(self, images: Tensor) -> Tensor:
@@ -288,18 +285,13 @@ class _Iterated(Canonicalizer):
         self.steps, self.rounds, self.border = nn.ModuleList(steps), rounds, border
 
     def forward(self, images: Tensor) -> Pose:
-        first: Pose | None = None
-        element, gain = torch.eye(3, dtype=images.dtype, device=images.device), torch.zeros_like(images[:, 0, 0, 0])
-        for _ in range(self.rounds):
-            for step in self.steps:
-                # Poses are composed, and the original is resampled once.
-                current: Pose = step(images if first is None else resampled(images, element, self.border))
-                element = current.element @ element
-                gain = gain + current.gain
-                first = first or current
-        if first is None:
-            raise ValueError("iterate needs at least one canonicalizer and one round")
-        return Pose(element, first.value, first.margin, gain, first.alternatives)
+        first: Pose = self.steps[0](images)
+        element, gain = first.element, first.gain
+        for step in (list(self.steps) * self.rounds)[1:]:
+            # Poses are composed, and the original is resampled once.
+            current: Pose = step(resampled(images, element, self.border))
+            element, gain = current.element @ element, gain + current.gain
+        return replace(first, element=element, gain=gain)
 
 
 def iterate(*canonicalizers: Canonicalizer, rounds: int = 1, border: str = "zero") -> Canonicalizer:

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from unpose.adapt.canonicalizers import Canonicalizer, are_different, as_images, pose_from_scores
+from unpose.adapt.frames import from_cell
 from unpose.adapt.poses import Pose
 from unpose.groups import Group, parse_continuous, rotation, scaling
 from unpose.images import sample
@@ -89,7 +90,7 @@ class _Coordinates(Canonicalizer):
         shifts = [0, *(sign * k for k in range(1, self.radii // 2) for sign in (1, -1))] if self.scales else [0]
         curve, chosen = scores[:, shifts].max(1)  # (n, angles)
         best = curve.argmax(1, keepdim=True)
-        fraction = _from_cell(*(curve.gather(1, (best + step) % self.angles) for step in (-1, 0, 1)))
+        fraction = from_cell(*(curve.gather(1, (best + step) % self.angles) for step in (-1, 0, 1)))
         fraction = torch.zeros_like(curve).scatter(1, best, fraction)
         grid = torch.arange(self.angles, dtype=maps.dtype, device=maps.device)
         elements = rotation(-(grid + fraction) * (2 * math.pi / self.angles))  # (n, angles, 3, 3)
@@ -99,12 +100,6 @@ class _Coordinates(Canonicalizer):
             elements = elements @ scaling((-log_scale).exp())
         different = are_different(rotation(-grid * (2 * math.pi / self.angles)))
         return pose_from_scores(curve, elements, scores[:, 0, 0], different)
-
-
-def _from_cell(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
-    """Where the parabola through three values has its peak, in cells from the middle one."""
-    bend = (left - 2 * middle + right).clamp(max=-1e-12)
-    return (0.5 * (left - right) / bend).clamp(-0.5, 0.5)
 
 
 class _ShearCoordinates(Canonicalizer):
@@ -137,7 +132,7 @@ class _ShearCoordinates(Canonicalizer):
         curve = scores.roll(cells, 1)[:, : 2 * cells + 1]  # shifts from -cells to cells
         best = curve.argmax(1, keepdim=True)
         around = pad(curve, (1, 1), mode="replicate")
-        fraction = _from_cell(*(around.gather(1, best + place) for place in range(3)))
+        fraction = from_cell(*(around.gather(1, best + place) for place in range(3)))
         grid = torch.arange(-cells, cells + 1, dtype=curve.dtype, device=curve.device)
         elements = torch.eye(3, dtype=curve.dtype, device=curve.device).repeat(*curve.shape, 1, 1)
         elements[..., 0, 1] = -(grid + torch.zeros_like(curve).scatter(1, best, fraction)) * step

@@ -152,7 +152,7 @@ def fit_canonicalizer(
     with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
         while state.step < (total := rounds * training.steps):
             if state.step % training.steps == 0 and not upright:
-                _align(batch, canonicalizer if state.step else None, border, state.extra["poses"])
+                _align(batch, canonicalizer if state.step else None, state.extra["poses"])
                 state.optimizer = training.optimizer()
             aligned = batch if upright else _resampled_in_parts(batch, state.extra["poses"], border)
             table = _answers_by_pose(model, aligned, labels, canonicalizer, border)
@@ -297,7 +297,7 @@ def _distortions(group: LieGroup, n: int, side: int, generator: torch.Generator)
     return group.random(n, generator=generator, max_angle=0.0, max_shift=side / 12, max_scale=1.25, max_stretch=1.3)
 
 
-def _align(images: Tensor, canonicalizer: Learned | Regress | None, border: str, poses: Tensor) -> None:
+def _align(images: Tensor, canonicalizer: Learned | Regress | None, poses: Tensor) -> None:
     """Write the poses (n, 3, 3) that align images, by what was learnt so far or, at first, by their moments."""
     finder = moments("so2") if canonicalizer is None else canonicalizer
     with evaluation(finder):

@@ -66,9 +66,9 @@ def moments_of(images: Tensor, *, centred: bool) -> Moments:
 
 def angular_weights(moments: Moments, angles: Tensor) -> Tensor:
     """Unnormalised log weights (n, k) of directions (n, k): high along the principal axis, on the heavier side."""
-    double, single = 2 * angles, angles
+    double = 2 * angles
     axis = moments.axis[:, :1] * double.cos() + moments.axis[:, 1:] * double.sin()
-    skew = moments.skew[:, :1] * single.cos() + moments.skew[:, 1:] * single.sin()
+    skew = moments.skew[:, :1] * angles.cos() + moments.skew[:, 1:] * angles.sin()
     return _SHARPNESS * (axis + skew)
 
 
@@ -78,11 +78,11 @@ def moment_frames(images: Tensor, group: LieGroup, views: int) -> tuple[Tensor, 
     Rotations are ``views`` directions, evenly spaced from the direction of largest weight on. Where an image is round,
     all of them have the same weight, and the mean over them hardly depends on where the first one is.
     """
-    if group.name.removesuffix("+mirror") not in MOMENT_GROUPS:
-        raise ValueError(f"frames from moments exist for {', '.join(MOMENT_GROUPS)}, also with +mirror, got {group}")
     name = group.name.removesuffix("+mirror")
+    if name not in MOMENT_GROUPS:
+        raise ValueError(f"frames from moments exist for {', '.join(MOMENT_GROUPS)}, also with +mirror, got {group}")
     moments = moments_of(images, centred=name != "so2")
-    centring = translation(-moments.centroid) if name != "so2" else _identity(images).expand(images.shape[0], 3, 3)
+    centring = translation(-moments.centroid * (name != "so2"))
     if name == "similarity":
         standard = min(images.shape[-2:]) / 4
         centring = scaling(standard / moments.size) @ centring
@@ -107,10 +107,11 @@ def _best_direction(moments: Moments, samples: int = 180) -> Tensor:
     grid = torch.arange(samples, dtype=moments.axis.dtype, device=moments.axis.device) * (2 * math.pi / samples)
     score = angular_weights(moments, grid.expand(moments.axis.shape[0], -1))
     best = score.argmax(1, keepdim=True)
-    left, middle, right = (score.gather(1, (best + step) % samples)[:, 0] for step in (-1, 0, 1))
-    bend = (left - 2 * middle + right).clamp(max=-torch.finfo(score.dtype).tiny)
-    return grid[best[:, 0]] + 0.5 * (left - right) / bend * (2 * math.pi / samples)
+    around = (score.gather(1, (best + step) % samples)[:, 0] for step in (-1, 0, 1))
+    return grid[best[:, 0]] + from_cell(*around) * (2 * math.pi / samples)
 
 
-def _identity(like: Tensor) -> Tensor:
-    return torch.eye(3, dtype=like.dtype, device=like.device)
+def from_cell(left: Tensor, middle: Tensor, right: Tensor) -> Tensor:
+    """Where the parabola through three values has its peak, in cells from the middle one."""
+    bend = (left - 2 * middle + right).clamp(max=-torch.finfo(middle.dtype).tiny)
+    return (0.5 * (left - right) / bend).clamp(-0.5, 0.5)

@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate, softplus
 
 from unpose.adapt.canonicalizers import Canonicalizer, are_different, pose_from_scores
 from unpose.adapt.poses import Pose
-from unpose.adapt.views import disc, resampled
+from unpose.adapt.views import disc, no_larger, resampled
 from unpose.groups import FiniteGroup, Group, LieGroup, cyclic, dihedral, inverse, parse, reflection, rotation
 from unpose.nn import PointwiseLinear, group_cnn
 
@@ -132,10 +132,7 @@ class Learned(Canonicalizer):
 
     def _prepared(self, images: Tensor) -> Tensor:
         """Images at the size of the scorer, without the corners that a rotation would move out of the image."""
-        side = min(images.shape[-2:])
-        if self.size is not None and side > self.size:
-            shape = (round(images.shape[-2] * self.size / side), round(images.shape[-1] * self.size / side))
-            images = interpolate(images, shape, mode="bilinear", antialias=True)
+        images = no_larger(images, self.size)
         return images * disc((images.shape[-2], images.shape[-1]), images)
 
     def _elements(self, angles: Tensor) -> Tensor:
@@ -205,19 +202,14 @@ def learned(
                 "regress for shifts, scales and shears"
             )
         finite = dihedral(directions) if parsed.mirrored else cyclic(directions)
-        _check_views(views, finite)
-        return Learned(finite, True, in_channels, size, width, tuple(stages), dropout, views)
-    if not parsed.is_group:
+    elif parsed.is_group:
+        finite = parsed
+    else:
         raise ValueError(f"a learned scorer needs a group, and {parsed} is not closed under products")
-    _check_views(views, parsed)
-    return Learned(parsed, False, in_channels, size, width, tuple(stages), dropout, views)
-
-
-def _check_views(views: int, group: FiniteGroup) -> None:
-    if views == 1:
-        return
-    if views != 2 or group.order % 2 or str(group) != f"c{group.order}":
-        raise ValueError(f"views must be 1, or 2 for a cyclic group of even order such as c8, got {views} for {group}")
+    if views != 1 and (views != 2 or finite.order % 2 or str(finite) != f"c{finite.order}"):
+        raise ValueError(f"views must be 1, or 2 for a cyclic group of even order such as c8, got {views} for {finite}")
+    continuous = isinstance(parsed, LieGroup)
+    return Learned(finite, continuous, in_channels, size, width, tuple(stages), dropout, views)
 
 
 class Regress(Canonicalizer):

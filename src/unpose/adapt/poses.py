@@ -127,6 +127,19 @@ def restore(
     return tuple(part.numpy() for part in restored) if isinstance(restored, tuple) else restored.numpy()
 
 
+def restore_maps(answer: Tensor, elements: Tensor, kind: str, images: Tensor) -> Tensor:
+    """Dense answers (n, c, h, w) to views of images at elements (n, 3, 3), in the frame of the images."""
+    check_dense(answer)
+    restored: Tensor = restore(answer, elements, kind, frame=(images.shape[-2], images.shape[-1]))
+    return restored
+
+
+def check_dense(answer: Tensor) -> None:
+    """Raise an error unless answers are maps (n, c, h, w)."""
+    if answer.ndim != 4:
+        raise ValueError(f"dense answers must be (n, c, h, w), got shape {tuple(answer.shape)}; leave out restores")
+
+
 def _restore_image(maps: Tensor, poses: Tensor, frame: tuple[int, int] | None) -> Tensor:
     if maps.ndim not in (3, 4) or not maps.is_floating_point():
         raise ValueError(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from unpose.adapt.frames import moment_frames
-from unpose.adapt.poses import restore
+from unpose.adapt.poses import check_dense, restore_maps
 from unpose.adapt.views import View, check_border, resampled
 from unpose.audit import ImageModel, ModelCall, as_model
 from unpose.compiled import is_traced_or_transformed
@@ -102,8 +102,8 @@ class Symmetrized(nn.Module):
         if self.restores is None:
             return answer
         if there.quarter_turns is None:
-            return self._carried_back(answer, images, there.pose(images).expand(images.shape[0], 3, 3))
-        _check_dense(answer)
+            return restore_maps(answer, there.pose(images).expand(images.shape[0], 3, 3), self.restores, images)
+        check_dense(answer)
         back = self._back[index]  # permutes pixels
         if self.restores == "vectors":
             answer = torch.einsum("ij,njhw->nihw", back.pose(answer)[:2, :2], answer)
@@ -112,11 +112,7 @@ class Symmetrized(nn.Module):
     def _answer(self, images: Tensor, poses: Tensor, call: ModelCall) -> Tensor:
         """The model's answer to one view of every image, at poses (n, 3, 3)."""
         answer = call(resampled(images, poses, self.border))
-        return answer if self.restores is None else self._carried_back(answer, images, poses)
-
-    def _carried_back(self, answer: Tensor, images: Tensor, poses: Tensor) -> Tensor:
-        _check_dense(answer)
-        return restore(answer, poses, str(self.restores), frame=(images.shape[-2], images.shape[-1]))
+        return answer if self.restores is None else restore_maps(answer, poses, self.restores, images)
 
     def views_of(self, images: Tensor) -> list[Tensor]:
         """The views of images (n, c, h, w) that the model is called with, for a finite group."""
@@ -273,8 +269,3 @@ def _check_not_probabilities(answers: Tensor) -> None:
             "the model already returns probabilities; say so with as_model(model, gives='probabilities'), "
             "or average them as they are with over='logits'"
         )
-
-
-def _check_dense(answer: Tensor) -> None:
-    if answer.ndim != 4:
-        raise ValueError(f"dense answers must be (n, c, h, w), got shape {tuple(answer.shape)}; leave out restores")

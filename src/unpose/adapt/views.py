@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import interpolate, pad
 
 from unpose.groups import as_quarter_turns
 from unpose.images import mirror, quarter_turn, warp
@@ -63,6 +63,15 @@ def resampled(images: Tensor, poses: Tensor, border: str = "zero") -> Tensor:
     shape = (images.shape[-2], images.shape[-1])
     margin = min(math.ceil(max(shape) / 4) + 2, min(shape) - 1)
     return warp(pad(images, (margin,) * 4, mode=border), poses, shape)
+
+
+def no_larger(images: Tensor, size: int | None) -> Tensor:
+    """Images whose smaller side is above the size, scaled down to it; None leaves all as they are."""
+    side = min(images.shape[-2:])
+    if size is None or side <= size:
+        return images
+    shape = (round(images.shape[-2] * size / side), round(images.shape[-1] * size / side))
+    return interpolate(images, shape, mode="bilinear", antialias=True)
 
 
 def disc(shape: tuple[int, int], like: Tensor) -> Tensor:
