@@ -1,7 +1,7 @@
 """Moving digits: recurrent networks trained on still sequences, tested on moving ones.
 
     python benchmarks/motion.py [--steps 400] [--seeds 1] [--fastest 2] [--width 24] [--batch 64] [--tested 797]
-        [--side 20] [--frames 6] [--device cpu]
+        [--side 20] [--frames 6] [--noise 0.5] [--device cpu]
 
 scikit-learn's digits (8 pixels, 1,000 to train on, 797 to test on) on a canvas that wraps around, at a random
 place, some frames with noise in each frame. Training sequences stand still. `flow_rnn` with all velocities up to
@@ -24,7 +24,7 @@ from unpose.motion import flow_rnn
 TESTED = [(0, 0), (1, 0), (1, 1), (2, 0), (2, -1), (2, 2), (3, 0), (4, 3)]
 
 
-def leaving(images, left, options, rng, noise=0.5):
+def leaving(images, left, options, rng):
     """(b, t, 1, side, side): images move to the right by 2 pixels; so many columns are outside in the last frame."""
     side, count = options.side, options.frames
     canvas = np.zeros((len(images), count, 1, side, side + 16), np.float32)
@@ -34,10 +34,10 @@ def leaving(images, left, options, rng, noise=0.5):
             x = side - 8 + left - 2 * (count - 1 - t)
             canvas[k, t, 0, y : y + 8, x : x + 8] = image
     frames = canvas[..., :side]
-    return torch.from_numpy(frames + noise * rng.normal(size=frames.shape).astype(np.float32))
+    return torch.from_numpy(frames + options.noise * rng.normal(size=frames.shape).astype(np.float32))
 
 
-def sequences(images, velocities, options, rng, noise=0.5):
+def sequences(images, velocities, options, rng):
     """(b, t, 1, side, side): each image moves at its velocity from a random place; noise is new in every frame."""
     frames = np.zeros((len(images), options.frames, 1, options.side, options.side), np.float32)
     frames[:, :, 0, :8, :8] = images[:, None]
@@ -45,7 +45,7 @@ def sequences(images, velocities, options, rng, noise=0.5):
         place = rng.integers(options.side, size=2)
         for t in range(options.frames):
             frames[k, t, 0] = np.roll(frames[k, t, 0], (place[0] + t * y, place[1] + t * x), (0, 1))
-    return torch.from_numpy(frames + noise * rng.normal(size=frames.shape).astype(np.float32))
+    return torch.from_numpy(frames + options.noise * rng.normal(size=frames.shape).astype(np.float32))
 
 
 def fit(net, images, classes, options, seed, drawn):
@@ -88,6 +88,7 @@ def main():
     parser.add_argument("--tested", type=int, default=797, help="digits to test on")
     parser.add_argument("--side", type=int, default=20, help="side of the canvas, at least 6 + 2 frames")
     parser.add_argument("--frames", type=int, default=6)
+    parser.add_argument("--noise", type=float, default=0.5, help="standard deviation, of images in [0, 1]")
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     digits = load_digits()
