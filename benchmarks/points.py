@@ -1,6 +1,6 @@
 """Point clouds: registration beside closest points from the identity, and a classifier of turned solids.
 
-    python benchmarks/points.py register [--trials 40] [--jobs 1] [--seed 0] [--only "5 %"] [--out register.json]
+    python benchmarks/points.py register [--trials 40] [--jobs 1] [--seed 0] [--only "5 % noise"] [--out register.json]
     python benchmarks/points.py shapes   [--seeds 1] [--steps 600] [--device cpu] [--out shapes.json]
 
 `register`: shapes without symmetry (benchmarks/solids.py) are moved by a random rigid motion over all of SO(3). The
@@ -20,6 +20,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import re
 import time
 
 import numpy as np
@@ -123,7 +124,7 @@ def run_register(options):
     print(f"| clouds | {' | '.join(columns)} |\n|" + "---|" * (len(columns) + 1))
     table = {}
     for name, settings in CASES.items():
-        if options.only not in name:
+        if not re.search(options.only, name):
             continue
         trials = options.trials if settings["n"] < 5000 else max(2, options.trials // 2)
         jobs = [(options.seed + k, settings, settings["n"] <= 10_000) for k in range(trials)]
@@ -229,7 +230,7 @@ def main():
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="lines of the table whose name contains this")
+    parser.add_argument("--only", default="", help="lines of the table whose name this regular expression matches")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--device", default="cpu")

@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,7 @@ def run_and_record(command: list[str]) -> dict[str, object]:
         sys.exit(f"{command[0]} ended with status {process.returncode}; nothing was recorded")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
-        "command": " ".join(["python", *command]),
+        "command": shlex.join(["python", *command]),
         "machine": machine("cuda" in command),
         "date": datetime.date.today().isoformat(),
         "versions": versions(),
