@@ -112,9 +112,8 @@ def flow_rnn(
 
     Notes
     -----
-    Cost and memory grow with the number of velocities. Borders wrap around. List velocities one step further than they
-    are needed: at the edge of the list half of the copies that a still sequence has are missing (see
-    docs/benchmarks/motion.md).
+    Cost and memory grow with the number of velocities. Borders wrap around. In training mode the copies are those that
+    a sequence moving at a velocity drawn from the list would fill, so that answers depend on torch's random state.
 
     Examples
     --------
