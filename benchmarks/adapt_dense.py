@@ -1,7 +1,7 @@
 """Masks and keypoints of turned images from networks that know upright images only, beside the networks alone.
 
     UNPOSE_DATA=data python benchmarks/adapt_dense.py [--sets shapes garments digits] [--seeds 3] [--device cuda]
-        [--out adapt-dense.json] [--small] [--quick]
+        [--out adapt-dense.json] [--small] [--true-pose] [--quick]
     python benchmarks/adapt_dense.py --report adapt-dense.json [...]
 
 One network marks two parts of every object, another one finds two points of it; both are trained on upright images and
@@ -17,7 +17,8 @@ digits    MNIST, the same. Half a turn maps 0, 1 and 8 onto themselves, 6 and 9 
 Every test image is used once upright and once turned by a random angle. "True pose" brings images upright by the angle
 that they were turned by: what is lost there is lost to resampling, not to the canonicalizer. The gate leaves 99 % of
 5,000 upright images that are used for nothing else alone. IoU is the mean over both parts, over the pixels of all test
-images. ``--small`` is for a CPU, and ``--quick`` only tests that the program runs.
+images. ``--small`` has smaller networks, for a CPU, ``--true-pose`` leaves out the canonicalizer, and ``--quick`` only
+tests that the program runs.
 """
 
 import argparse
@@ -142,16 +143,16 @@ def examples(name, options, seed):
     return learnt, x[-held:], halves(tx, unmoved(len(tx))), halves(tx, poses), poses
 
 
-def networks(side):
-    """One network for masks and one for two points."""
-    small = side // 2
+def networks(side, w):
+    """One network for masks and one for two points, of w and 2 w channels."""
     segment = nn.Sequential(
-        conv(1, 32), conv(32, 32), nn.MaxPool2d(2), conv(32, 64), conv(64, 64), nn.MaxPool2d(2), conv(64, 64),
-        conv(64, 64), nn.Upsample(scale_factor=4, mode="bilinear"), conv(64, 32), nn.Conv2d(32, 3, 1),
+        conv(1, w), conv(w, w), nn.MaxPool2d(2), conv(w, 2 * w), conv(2 * w, 2 * w), nn.MaxPool2d(2),
+        conv(2 * w, 2 * w), conv(2 * w, 2 * w), nn.Upsample(scale_factor=4, mode="bilinear"), conv(2 * w, w),
+        nn.Conv2d(w, 3, 1),
     )  # fmt: skip
     locate = nn.Sequential(
-        conv(1, 32), nn.MaxPool2d(2), conv(32, 64), conv(64, 64), nn.Flatten(), nn.Linear(64 * small**2, 128),
-        nn.ReLU(), nn.Linear(128, 4), nn.Unflatten(1, (2, 2)),
+        conv(1, w), nn.MaxPool2d(2), conv(w, 2 * w), conv(2 * w, 2 * w), nn.Flatten(),
+        nn.Linear(2 * w * (side // 2) ** 2, 128), nn.ReLU(), nn.Linear(128, 4), nn.Unflatten(1, (2, 2)),
     )  # fmt: skip
     return segment, locate
 
@@ -176,8 +177,11 @@ def iou(predicted, true):
 
 
 @torch.no_grad()
-def measured(segment, locate, example, finder=None, elements=None):
-    """IoU and mean distance of the points: of the networks alone, behind a canonicalizer, or at given poses."""
+def measured(segment, locate, example, finder=None, elements=None, form=None):
+    """IoU and mean distance of the points: of the networks alone, behind a canonicalizer, or at given poses.
+
+    At given poses, ``form`` says what becomes of the scores of the classes before they are carried back.
+    """
     images, masks, points = example
     frame = images.shape[-2:]
     predicted, located = [], []
@@ -190,7 +194,9 @@ def measured(segment, locate, example, finder=None, elements=None):
             located.append(restore(answer, pose, "keypoints", frame=frame))
         elif elements is not None:
             upright = warp(own, elements[part])
-            predicted.append(restore(segment(upright), elements[part], "mask").argmax(1))
+            scores = segment(upright)
+            back = restore(scores if form is None else form(scores), elements[part], "mask")
+            predicted.append(back.argmax(1) if back.ndim == 4 else back)
             located.append(restore(locate(upright), elements[part], "keypoints", frame=frame))
         else:
             predicted.append(segment(own).argmax(1))
@@ -202,14 +208,36 @@ def measured(segment, locate, example, finder=None, elements=None):
 def experiment(name, options, seed):
     learnt, kept, upright, turned, poses = examples(name, options, seed)
     torch.manual_seed(seed)
-    segment, locate = networks(learnt[0].shape[-1])
+    segment, locate = networks(learnt[0].shape[-1], 8 if options.small or options.quick else 32)
     segment = trained(segment, learnt[0], learnt[1], cross_entropy, options)
     locate = trained(locate, learnt[0], learnt[2], mse_loss, options)
+    rows = [
+        ("plain, upright", measured(segment, locate, upright)),
+        ("plain, turned", measured(segment, locate, turned)),
+    ]
+    forms = {
+        "true pose, turned": None,
+        "the same, probabilities carried back": lambda scores: scores.softmax(1),
+        "the same, classes carried back": lambda scores: scores.argmax(1),
+    }
+    rows += [(method, measured(segment, locate, turned, None, inverse(poses), form)) for method, form in forms.items()]
+    abouts = []
+    if not options.true_pose:
+        more, about = behind_canonicalizer(segment, locate, (learnt[0], kept, upright, turned), poses, options, seed)
+        rows += more
+        abouts = [{"set": name, "seed": seed} | about]
+        print(abouts, file=sys.stderr, flush=True)
+    return [{"set": name, "seed": seed, "method": method} | row for method, row in rows], abouts
+
+
+def behind_canonicalizer(segment, locate, example, poses, options, seed):
+    """Train a canonicalizer; the rows of both networks behind it, and how well it finds the angles."""
+    images, kept, upright, turned = example
     stages = (1, 1) if options.quick else (1, 1, 1) if options.small else (1, 2, 2)
     steps, batch_size = (4, 32) if options.quick else (400, 64) if options.small else (700, 512)
     start = time.perf_counter()
     scorer = fit_canonicalizer(
-        None, learnt[0], canonicalizer=learned("so2", 1, width=6, stages=stages), steps=steps, batch_size=batch_size,
+        None, images, canonicalizer=learned("so2", 1, width=6, stages=stages), steps=steps, batch_size=batch_size,
         device=options.device, random_state=seed,
     )  # fmt: skip
     seconds = time.perf_counter() - start
@@ -219,21 +247,16 @@ def experiment(name, options, seed):
     off = (found @ poses)[:, :2, :2]
     degrees = torch.atan2(off[:, 0, 1] - off[:, 1, 0], off[:, 0, 0] + off[:, 1, 1]).abs().rad2deg()
     rows = [
-        ("plain, upright", measured(segment, locate, upright)),
-        ("plain, turned", measured(segment, locate, turned)),
-        ("true pose, turned", measured(segment, locate, turned, elements=inverse(poses))),
         ("learned, upright", measured(segment, locate, upright, (scorer, None))),
         ("learned, turned", measured(segment, locate, turned, (scorer, None))),
         ("learned, gate, upright", measured(segment, locate, upright, (scorer, gate))),
         ("learned, gate, turned", measured(segment, locate, turned, (scorer, gate))),
     ]
-    about = {
-        "set": name, "seed": seed, "fit_seconds": seconds, "median_degrees": float(degrees.median()),
+    return rows, {
+        "fit_seconds": seconds, "median_degrees": float(degrees.median()),
         "within_20_degrees": 100 * float((degrees < 20).float().mean()),
         "beyond_160_degrees": 100 * float((degrees > 160).float().mean()),
     }  # fmt: skip
-    print(about, file=sys.stderr, flush=True)
-    return [{"set": name, "seed": seed, "method": method} | row for method, row in rows], about
 
 
 def report(files):
@@ -274,6 +297,7 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("adapt-dense.json"))
     parser.add_argument("--report", type=Path, nargs="+", help="print the tables of these files")
     parser.add_argument("--small", action="store_true", help="fewer images and steps, for a CPU")
+    parser.add_argument("--true-pose", action="store_true", help="train no canonicalizer")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.report:
@@ -284,8 +308,7 @@ def main():
     for seed in range(options.seeds):
         for name in options.sets:
             found, about = experiment(name, options, seed)
-            rows += found
-            abouts.append(about)
+            rows, abouts = rows + found, abouts + about
             machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
             used = {"machine": machine, "torch": torch.__version__, "seconds": time.perf_counter() - start}
             options.out.write_text(json.dumps({"about": used, "scorers": abouts, "results": rows}, indent=1))

@@ -4,7 +4,8 @@
 
 It replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, so that no number there is
 typed; ``--check`` only says whether the pages are up to date. The files come from accuracy.py (accuracy.json and .csv),
-transformer.py, transformer_cifar.py and ``unpose reproduce table2 --full`` (group-attention-runs.json).
+transformer.py, transformer_cifar.py, ``unpose reproduce table2 --full`` (group-attention-runs.json), adapt.py
+(adapt-results.json) and adapt_photos.py (adapt-photos.json).
 ``record.py`` does the same for benchmarks that print their tables.
 """
 
@@ -191,7 +192,34 @@ def transformer_cifar():
     return table(["network", "parameters (M)", "epochs", *measures], rows)
 
 
+def adapted(name, *methods):
+    """Methods of one set of adapt-results.json, by default all of them."""
+    runs = [run for run in results("adapt-results")["results"] if run["set"] == name]
+    if name == "fashion affine":  # measured without costs
+        rows = [[run["method"], f"{run['upright']:.2f}", f"{run['turned']:.2f}"] for run in runs]
+        return table(["method", "upright", "moved"], rows)
+    rows = [
+        [run["method"], f"{run['upright']:.2f}", f"{run['turned']:.2f}", f"{run['cost']:.2f}"]
+        for run in runs
+        if not methods or run["method"] in methods
+    ]
+    return table(["method", "upright", "turned", "cost"], rows)
+
+
+def adapted_photos():
+    found = results("adapt-photos")
+    rows = [
+        [run["method"], f"{run['upright']:.3f}", f"{run['turned']:.3f}", f"{run['passes']:.2f}"]
+        for run in found["results"]
+    ]
+    return table([f"{found['about']['photographs']} photographs", "upright", "turned", "passes"], rows)
+
+
+BASELINES = ("plain", "mean over c8", "most certain of c8", "trained with rotations", "energy, c8 (1000 images)")
 TABLES = {
+    "adapt-mnist": lambda: adapted("mnist"), "adapt-fashion": lambda: adapted("fashion"),
+    "adapt-affine": lambda: adapted("fashion affine"), "adapt-cifar": lambda: adapted("cifar", *BASELINES),
+    "adapt-photos": adapted_photos,
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
     "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2),
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,

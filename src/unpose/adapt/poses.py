@@ -95,8 +95,8 @@ def restore(
     Notes
     -----
     Maps are zero where the canonical image did not show the input, such as the corners of a turned image: there the
-    scores of all classes are equal, and ``argmax`` gives the first class. Restore the scores or probabilities of the
-    classes and take the ``argmax`` afterwards; whole numbers are read at the nearest pixel, which is coarser.
+    scores of all classes are equal, and ``argmax`` gives the first class. For masks, restore the scores of the classes
+    (logits) and take the ``argmax`` afterwards: probabilities and whole numbers lose more to the interpolation.
 
     Examples
     --------
