@@ -28,7 +28,7 @@ from unpose.images import as_batch, border_level, displacements, sample, source_
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
 from unpose.train.evaluation import predict_logits
-from unpose.train.heads import HEADS, Head, quarter_turned
+from unpose.train.heads import GramHead, quarter_turned
 from unpose.train.loop import RESULT_FILE, EpochCallback, ProgressCallback, build_network, optimize
 from unpose.train.objective import Objective
 from unpose.train.processes import Processes
@@ -68,8 +68,7 @@ class EncoderAndExpander(Network):
         )
         self.encoder = encoder
         outputs = encoder.description["n_classes"]
-        self.head: Head | None = None if head == "none" else HEADS[head](outputs)
-        outputs = outputs if self.head is None else self.head.left(torch.zeros(1, outputs)).shape[1]
+        self.head = None if head == "none" else GramHead(outputs)
         self.expander = nn.Sequential(
             nn.BatchNorm1d(outputs),
             nn.Linear(outputs, width), nn.BatchNorm1d(width), nn.ReLU(),
@@ -81,7 +80,7 @@ class EncoderAndExpander(Network):
         vectors = self.encoder(images)
         with torch.autocast(vectors.device.type, enabled=False):  # half precision is for the convolutions alone
             vectors = vectors.float()
-            found: Tensor = self.expander(vectors if self.head is None else self.head.left(vectors))
+            found: Tensor = self.expander(vectors)
             return found if self.head is None else torch.cat([found, self.head(vectors)], dim=1)
 
 
@@ -157,7 +156,7 @@ class Unlabelled(Objective):
         pieces = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
         levels = np.concatenate([border_level(as_batch(piece, dtype=torch.float32).numpy()) for piece in pieces])
         self.ground = torch.from_numpy(levels)[..., None, None].float().to(device)  # (n, c, 1, 1)
-        self.head: Head | None = None
+        self.head: GramHead | None = None
         if recipe.unlabelled.head != "none":
             _check_head(recipe, dataset)
         if recipe.unlabelled.neighbour_share:
@@ -223,7 +222,7 @@ class Unlabelled(Objective):
         )
         if self.head is not None:
             answers = outputs[:, part.expander :]
-            loss = loss + self.head.loss(answers[:n], answers[2 * n :], labels)
+            loss = loss + self.head.loss(answers[:n], answers[2 * n :])
         return loss * len(labels), torch.zeros((), device=outputs.device)
 
     def figures(self, network: Network, loss: float, correct: float) -> dict[str, float]:
