@@ -3,6 +3,7 @@
     UNPOSE_DATA=/path/to/arrays python benchmarks/wild.py [--only cells,plankton,...] [--seeds 3] [--device cuda]
                                                           [--workers 1] [--out FILE]
     python benchmarks/wild.py --show FILE        # the tables of a finished run, in Markdown
+    python benchmarks/wild.py --cost             # processor time of features beside that of pixels
 
 Needs the extra `unpose[features]`. Every seed draws other images, or other poses where there is one set of images. Only
 what a user knows is given: the group of poses, and the number of classes (`plankton-all` and `found` excepted). ACC is
@@ -269,6 +270,23 @@ def show(result):
         )  # fmt: skip
 
 
+def cost():
+    """Print what 1,000 silhouettes of 64 pixels cost: the fit by pixels, and the features over eight angles."""
+    images = load("mpeg7_shapes.npz", "x", "y")[0][:1000] / np.float32(255)
+    some = torch.from_numpy(images[::10, None])  # the cost of features is the same for every image
+    network, poses = feature_network(EXTRA_NETWORK, some), orbit_poses("se2")
+    InvariantClustering(3, features="pixels").fit(images[::25])  # compiles
+    orbit_features(some[:3], network, poses)
+    moments = [time.process_time()]
+    InvariantClustering(50, features="pixels").fit(images)
+    moments.append(time.process_time())
+    orbit_features(some, network, poses)
+    moments.append(time.process_time())
+    pixels, features = np.diff(moments) * (1, 10)
+    print("| fit by pixels, CPU-seconds | features | ratio |", "|---|---|---|", sep="\n")
+    print(f"| {pixels:.0f} | {features:.0f} | {features / pixels:.1f} |")
+
+
 def guarded(job):
     try:
         return job, run(job), None
@@ -286,7 +304,11 @@ def main():
     parser.add_argument("--workers", type=int, default=1, help="sets and seeds that run at the same time")
     parser.add_argument("--out", default="wild.json")
     parser.add_argument("--show", help="print the tables of this file instead of measuring")
+    parser.add_argument("--cost", action="store_true", help="print what features cost beside pixels instead")
     options = parser.parse_args()
+    if options.cost:
+        cost()
+        return
     if options.show:
         show(json.loads(Path(options.show).read_text()))
         return
