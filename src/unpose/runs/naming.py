@@ -88,9 +88,9 @@ def read_names(text: str, run: FinishedRun) -> NamedGroups:
     places: dict[str, list[int]] = {}
     for i, name in reversed(list(enumerate(run.names))):
         places.setdefault(name.encode("utf-8", "replace").decode(), []).append(i)
-    keys: list[tuple[str, int]] = [("", int(label)) for label in run.labels]  # a name, or the number of a cluster
     names = run.cluster_names
-    keys = [(names[label], -1) if label >= 0 and names[label] else ("", label) for _, label in keys]
+    # The key of a group is a name, or the number of a cluster.
+    keys = [(names[label], -1) if label >= 0 and names[label] else ("", label) for label in run.labels.tolist()]
     settled, unknown, named = run.settled.copy(), [], np.zeros(len(run.names), bool)
     rejected = {
         image: [(names[given], -1) if isinstance(given, int) and names[given] else _key_of(given) for given in refused]
