@@ -96,7 +96,7 @@ def restore(
     -----
     Maps are zero where the canonical image did not show the input, such as the corners of a turned image: there the
     scores of all classes are equal, and ``argmax`` gives the first class. For masks, restore the scores of the classes
-    (logits) and take the ``argmax`` afterwards: probabilities and whole numbers lose more to the interpolation.
+    (logits) and take the ``argmax`` afterwards: whole numbers lose more to the interpolation.
 
     Examples
     --------
