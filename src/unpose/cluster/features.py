@@ -185,9 +185,9 @@ def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
         count = math.ceil(max_angle / step)
         angles = [max_angle * part / count for part in range(-count, count + 1)]
     poses = []
-    for angle in angles:
-        c, s = math.cos(angle), math.sin(angle)
-        for flip in (1.0, -1.0) if kind.mirrored else (1.0,):
+    for flip in (1.0, -1.0) if kind.mirrored else (1.0,):
+        for angle in angles:
+            c, s = math.cos(angle), math.sin(angle)
             poses.append([[c * flip, s, 0.0], [-s * flip, c, 0.0], [0.0, 0.0, 1.0]])
     return torch.tensor(poses)
 
@@ -201,16 +201,13 @@ def orbit_features(
 ) -> NDArray:
     """Vectors of images (n, c, h, w), the mean over their views at the poses (p, 3, 3): (n, d).
 
-    If the network also sees the middle of the images, the vectors of the whole and of the middle are concatenated; of
-    four or more poses, the whole is seen at every second one, which saves a third of the time. Views are sampled once,
-    from the original pixels. Outside of its frame an image continues with the median of its border, so that the corners
-    of a rotated view show no edges.
+    If the network also sees the middle of the images, the vectors of the two views are concatenated. Views are sampled
+    once, from the original pixels. Outside of its frame an image continues with the median of its border, so that the
+    corners of a rotated view show no edges.
     """
     height, width = images.shape[-2:]
-    views = [(network.side, 1.0, poses)]
-    if network.middle is not None:
-        views = [(network.side, 1.0, poses[::2] if len(poses) >= 4 else poses), (*network.middle, poses)]
-    largest = max(side or max(height, width) for side, _, _ in views)
+    views = [(network.side, 1.0)] if network.middle is None else [(network.side, 1.0), network.middle]
+    largest = max(side or max(height, width) for side, _ in views)
     chunk = max(1, _CHUNK_PIXELS.get(torch.device(device).type, 2**22) // largest**2)
     rows = []
     for start in range(0, len(images), chunk):
@@ -218,7 +215,7 @@ def orbit_features(
             progress("features", start, len(images))
         part = images[start : start + chunk]
         ground = torch.from_numpy(border_level(part.numpy())).to(part)[..., None, None]
-        parts = [_mean_over_views(part, ground, network, seen, side, zoom, device) for side, zoom, seen in views]
+        parts = [_mean_over_views(part, ground, network, poses, side, zoom, device) for side, zoom in views]
         rows.append(torch.cat(parts, dim=1).cpu().numpy())
     if progress is not None:
         progress("features", len(images), len(images))
