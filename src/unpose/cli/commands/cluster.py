@@ -75,8 +75,9 @@ def command(
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
-    known = f", mean confidence {summary['confidence']:.0%}" if summary["confidence"] is not None else ""
-    click.echo(f"{counted(summary['images'], 'image')}, {counted(summary['clusters'], 'group')}{known}.")
+    click.echo(f"{counted(summary['images'], 'image')}, {counted(summary['clusters'], 'group')}.")
+    if summary["confidence"] is not None:
+        click.echo(f"Mean confidence {summary['confidence']:.0%}: how far groups are found again among fewer images.")
     for remark in summary["remarks"]:
         click.echo(remark)
     if summary["no_cluster"]:
