@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 # Whether an example takes long depends on how busy the machine is.
-hypothesis.settings.register_profile("any load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "any load", deadline=None, max_examples=40, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any load")
 
 TESTS = Path(__file__).parent
