@@ -110,7 +110,6 @@ class UnlabelledPart:
     covariance: float = 1.0  # weight of the squared covariances between different entries
     steps: int = 100  # of an epoch, whatever the number of images
     expander: int = 1024  # width of the three layers between encoder and loss, which are not kept
-    head: str = "none"  # "gram": turning all images keeps the cosines of their vectors; needs group "c1"
     neighbours: int = 4  # nearest images over the orbit of which the second view may be taken
     neighbour_share: float = 0.0  # share of the pairs whose second view is of a neighbour
     contrast: float = 1.0  # largest factor of the contrast with the background; the smallest is its inverse
@@ -120,7 +119,6 @@ class UnlabelledPart:
 
     def __post_init__(self) -> None:
         _one_of("unlabelled.loss", self.loss, ("none", "vicreg"))
-        _one_of("unlabelled.head", self.head, ("none", "gram"))
         for name in ("invariance", "variance", "covariance", "brightness", "noise"):
             _within(f"unlabelled.{name}", getattr(self, name), 0.0, math.inf)
         _within("unlabelled.steps", self.steps, 1, 1_000_000)

@@ -28,7 +28,6 @@ from unpose.images import as_batch, border_level, displacements, sample, source_
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
 from unpose.train.evaluation import predict_logits
-from unpose.train.heads import GramHead, quarter_turned
 from unpose.train.loop import RESULT_FILE, EpochCallback, ProgressCallback, build_network, optimize
 from unpose.train.objective import Objective
 from unpose.train.processes import Processes
@@ -59,16 +58,12 @@ _JITTER = math.radians(10.0)
 
 
 class EncoderAndExpander(Network):
-    """An encoder and the layers between its vectors and the loss: (b, c, h, w) -> (b, width + outputs of the head)."""
+    """An encoder and the layers between its vectors and the loss: (b, c, h, w) -> (b, width)."""
 
-    def __init__(self, encoder: Network, width: int, head: str = "none") -> None:
-        about = {} if head == "none" else {"head": head}
-        super().__init__(
-            encoder.group, network="encoder_and_expander", encoder=encoder.description, width=width, **about
-        )
+    def __init__(self, encoder: Network, width: int) -> None:
+        super().__init__(encoder.group, network="encoder_and_expander", encoder=encoder.description, width=width)
         self.encoder = encoder
         outputs = encoder.description["n_classes"]
-        self.head = None if head == "none" else GramHead(outputs)
         self.expander = nn.Sequential(
             nn.BatchNorm1d(outputs),
             nn.Linear(outputs, width), nn.BatchNorm1d(width), nn.ReLU(),
@@ -79,9 +74,8 @@ class EncoderAndExpander(Network):
     def forward(self, images: Tensor) -> Tensor:
         vectors = self.encoder(images)
         with torch.autocast(vectors.device.type, enabled=False):  # half precision is for the convolutions alone
-            vectors = vectors.float()
-            found: Tensor = self.expander(vectors)
-            return found if self.head is None else torch.cat([found, self.head(vectors)], dim=1)
+            found: Tensor = self.expander(vectors.float())
+        return found
 
 
 def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int) -> Tensor:
@@ -156,9 +150,6 @@ class Unlabelled(Objective):
         pieces = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
         levels = np.concatenate([border_level(as_batch(piece, dtype=torch.float32).numpy()) for piece in pieces])
         self.ground = torch.from_numpy(levels)[..., None, None].float().to(device)  # (n, c, 1, 1)
-        self.head: GramHead | None = None
-        if recipe.unlabelled.head != "none":
-            _check_head(recipe, dataset)
         if recipe.unlabelled.neighbour_share:
             self.extra["neighbours"] = orbit_neighbours(dataset.train.images, recipe, device)
             self.extra["epochs"] = torch.zeros((), dtype=torch.long)
@@ -170,9 +161,7 @@ class Unlabelled(Objective):
     def trained(self, network: Network) -> Network:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(self.recipe.seed, "expander"))
-            whole = EncoderAndExpander(network, self.recipe.unlabelled.expander, self.recipe.unlabelled.head)
-        self.head = whole.head
-        return whole
+            return EncoderAndExpander(network, self.recipe.unlabelled.expander)
 
     def kept(self, network: Network) -> Network:
         return _encoder_of(network)
@@ -189,20 +178,13 @@ class Unlabelled(Objective):
         return torch.cat(passes)[:wanted]
 
     def batch(self, store: ImageStore, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Return first views, then second views: (2 b, c, h, w), and zeros in place of labels: (b,).
-
-        With a head, quarter turns of the first views follow, and the labels are the numbers of these turns.
-        """
+        """Return first views, then second views: (2 b, c, h, w), and zeros in place of labels: (b,)."""
         partners = self._partners(rows, step)
         both = torch.cat([rows, partners])
         images, _ = store.take(both)
         ground = self.ground.index_select(0, to_device(both, self.device))
         views = random_views(images, ground, self.recipe, step)
-        if self.head is None:
-            return views, torch.zeros(len(rows), dtype=torch.long, device=self.device)
-        drawn = self.head.draw_turns(len(rows), seed_for(self.recipe.seed, "turns", step))
-        turns = to_device(drawn, self.device)
-        return torch.cat([views, quarter_turned(views[: len(rows)], turns)]), turns
+        return views, torch.zeros(len(rows), dtype=torch.long, device=self.device)
 
     def _partners(self, rows: Tensor, step: int) -> Tensor:
         """The image of which the second view is taken: the image itself or one of its neighbours."""
@@ -215,28 +197,24 @@ class Unlabelled(Objective):
         return torch.where(share < self.recipe.unlabelled.neighbour_share, chosen, rows)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        part, n = self.recipe.unlabelled, len(labels)
-        first, second = outputs[: 2 * n, : part.expander].chunk(2)
+        part = self.recipe.unlabelled
+        first, second = outputs.chunk(2)
         loss = vicreg_loss(
             first, second, invariance=part.invariance, variance=part.variance, covariance=part.covariance
         )
-        if self.head is not None:
-            answers = outputs[:, part.expander :]
-            loss = loss + self.head.loss(answers[:n], answers[2 * n :])
         return loss * len(labels), torch.zeros((), device=outputs.device)
 
     def figures(self, network: Network, loss: float, correct: float) -> dict[str, float]:
         if "neighbours" in self.extra:
             self.extra["epochs"] += 1
             if int(self.extra["epochs"]) == round(_CONFIRM_AT * self.recipe.epochs):
-                own = predict_logits(_encoder_of(network), self.dataset.train.images)
-                self.extra["neighbours"].copy_(confirmed_neighbours(self.extra["neighbours"], own))
+                vectors = predict_logits(_encoder_of(network), self.dataset.train.images)
+                self.extra["neighbours"].copy_(confirmed_neighbours(self.extra["neighbours"], vectors))
         # With the statistics of this batch in the norms, as in training: the running ones lag behind in short runs.
         training = copy.deepcopy(network).train()
         with torch.no_grad():
             batch = as_batch(self.dataset.validation.images, dtype=torch.float32).to(self.device)
-            vectors = training(batch)[:, : self.recipe.unlabelled.expander]
-            rank, tree = collapse_gauges(vectors.double().cpu().numpy())
+            rank, tree = collapse_gauges(training(batch).double().cpu().numpy())
         return {"train_loss": loss, "effective_rank": rank, "tree_length": tree}
 
 
@@ -462,8 +440,7 @@ def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device |
     True
     """
     dataset = _unlabelled_dataset(np.asarray(images)[:_TIMED], "a few")
-    part = recipe.unlabelled
-    network = EncoderAndExpander(build_network(recipe, dataset), part.expander, part.head).to(device).train()
+    network = EncoderAndExpander(build_network(recipe, dataset), recipe.unlabelled.expander).to(device).train()
     batch = as_batch(dataset.train.images, dtype=torch.float32).to(device)
     seconds = math.inf
     for _ in range(2):  # the first pass also allocates memory and compiles kernels
@@ -472,7 +449,7 @@ def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device |
         if batch.is_cuda:
             torch.cuda.synchronize()
         seconds = min(seconds, time.perf_counter() - started)
-    views = (2 if part.head == "none" else 3) * recipe.batch_size * part.steps * recipe.epochs
+    views = 2 * recipe.batch_size * recipe.unlabelled.steps * recipe.epochs
     return seconds / len(batch) * views
 
 
@@ -481,23 +458,6 @@ def _unlabelled_dataset(images: NDArray, name: str) -> Dataset:
     whole = Split(images, np.zeros(len(images), dtype=np.int64))
     gauged = whole.take(np.linspace(0, len(images) - 1, min(_GAUGED, len(images))).round().astype(np.int64))
     return Dataset(name, "images without labels", ("no label", "unused"), whole, gauged, gauged)
-
-
-def _check_head(recipe: Recipe, dataset: Dataset) -> None:
-    """Raise if the encoder cannot tell quarter turns apart, or if images have none."""
-    group = parse(recipe.network.group)
-    elements = group.elements if isinstance(group, FiniteGroup) else torch.eye(3)[None]
-    if any(torch.linalg.det(each) > 0 and not torch.allclose(each, elements[0]) for each in elements):
-        raise ValueError(
-            f"unlabelled.head = {recipe.unlabelled.head!r} needs an encoder whose vector changes if an image is "
-            f"turned: set network.group to 'c1', got {recipe.network.group!r}"
-        )
-    height, width = dataset.image_size
-    if height != width:
-        raise InputError(
-            f"unlabelled.head = {recipe.unlabelled.head!r} turns images by quarter turns: they must be square, "
-            f"got {height} x {width} pixels"
-        )
 
 
 def _encoder_of(network: Network) -> Network:
