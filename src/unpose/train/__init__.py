@@ -4,7 +4,7 @@
 ``recipe.py``, ``recipes/``  a training run as a validated value; TOML files of published and own recipes
 ``loop.py``                  ``train``: steps, validation, checkpoints, resume
 ``objective.py``             what the loop optimizes and measures
-``vicreg.py``               the loss of learning without labels
+``vicreg.py``                the loss of learning without labels
 ``unlabelled.py``            encoders without labels: VICReg, poses as views, neighbours as positives
 ``training_step.py``         one step; ``cuda_graph.py`` captures and replays it on a GPU
 ``batches.py``               images and random poses of a step
