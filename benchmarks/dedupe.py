@@ -97,8 +97,8 @@ def unpose_pairs(folder: Path) -> list[tuple[str, str]]:
     return [(pair.one.path.name, pair.two.path.name) for each in found.sets for pair in each.relations]
 
 
-def hash_distances(folder: Path, ways: int, largest: int = 24) -> list[tuple[int, str, str]]:
-    """Pairs of files with the distance of their hashes, up to a largest one."""
+def hash_distances(folder: Path, ways: int) -> list[tuple[int, str, str]]:
+    """Pairs of files with the distance of their hashes, up to the limit."""
     import imagehash
 
     names = sorted(file.name for file in folder.iterdir())
@@ -117,7 +117,7 @@ def hash_distances(folder: Path, ways: int, largest: int = 24) -> list[tuple[int
         distances = np.full((len(block), len(names)), 99, np.uint8)
         for way in range(ways):
             distances = np.minimum(distances, np.bitwise_count(block[:, None] ^ hashes[None, :, way]))
-        for i, j in np.argwhere(distances <= largest):
+        for i, j in np.argwhere(distances <= HASH_LIMIT):
             if start + i < j:
                 pairs.append((int(distances[i, j]), names[start + i], names[j]))
     return pairs
@@ -151,11 +151,11 @@ def figures(truth: dict[str, Any], pairs: list[tuple[str, str]]) -> dict[str, An
 
 
 def precise_limit(truth: dict[str, Any], pairs: list[tuple[int, str, str]]) -> int:
-    """The largest distance whose pairs are right often enough."""
+    """The largest distance, up to the limit, whose pairs are right often enough."""
     sources = truth["sources"]
     right = np.array([sources[one] == sources[two] for _, one, two in pairs], bool)
     distances = np.array([distance for distance, *_ in pairs])
-    limits = [limit for limit in range(25) if (right[distances <= limit].mean() if right.size else 0) >= PRECISE]
+    limits = [k for k in range(HASH_LIMIT + 1) if k in distances and right[distances <= k].mean() >= PRECISE]
     return max(limits, default=-1)
 
 
