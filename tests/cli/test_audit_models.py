@@ -194,6 +194,7 @@ def test_one_of_several_outputs_is_chosen_or_each_is_audited(place):
     assert {"0: turn 90", "1: turn 90"} <= set(names)
 
 
+@pytest.mark.slow
 def test_further_measures_are_on_the_page_and_in_json(place):
     options = ("--images", "photos", "--no-repair", "--json", "--count", 6)
     scores = json.loads(audit(model("halves"), *options, "--measures", "explanations", "-o", "a").stdout)["measures"]

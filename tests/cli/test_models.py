@@ -126,6 +126,7 @@ def test_the_list_and_the_cards():
     assert json.loads(unpose("models", "mnist-c8", "--json").stdout)["name"] == "mnist-c8"
 
 
+@pytest.mark.slow
 def test_evaluate_and_audit_take_names_too(tmp_path, rng):
     np.savez(tmp_path / "few.npz", x=rng.random((12, 28, 28)).astype(np.float32), y=np.arange(12) % 4)
     done = unpose("evaluate", "mnist-c8", tmp_path / "few.npz", "--split", "all", "--json")

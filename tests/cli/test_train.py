@@ -446,6 +446,7 @@ def test_damaged_and_unsuitable_networks_are_refused(run, photos, tmp_path):
     assert "3 names of classes for 2 outputs" in words(done.stderr)
 
 
+@pytest.mark.slow
 def test_demo_learn_ends_with_the_picture(tmp_path, monkeypatch):
     def a_few(name, root):
         whole = load(name, root)

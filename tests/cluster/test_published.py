@@ -355,6 +355,7 @@ class TestWithTheOrbitEngine:
         copies = posed(np.stack([glyph(), hook()]), "se2", copies=4, shape=(25, 25), max_shift=2.0, random_state=3)
         return copies.images * (2 / np.sqrt((copies.images**2).sum((1, 2)).mean())), copies
 
+    @pytest.mark.slow
     def test_weights_over_the_whole_circle(self, circle):
         images, copies = circle
         found = any_invariant_weights(images, "se2", beta=2.0)

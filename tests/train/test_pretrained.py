@@ -202,6 +202,7 @@ def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path, 
     assert torch.equal(predict_logits(outcome.network, images), predict_logits(ship.load_network(path), images))
 
 
+@pytest.mark.slow
 def test_runs_that_are_not_shipped(ship, short_run, tmp_path, monkeypatch):
     monkeypatch.setattr(ship, "sweep_angles", lambda: [0.0] * 4)
     folder, _ = short_run

@@ -184,7 +184,8 @@ def diffused_neighbours(weights: sparse.csr_array, k: int) -> Graph:
     n = weights.shape[0]
     root = 1 / np.sqrt(np.maximum(np.asarray(weights.sum(1)).ravel(), 1e-300))
     walk = sparse.csr_array(sparse.diags_array(root) @ weights @ sparse.diags_array(root))
-    visits = _visits(walk.indptr, walk.indices, walk.data, min(n, _REACH))
+    links = (array.astype(np.int64, copy=False) for array in (walk.indptr, walk.indices))  # compiled for one type
+    visits = _visits(*links, walk.data, min(n, _REACH))
     rows = sparse.csr_array((visits[1].ravel(), visits[0].ravel(), np.arange(n + 1) * visits[0].shape[1]), shape=(n, n))
     rows.sum_duplicates()
     norm = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())

@@ -36,7 +36,7 @@ def modularity(graph: sparse.csr_array, labels: NDArray, resolution: float) -> f
 def improve(graph: sparse.csr_array, labels: NDArray, resolution: float, order: NDArray) -> NDArray:
     """Move single nodes, in this order, to the cluster that raises modularity most; no cluster becomes empty."""
     labels = labels.astype(np.int64)
-    degree = np.asarray(graph.sum(1)).ravel()
+    degree = np.asarray(graph.sum(1), np.float64).ravel()
     volume = np.bincount(labels, degree)
     _move_nodes(*_arrays(graph), degree, labels, volume, resolution, order, False)
     return labels
@@ -47,7 +47,7 @@ def louvain(graph: sparse.csr_array, resolution: float, rng: np.random.RandomSta
     member = np.arange(graph.shape[0])
     while True:
         count = graph.shape[0]
-        degree = np.asarray(graph.sum(1)).ravel()
+        degree = np.asarray(graph.sum(1), np.float64).ravel()
         labels, volume = np.arange(count), degree.copy()
         order = rng.permutation(count)
         _move_nodes(*_arrays(graph), degree, labels, volume, resolution, order, True)

@@ -50,7 +50,8 @@ def test_networks_are_invariant_at_every_size(size, dtype, contrast, generator):
         check(contrast(network, gain=1.5), size, dtype, generator, has_control=False)
 
 
-@pytest.mark.parametrize("name", ["c4", pytest.param("d4", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["c4", "d4"])
 def test_networks_are_invariant_after_training(name, train, generator):
     # Trained at one size, audited at others, in both precisions.
     torch.manual_seed(5)

@@ -394,8 +394,7 @@ def luminance(colour):
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize(("width", "theme"), [(360, "light"), (1200, "dark")])
 def test_text_has_contrast_and_nothing_is_cut_off(browser, page, theme, width):
     browser.open(page, theme=theme, width=width)
     assert browser.js("return document.documentElement.scrollWidth") == width
@@ -446,6 +445,7 @@ def test_a_page_of_one_image_in_no_group_opens(browser, page_of, found):
     assert "fits no group" in browser.one("#members").text
 
 
+@pytest.mark.slow
 def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, monkeypatch, found):
     monkeypatch.setattr("unpose.report.page.THUMBNAIL_BYTES", 2000)
     browser.open(page_of())
@@ -462,6 +462,7 @@ def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, m
     assert "shown: the mean of its group" in read
 
 
+@pytest.mark.slow
 def test_five_thousand_images_open_and_scroll(browser, tmp_path):
     from unpose.files import write_text
     from unpose.report import render

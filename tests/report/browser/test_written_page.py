@@ -12,7 +12,7 @@ from PIL import Image
 from unpose.cli import main
 from unpose.data import posed
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]  # runs of the command; test_page.py has the same page without one
 
 EACH = 7
 HOSTILE = [

@@ -324,6 +324,8 @@ def best_poses(
         ``v * n_angles + a`` of the maximum, the smallest where several are equal.
     """
     moving, fixed, starts = _checked(moving, fixed, starts, n_angles)
+    moving = moving.view()
+    moving.flags.writeable = False  # read-only arrays are another type for numba: it compiles for one of the two
     n, n_views, size = moving.shape
     m, n_blocks = len(fixed), -(-len(fixed) // _FIXED_BLOCK)
     padded = np.zeros((n_blocks * _FIXED_BLOCK, size), np.complex64)
