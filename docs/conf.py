@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import logging
 import re
 import sys
 from collections import Counter
@@ -117,7 +118,7 @@ def help_text(*words):
     context = click.Context(main, info_name="unpose", terminal_width=80, **main.context_settings)
     for word in words:
         context = click.Context(context.command.get_command(context, word), context, info_name=word)
-    return f"```text\n{context.get_help().partition(chr(10) + '  Documentation')[0].rstrip()}\n```"
+    return f"```\n{context.get_help().partition(chr(10) + '  Documentation')[0].rstrip()}\n```"
 
 
 def setup(app):
@@ -126,12 +127,20 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_foreign_methods)
 
 
+def hide_progress(gallery_conf, file_name):
+    """Keep progress lines and the note on compilation, which names a folder of this machine, out of the examples."""
+    progress = import_module("unpose.cli.shared.progress")
+    progress._Lines = progress._Nothing
+    logging.getLogger("unpose").setLevel(logging.ERROR)
+
+
 # The gallery. Examples are run in the folder of their file; `-D plot_gallery=0` leaves them out.
 SECTIONS = ("find", "learn", "adapt", "audit", "groups", "other_worlds")
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "subsection_order": [f"../examples/{name}" for name in SECTIONS],
+    "within_subsection_order": "ExampleTitleSortKey",  # "unpose COMMAND: ..." comes after what is used from Python
     "filename_pattern": r"[\\/]plot_",
     "ignore_pattern": r"__init__\.py",
     "doc_module": ("unpose",),
@@ -146,7 +155,7 @@ sphinx_gallery_conf = {
     "parallel": True,  # as many examples at a time as `-j` says
     "matplotlib_animations": False,
     "remove_config_comments": True,
-    "reset_modules": ("matplotlib",),
+    "reset_modules": ("matplotlib", hide_progress),
     "capture_repr": ("_repr_html_", "__repr__"),
 }
 

@@ -3,8 +3,8 @@ c8: eight rotations
 ===================
 
 The rotations by multiples of 45 degrees. Those by 90 degrees permute pixels; the others need interpolation, so they can
-only be exact up to the resolution of the image. The bars show how much of the image changes when it is rotated and
-rotated back.
+only be exact up to the resolution of the image. The number above each copy says how much of the image changes when it
+is rotated and rotated back.
 """
 
 import math

@@ -26,7 +26,7 @@ angles = torch.arange(-180.0, 180.0)
 poses = so2.exp(torch.deg2rad(angles)[:, None]).float()  # (360, 3, 3)
 distances = (warp(crab, poses) - turned).flatten(1).norm(dim=1)
 found = align(crab[None].numpy(), turned[None].numpy(), group="so2")
-angle = float(np.degrees(so2.log(torch.from_numpy(found.poses[0]))[0]))
+angle = float(torch.rad2deg(so2.log(torch.from_numpy(found.poses[0]))))
 print(f"hidden rotation 140 degrees, found {angle:.2f} degrees")
 
 figure, axis = plt.subplots(figsize=(5.5, 3.85), layout="constrained")

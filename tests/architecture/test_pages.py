@@ -76,6 +76,13 @@ def test_every_relative_link_leads_somewhere(page):
             assert anchor in anchors(target), f"{page.name} links to {link}, but that page has no such heading"
 
 
+@pytest.mark.parametrize("page", [*PAGES, *TOP_PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_line_is_taken_for_a_comment(page):
+    """MyST leaves out lines that begin with a per cent sign."""
+    text = re.sub(r"^(`{3,}).*?^\1", "", page.read_text(), flags=re.M | re.S)
+    assert not re.findall(r"^%.*", text, re.M)
+
+
 def test_links_and_toctrees_are_seen(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
