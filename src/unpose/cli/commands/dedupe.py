@@ -257,7 +257,9 @@ def _facts(relation: "Relation", other: "Photograph", pose: "NDArray") -> list[s
     if relation.exact or relation.comparison is None:
         return ["the same bytes", size]
     parts = pose_parts(pose)
-    facts = [f"probability {relation.probability:.3f}", f"turned by {parts['angle']:.1f} degrees"]
+    facts = [f"probability {relation.probability:.3f}"]
+    if angle := round(parts["angle"], 1) % 360:
+        facts.append(f"turned by {angle if angle <= 180 else angle - 360:.1f} degrees")
     if parts["mirrored"]:
         facts.append("mirrored")
     facts += [f"scale {parts['scale']:.3g}", f"overlap {relation.comparison.overlap:.0%}",
