@@ -7,7 +7,7 @@ moving the functions instead of resampling the image.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import scipy.special
@@ -24,6 +24,8 @@ _BAND_LIMIT = 0.62
 """Largest radial frequency, as a fraction of Nyquist; higher ones describe single pixels rather than shapes."""
 _RADII_PER_PIXEL = 24
 """Resolution of the table of radial functions."""
+_MAX_KEPT_PIXELS = 1024
+"""The matrix of all functions is kept for the next search if images are no larger than this; it then takes 17 MB."""
 _N_TRAINING = 512
 """Images that the compression is fitted to."""
 _TILE = 64
@@ -56,10 +58,12 @@ def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
     height, width = images.shape[-2:]
     radius = float(np.hypot(height, width)) / 2
     available = bessel_counts(radius)
-    full = SteerableBasis(radius, tuple(np.eye(count) for count in available), (height, width), images.shape[1])
+    full = _uncompressed(radius, (height, width), images.shape[1])
     chosen = torch.linspace(0, len(images) - 1, min(len(images), _N_TRAINING)).round().long()
     some_views = views[torch.linspace(0, len(views) - 1, min(len(views), 9)).round().long()]
-    coefficients = project(full, images[chosen], some_views).flatten(0, 1)  # (m, C)
+    analyse = _uncompressed_analysis if height * width <= _MAX_KEPT_PIXELS else _uncompressed_analysis.__wrapped__
+    analysis = analyse(radius, (height, width), tuple(some_views.flatten().tolist()))
+    coefficients = project_with(full, images[chosen], analysis.to(images.device)).flatten(0, 1)  # (m, C)
     candidates = []  # energy, frequency, direction
     vectors = []
     starts = full.starts
@@ -76,6 +80,17 @@ def fit_basis(images: Tensor, views: Tensor, size: int) -> SteerableBasis:
     # Every frequency below the last keeps at least one function, so that no block of coefficients is empty.
     mixing = tuple(vectors[k][:, : max(1, counts[k])] for k in range(last))
     return SteerableBasis(radius, mixing, (height, width), images.shape[1])
+
+
+def _uncompressed(radius: float, shape: tuple[int, int], channels: int = 1) -> SteerableBasis:
+    """All functions below the band limit."""
+    return SteerableBasis(radius, tuple(np.eye(count) for count in bessel_counts(radius)), shape, channels)
+
+
+@lru_cache(maxsize=1)
+def _uncompressed_analysis(radius: float, shape: tuple[int, int], views: tuple[float, ...]) -> Tensor:
+    """The matrix of all functions in views, given as their entries; consecutive searches on one grid share it."""
+    return analysis_matrix(_uncompressed(radius, shape), torch.tensor(views, dtype=torch.float64).reshape(-1, 3, 3))
 
 
 def project(basis: SteerableBasis, images: Tensor, views: Tensor) -> Tensor:
