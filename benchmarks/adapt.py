@@ -42,7 +42,7 @@ from unpose.adapt import (
 from unpose.groups import parse, rotation
 from unpose.images import warp
 
-SMALL = {"group": "so2", "border": "zero", "steps": 600, "network": 32, "width": 6, "stages": (1, 2, 2)}
+SMALL = {"group": "so2", "border": "zero", "steps": 2000, "network": 32, "width": 6, "stages": (1, 2, 2)}
 SETS = {
     "mnist": SMALL | {"file": "mnist", "epochs": 5},
     "fashion": SMALL | {"file": "fashion_mnist", "epochs": 8, "width": 8},

@@ -5,7 +5,7 @@
 It replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, so that no number there is
 typed; ``--check`` only says whether the pages are up to date. The files come from accuracy.py (accuracy.json and .csv),
 transformer.py, transformer_cifar.py, ``unpose reproduce table2 --full`` (group-attention-runs.json), adapt.py
-(adapt-results.json) and adapt_photos.py (adapt-photos.json).
+(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py.
 ``record.py`` does the same for benchmarks that print their tables.
 """
 
@@ -192,18 +192,53 @@ def transformer_cifar():
     return table(["network", "parameters (M)", "epochs", *measures], rows)
 
 
-def adapted(name, *methods):
-    """Methods of one set of adapt-results.json, by default all of them."""
-    runs = [run for run in results("adapt-results")["results"] if run["set"] == name]
-    if name == "fashion affine":  # measured without costs
-        rows = [[run["method"], f"{run['upright']:.2f}", f"{run['turned']:.2f}"] for run in runs]
-        return table(["method", "upright", "moved"], rows)
+def spread(values, digits=2):
+    """The mean of values of several seeds, and their largest deviation from it."""
+    mean = np.mean(values)
+    return f"{mean:.{digits}f}" + (f" ± {np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else "")
+
+
+def by_method(file, **same):
+    """Runs of a file by their method: those with the given values."""
+    found = {}
+    for run in results(file)["results"]:
+        if all(run.get(key) == value for key, value in same.items()):
+            found.setdefault(run["method"], []).append(run)
+    return found
+
+
+def adapted(file, **same):
+    rows = []
+    for method, runs in by_method(file, **same).items():
+        row = [method, *(spread([run[key] for run in runs]) for key in ("upright", "turned"))]
+        rows.append(row + ([f"{np.mean([run['cost'] for run in runs]):.2f}"] if "cost" in runs[0] else []))
+    return table(["method", "upright", "turned", "cost"][: len(rows[0])], rows)
+
+
+def adapted_dense(name):
     rows = [
-        [run["method"], f"{run['upright']:.2f}", f"{run['turned']:.2f}", f"{run['cost']:.2f}"]
-        for run in runs
-        if not methods or run["method"] in methods
+        [method, *(spread([run[key] for run in runs], digits) for key, digits in (("iou", 1), ("pixels", 2)))]
+        for method, runs in by_method("adapt-dense", set=name).items()
     ]
-    return table(["method", "upright", "turned", "cost"], rows)
+    return table([name, "mean IoU", "keypoints: mean error, pixels"], rows)
+
+
+def unlabelled():
+    found = {}
+    for run in results("unlabelled")["runs"]:
+        for row in run["rows"]:
+            method = row["method"] + (f", {run['processes']} at a time" if row["method"] == "encoder" else "")
+            found.setdefault((row["set"], method), {})[row["seed"]] = row
+    order = sorted(found, key=lambda key: (key[0], -np.mean([row["5-NN"] for row in found[key].values()])))
+    rows = []
+    for name, method in order:
+        own = list(found[name, method].values())
+        cells = [spread([row[key] for row in own], 3) if key in own[0] else "" for key in ("5-NN", "1-NN", "linear")]
+        extent = [
+            f"{np.mean([row[key] for row in own]):,.0f}" if key in own[0] else "" for key in ("steps", "training")
+        ]
+        rows.append([name, method, *cells, *extent])
+    return table(["images", "vectors", "5-NN", "1-NN", "linear probe", "steps", "seconds of training"], rows)
 
 
 def adapted_photos():
@@ -215,11 +250,13 @@ def adapted_photos():
     return table([f"{found['about']['photographs']} photographs", "upright", "turned", "passes"], rows)
 
 
-BASELINES = ("plain", "mean over c8", "most certain of c8", "trained with rotations", "energy, c8 (1000 images)")
 TABLES = {
-    "adapt-mnist": lambda: adapted("mnist"), "adapt-fashion": lambda: adapted("fashion"),
-    "adapt-affine": lambda: adapted("fashion affine"), "adapt-cifar": lambda: adapted("cifar", *BASELINES),
-    "adapt-photos": adapted_photos,
+    "adapt-mnist": lambda: adapted("adapt-results", set="mnist"),
+    "adapt-fashion": lambda: adapted("adapt-results", set="fashion"),
+    "adapt-affine": lambda: adapted("adapt-results", set="fashion affine"),
+    "adapt-cifar": lambda: adapted("adapt-cifar"), "adapt-photos": adapted_photos,
+    **{f"adapt-dense-{name}": lambda name=name: adapted_dense(name) for name in ("shapes", "garments", "digits")},
+    "unlabelled": unlabelled,
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
     "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2),
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
