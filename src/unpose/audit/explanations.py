@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unpose.audit.actions import Kind, act, disc_window, round_trip, valid_mask
+from unpose.audit.actions import Kind, act, round_trip, valid_mask
 from unpose.audit.calls import checked_output, evaluation
-from unpose.audit.elements import Element, content_radius, control_for, elements_of
-from unpose.audit.measurement import check_inputs, checked_numbers
+from unpose.audit.elements import Element
+from unpose.audit.measurement import checked_numbers
+from unpose.audit.orbit import over_orbit
 from unpose.audit.results import Plain
 from unpose.groups import Group, parse
 
@@ -132,14 +133,8 @@ def explanation_agreement(
     True
     """
     group = parse(group)
-    check_inputs(images, _IMAGE, Kind(), 0)
-    frame = (images.shape[-2], images.shape[-1])
-    elements = elements_of(group, frame, n_elements, torch.Generator().manual_seed(int(random_state)))
-    control = control_for(group)
-    resampled = [element for element in (*elements, control) if not element.is_exact]
-    faded = images * disc_window(frame, content_radius(resampled, frame), images) if resampled else images
 
-    def maps_of(inputs: Tensor) -> Tensor:
+    def maps_of(inputs: Tensor, _: str) -> Tensor:
         maps = checked_numbers(explainer(inputs.clone()), len(inputs))
         if maps.shape[-2:] != inputs.shape[-2:] or maps.ndim not in (3, 4):
             raise ValueError(
@@ -148,35 +143,36 @@ def explanation_agreement(
             )
         return maps if maps.ndim == 4 else maps[:, None]
 
-    upright = maps_of(images)
-    before = maps_of(faded) if resampled else upright
-
-    def agreement(element: Element) -> tuple[NDArray, float]:
-        inputs, maps = (images, upright) if element.is_exact else (faded, before)
-        mask = valid_mask(maps, element, _IMAGE, frame)
-        expected = act(maps, element, _IMAGE, frame)
-        cosines = _cosines(mask * maps_of(act(inputs, element, _IMAGE, frame)), mask * expected)
-        if element.is_exact:
-            return cosines.numpy(), 1.0
-        # The input is resampled on one side of the comparison, the explanation on the other.
-        by_input = _cosines(mask * maps_of(round_trip(inputs, element, frame)), mask * maps)
-        by_output = _cosines(mask * round_trip(maps, element, frame), mask * maps)
-        return cosines.numpy(), float((by_input * by_output).mean())
-
-    measured = [agreement(element) for element in elements]
-    rest = upright.roll(1, 0)
+    *rows, control = [
+        (element, maps, *_agreement(element, maps, moved, returned))
+        for element, maps, moved, returned in over_orbit(maps_of, images, group, n_elements, random_state)
+    ]
+    upright = rows[0][1]  # the first element is the identity
     return ExplanationReport(
         group=group.name,
         method=method,
-        elements=tuple(element.name for element in elements),
-        exact=np.array([element.is_exact for element in elements]),
-        scores=np.array([cosines.mean() for cosines, _ in measured]),
-        floors=np.array([floor for _, floor in measured]),
-        by_image=np.stack([cosines for cosines, _ in measured]),
-        control=control.name,
-        control_score=float(agreement(control)[0].mean()),
-        between_images=float(_cosines(upright, rest).mean()),
+        elements=tuple(element.name for element, *_ in rows),
+        exact=np.array([element.is_exact for element, *_ in rows]),
+        scores=np.array([cosines.mean() for *_, cosines, _ in rows]),
+        floors=np.array([floor for *_, floor in rows]),
+        by_image=np.stack([cosines for *_, cosines, _ in rows]),
+        control=control[0].name,
+        control_score=float(control[2].mean()),
+        between_images=float(_cosines(upright, upright.roll(1, 0)).mean()),
     )
+
+
+def _agreement(element: Element, maps: Tensor, moved: Tensor, returned: Tensor) -> tuple[NDArray, float]:
+    """Cosines (n,) of explanations of moved images with moved explanations (n, c, h, w), and their floor."""
+    frame = (maps.shape[-2], maps.shape[-1])
+    mask = valid_mask(maps, element, _IMAGE, frame)
+    cosines = _cosines(mask * moved, mask * act(maps, element, _IMAGE, frame)).numpy()
+    if element.is_exact:
+        return cosines, 1.0
+    # The input is resampled on one side of the comparison, the explanation on the other.
+    by_input = _cosines(mask * returned, mask * maps)
+    by_output = _cosines(mask * round_trip(maps, element, frame), mask * maps)
+    return cosines, float((by_input * by_output).mean())
 
 
 def explain(

@@ -1,8 +1,9 @@
 """Call a function once over the orbit of its inputs; the measures of answers and embeddings read what it returned."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,30 +150,41 @@ def orbit_outputs(
     [0.0, 90.0, 180.0, 270.0]
     """
     group = parse(group)
+    rows = []
+    with evaluation(f):
+        for element, before, after, returned in over_orbit(partial(_call, f), images, group, n_elements, random_state):
+            if after.shape != before.shape:
+                raise ValueError(
+                    f"f must return the same shape for transformed images, got {before.shape} and, after "
+                    f"'{element.name}', {after.shape}; pool its output, or use equivariance_error with output='image'"
+                )
+            rows.append(OrbitRow(element.name, _degrees(element), element.is_exact, before, after, returned))
+    return OrbitOutputs(group.name, tuple(rows[:-1]), rows[-1])
+
+
+def over_orbit(
+    call: Callable[[Tensor, str], Any], images: Tensor, group: Group, n_elements: int, random_state: int
+) -> Iterator[tuple[Element, Any, Any, Any]]:
+    """Call a function as ``call(images, description)`` for every element of a group, and last for the control.
+
+    Yields the element and what was returned for images (n, c, h, w), which have faded to zero inside a disc if the
+    element needs interpolation, for them transformed, and for them transformed there and back.
+    """
     check_inputs(images, _IMAGE, Kind(), 0)
     frame = (images.shape[-2], images.shape[-1])
     elements = elements_of(group, frame, n_elements, torch.Generator().manual_seed(int(random_state)))
-    control = control_for(group)
-    resampled = [element for element in (*elements, control) if not element.is_exact]
-    with evaluation(f):
-        upright = _call(f, images, "the images as given")
-        faded = images * disc_window(frame, content_radius(resampled, frame), images) if resampled else images
-        before = _call(f, faded, "the images faded towards their corners") if resampled else upright
-
-        def row(element: Element) -> OrbitRow:
-            inputs, outputs = (images, upright) if element.is_exact else (faded, before)
-            after = _call(f, act(inputs, element, _IMAGE, frame), f"images transformed by '{element.name}'")
-            if after.shape != outputs.shape:
-                raise ValueError(
-                    f"f must return the same shape for transformed images, got {outputs.shape} and, after "
-                    f"'{element.name}', {after.shape}; pool its output, or use equivariance_error with output='image'"
-                )
-            back = outputs
-            if not element.is_exact:
-                back = _call(f, round_trip(inputs, element, frame), f"images moved by '{element.name}' and back")
-            return OrbitRow(element.name, _degrees(element), element.is_exact, outputs, after, back)
-
-        return OrbitOutputs(group.name, tuple(row(element) for element in elements), row(control))
+    elements.append(control_for(group))
+    upright = call(images, "the images as given")
+    if resampled := [element for element in elements if not element.is_exact]:
+        faded = images * disc_window(frame, content_radius(resampled, frame), images)
+        before = call(faded, "the images faded towards their corners")
+    for element in elements:
+        inputs, outputs = (images, upright) if element.is_exact else (faded, before)
+        after = call(act(inputs, element, _IMAGE, frame), f"images transformed by '{element.name}'")
+        returned = outputs
+        if not element.is_exact and after.shape == outputs.shape:
+            returned = call(round_trip(inputs, element, frame), f"images moved by '{element.name}' and back")
+        yield element, outputs, after, returned
 
 
 def spread(outputs: NDArray) -> float:

@@ -175,10 +175,8 @@ def _reach(weights: sparse.csr_array) -> sparse.csr_array:
 def largest_entries(matrix: sparse.csr_array, count: int) -> sparse.csr_array:
     """Keep the ``count`` largest entries of every row of a matrix (n, m)."""
     matrix = sparse.csr_array(matrix)
-    order = np.lexsort((-matrix.data, np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))))
-    rank = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], np.diff(matrix.indptr))
-    kept = np.sort(order[rank < count])
-    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))[kept]
-    result = sparse.csr_array((matrix.data[kept], (row, matrix.indices[kept])), shape=matrix.shape)
-    result.sort_indices()
-    return result
+    lengths = np.diff(matrix.indptr)
+    row = np.repeat(np.arange(matrix.shape[0]), lengths)
+    order = np.lexsort((-matrix.data, row))
+    kept = order[np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths) < count]
+    return sparse.csr_array((matrix.data[kept], (row[kept], matrix.indices[kept])), shape=matrix.shape)

@@ -20,7 +20,7 @@ from unpose.images.canvas import (
     onto_one_canvas,
     resize_box,
 )
-from unpose.images.light import Light, common_light_difference, differs_in_light, match_light, measure_light
+from unpose.images.light import Light, common_light_difference, match_light, measure_light
 from unpose.images.sampling import (
     displacements,
     mirror,
@@ -41,7 +41,6 @@ __all__ = [
     "border_level",
     "choose_canvas",
     "common_light_difference",
-    "differs_in_light",
     "displacements",
     "downscale",
     "fourier_resize",

@@ -101,27 +101,6 @@ def measure_light(images: ArrayLike) -> Light:
     return Light(float(np.median(ground)), middle, agreement, (low, high), (weak, strong))
 
 
-def differs_in_light(images: ArrayLike, light: Light) -> NDArray[np.bool_]:
-    """Which images have a ground or a contrast outside of the range of others, by more than a margin.
-
-    Parameters
-    ----------
-    images : array_like, shape (n, h, w) or (n, h, w, c)
-    light : Light
-        What the images are compared with. Without its ranges only large differences from its medians count.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-
-    Examples
-    --------
-    >>> differs_in_light(np.pad(np.ones((1, 3, 3)), ((0, 0), (2, 2), (2, 2))), Light(0.0, 0.9, 1.0)).tolist()
-    [False]
-    """
-    return np.any(list(_differences(*ground_and_contrast(images), light).values()), axis=0)
-
-
 def common_light_difference(images: ArrayLike, light: Light) -> str | None:
     """In which respect a clear majority of the images differs in light from others.
 

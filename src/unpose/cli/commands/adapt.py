@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.audited_images import numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ModelFile
@@ -114,7 +115,7 @@ def command(
         raise UserError(f"{out} already holds an adapted model; give another folder, or --force to replace it")
     gives = "probabilities" if probabilities else None
     wrapped, source, names = _load(model, output, gives)
-    scaling = {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
+    scaling = {"mean": numbers(mean, "--mean"), "std": numbers(std, "--std")}
     found, batch = _read(images, wrapped, size, **scaling)
     classes = _classes(labels, found, names)
     if group == AUTO:
@@ -184,16 +185,6 @@ def _read(
             raise click.BadParameter(f"give 1 or {batch.shape[1]} numbers, got {len(values)}", param_hint=name)
     shift, scale = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (mean, std))
     return found, (batch - shift) / scale
-
-
-def _numbers(text: str, option: str) -> list[float]:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise click.BadParameter(f"numbers separated by commas are needed, got {text!r}", param_hint=option) from error
-    if option == "--std" and not all(value > 0 for value in values):
-        raise click.BadParameter(f"must be above zero, got {text!r}", param_hint=option)
-    return values
 
 
 def _classes(labels: Path | None, found: "ImageSet", names: tuple[str, ...]) -> list[int] | None:

@@ -45,6 +45,7 @@ def read_audited(
 
     from unpose.data import read_images
     from unpose.images import as_batch
+    from unpose.report import evenly_spaced
     from unpose.runs.audits import AuditedImages
 
     channels, height, width = model.expects
@@ -60,9 +61,9 @@ def read_audited(
             found = read_images(path, size=side, colour=colour, min_images=2, memory=memory, progress=report)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--images") from error
-    chosen = _evenly(len(found), count or DEFAULT_COUNT)
+    chosen = evenly_spaced(len(found), count or DEFAULT_COUNT)
     batch = _square(as_batch(found.images[chosen], dtype=torch.float32), side)
-    offset, scale = (_numbers(text, name, batch.shape[1]) for text, name in ((mean, "--mean"), (std, "--std")))
+    offset, scale = (numbers(text, name, batch.shape[1]) for text, name in ((mean, "--mean"), (std, "--std")))
     shape = (1, -1, 1, 1)
     batch = (batch - torch.tensor(offset).reshape(shape)) / torch.tensor(scale).reshape(shape)
     texts = _labels(labels, found)
@@ -134,12 +135,6 @@ def class_folders(images: Path, labels: Path | None) -> tuple[str, ...]:
     return tuple(folders) if len(folders) > 1 else ()
 
 
-def _evenly(total: int, count: int) -> "Any":
-    from unpose.report import evenly_spaced
-
-    return evenly_spaced(total, count)
-
-
 def _square(batch: "Tensor", side: int | None) -> "Tensor":
     """Images whose sides are equal, so that they can be turned: the longer side, or ``side`` where it is given.
 
@@ -156,12 +151,13 @@ def _square(batch: "Tensor", side: int | None) -> "Tensor":
     return torch.nn.functional.pad(batch, around, mode="replicate")
 
 
-def _numbers(text: str, option: str, channels: int) -> list[float]:
+def numbers(text: str, option: str, channels: int | None = None) -> list[float]:
+    """Read one number, or one for each channel, from the text of ``--mean`` or ``--std``."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise click.BadParameter(f"numbers separated by commas are needed, got {text!r}", param_hint=option) from error
-    if len(values) not in (1, channels):
+    if channels is not None and len(values) not in (1, channels):
         raise click.BadParameter(f"give 1 or {channels} numbers, got {len(values)}", param_hint=option)
     if option == "--std" and not all(value > 0 for value in values):
         raise click.BadParameter(f"must be above zero, got {text!r}", param_hint=option)
