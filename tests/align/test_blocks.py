@@ -157,7 +157,7 @@ def test_a_job_is_sent_as_its_images_and_settings_alone(scribbles):
     assert (len(two.fixed), len(two.moving)) == (3, 40)
 
 
-@pytest.mark.parametrize("shape", [(47, 31), (40, 40)])
+@pytest.mark.parametrize("shape", [(47, 31), pytest.param((40, 40), marks=pytest.mark.slow)])
 def test_what_a_job_computes_does_not_depend_on_the_number_of_threads(shape, rng):
     """A worker has one thread, the process that submits has several."""
     images, before, found = rng.random((211, *shape), np.float32), torch.get_num_threads(), []

@@ -180,6 +180,7 @@ def test_images_are_read_in_blocks_with_the_same_bytes_for_any_number_of_threads
         assert getattr(found, name).tobytes() == getattr(again, name).tobytes()
 
 
+@pytest.mark.slow
 def test_a_search_continues_from_its_checkpoints(turned):
     class InMemory(dict):
         load, store = dict.get, dict.__setitem__

@@ -31,8 +31,11 @@ def test_copies_find_each_other(copies):
 
 @pytest.mark.parametrize(
     ("group", "candidates"),
-    [("se2", 20), ("similarity+mirror", None)]
-    + [pytest.param(*each, marks=pytest.mark.slow) for each in (("se2", None), ("similarity+mirror", 20))],
+    [("se2", 20)]
+    + [
+        pytest.param(*each, marks=pytest.mark.slow)
+        for each in (("se2", None), ("similarity+mirror", None), ("similarity+mirror", 20))
+    ],
 )
 def test_distances_are_those_at_the_poses(copies, group, candidates):
     found = nearest(copies.images, 5, group=group, candidates=candidates, quick=True)

@@ -5,25 +5,23 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "index.md"
 # What the reference shows: every room (tests/architecture/test_pages.py) and some of their side doors.
 ROOMS = ("unpose", *re.findall(r"^   (unpose\.[\w.]+)$", REFERENCE.read_text(), re.M))
 
 
 def public_objects():
-    """(room, name, object) of every function and class that a room lists in ``__all__``."""
-    seen = set()
+    """Name -> every function and class that a room lists in ``__all__``."""
+    found = {}
     for room in ROOMS:
         module = import_module(room)
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
             value = inspect.unwrap(value) if callable(value) else value  # what a cache or another decorator wraps
             is_ours = (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__.startswith("unpose")
-            if is_ours and id(value) not in seen:
-                seen.add(id(value))
-                yield pytest.param(value, id=f"{room}.{name}")
+            if is_ours and value not in found.values():
+                found[f"{room}.{name}"] = value
+    return found
 
 
 def documented_parameters(text):
@@ -35,13 +33,15 @@ def documented_parameters(text):
     return found
 
 
-@pytest.mark.parametrize("value", list(public_objects()))
-def test_public_names_are_documented(value):
+def problems_of(value):
+    """What the docstring of a function or class lacks."""
     text = inspect.getdoc(value) or ""
-    assert text, "no docstring"
+    if not text:
+        yield "no docstring"
     if inspect.isclass(value) and issubclass(value, Exception):
         return
-    assert ">>>" in text, "no example"
+    if ">>>" not in text:
+        yield "no example"
     try:
         parameters = inspect.signature(value).parameters
     except ValueError:
@@ -50,20 +50,28 @@ def test_public_names_are_documented(value):
     for name, parameter in parameters.items():
         if name in ("self", "cls", "args", "kwargs"):
             continue
-        assert name in documented, f"the parameter {name} has no line `{name} : type`"
-        if parameter.default is not inspect.Parameter.empty:
+        if name not in documented:
+            yield f"the parameter {name} has no line `{name} : type`"
+        elif parameter.default is not inspect.Parameter.empty:
             kind = documented[name]
-            assert "default" in kind or "optional" in kind, f"{name} : {kind} gives no default"
+            if "default" not in kind and "optional" not in kind:
+                yield f"{name} : {kind} gives no default"
+
+
+def test_public_names_are_documented():
+    """One test of all names; one test each would be hundreds."""
+    assert [f"{name}: {problem}" for name, value in public_objects().items() for problem in problems_of(value)] == []
 
 
 def test_public_methods_have_docstrings():
-    for case in public_objects():
-        for name, member in vars(case.values[0]).items() if inspect.isclass(case.values[0]) else ():
+    for case, value in public_objects().items():
+        for name, member in vars(value).items() if inspect.isclass(value) else ():
             if not name.startswith("_") and (inspect.isroutine(member) or isinstance(member, property)):
-                assert inspect.getdoc(getattr(case.values[0], name)), f"{case.id}.{name} has no docstring"
+                assert inspect.getdoc(getattr(value, name)), f"{case}.{name} has no docstring"
 
 
 def test_a_missing_parameter_would_be_seen():
+    assert list(problems_of(lambda a: a)) == ["no docstring", "no example", "the parameter a has no line `a : type`"]
     text = 'Do.\n\nParameters\n----------\na, b : int\nc : str, default "x"\n\nReturns\n-------\nd : int\n'
     assert documented_parameters(text) == {"a": "int", "b": "int", "c": 'str, default "x"'}
 

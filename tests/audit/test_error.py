@@ -146,6 +146,7 @@ def test_the_floor_of_strokes():
     assert equivariance_error(lambda x: x.flatten(1), strokes(0), "c16").input_floors.max() > 0.12
 
 
+@pytest.mark.slow
 def test_the_floor_of_handwritten_digits(real_data):
     digits = torch.from_numpy(real_data("mnist.npz")["x_train"][:100]).reshape(-1, 1, 28, 28) / 255
     measured = equivariance_error(lambda x: x.flatten(1), digits, "c8")
@@ -163,6 +164,7 @@ def test_only_interpolation_separates_a_round_blur_from_equivariance_under_any_t
     assert (broken.errors[resampled] > 2 * broken.floors[resampled]).all()
 
 
+@pytest.mark.slow
 def test_an_average_over_eight_turns_is_nearer_its_floor_than_one_over_four():
     def averaged(turns):
         poses = rotation(torch.arange(turns) * (2 * torch.pi / turns))

@@ -71,7 +71,7 @@ def test_a_network_is_invariant_and_so_is_each_of_its_modules(network):
     assert all(row.own_error < 1e-5 for row in audit.rows), str(audit)
 
 
-@pytest.mark.parametrize("spoilt", [PoolPixels(), AbsolutePositions(7)])
+@pytest.mark.parametrize("spoilt", [PoolPixels(), pytest.param(AbsolutePositions(7), marks=pytest.mark.slow)])
 def test_a_spoilt_module_of_it_is_named(network, spoilt):
     parts = list(network.features)
     at = next(i for i, part in enumerate(parts) if isinstance(part, SpatialPool))

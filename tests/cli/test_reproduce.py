@@ -65,7 +65,7 @@ def test_figure2_shows_blobs_drawn_together(tmp_path):
     assert picture.std() > 5
 
 
-@pytest.mark.parametrize("with_data", [False, True])
+@pytest.mark.parametrize("with_data", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_experiment2_finds_a_mean(tmp_path, with_data, real_data):
     if with_data:
         real_data("mnist.npz")

@@ -83,6 +83,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_the_command_that_continues(new_shapes, tmp_path):
     out = tmp_path / "run"
     process = subprocess.Popen(

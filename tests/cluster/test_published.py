@@ -298,6 +298,7 @@ class TestInvariantAttention:
         scale = 2 / np.sqrt((images.images**2).sum((1, 2)).mean())
         return images.images * scale, images.sources
 
+    @pytest.mark.slow
     def test_finds_the_classes_where_plain_kernel_attention_does_not(self, two_classes):
         images, labels = two_classes
         result = invariant_attention(images, "se2", beta=2.0, n_iter=2)
@@ -311,6 +312,7 @@ class TestInvariantAttention:
         gaps = np.linalg.norm(plain[:, None] - plain, axis=-1)
         assert (gaps[same & ~np.eye(6, dtype=bool)] > 0.5).any()
 
+    @pytest.mark.slow
     def test_one_class_contracts(self, two_classes):
         """(4.1): with one class and small variation every round brings all orbits closer."""
         images = two_classes[0][:3]

@@ -75,7 +75,7 @@ def test_reading_out():
         again, _ = read_out(indices, distances, count, np.random.RandomState(0))
         assert np.array_equal(labels, again)
         assert abs(graph - graph.T).max() == 0
-    for count in (1, 2, 7, 60, 100):
+    for count in (1, 7, 100):
         labels, _ = read_out(indices, distances, count, np.random.RandomState(0))
         sizes = np.bincount(labels)
         assert len(sizes) == count

@@ -22,7 +22,7 @@ def measured(points, n_clusters):
     return subset_stability(indices, distances, labels, n_clusters, np.random.RandomState(0))
 
 
-@pytest.mark.parametrize("n_clusters", [4, None])
+@pytest.mark.parametrize("n_clusters", [4, pytest.param(None, marks=pytest.mark.slow)])
 def test_separate_kinds_are_stable_and_a_continuum_is_not(n_clusters):
     rng = np.random.default_rng(0)
     kinds = np.repeat(rng.normal(0, 30, (4, 2)), 40, axis=0) + rng.normal(size=(160, 2))
@@ -60,7 +60,8 @@ def alone():
     return InvariantClustering(random_state=3).fit(photographs(40, 1))
 
 
-@pytest.mark.parametrize("kind", ["exact", pytest.param("turned", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["exact", "turned"])
 def test_copies_do_not_change_the_groups_of_the_others(alone, kind):
     images = photographs(40, 1)
     if kind == "exact":

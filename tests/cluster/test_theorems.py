@@ -90,6 +90,7 @@ class TestReach:
         assert orbit_reach(odd, "so2", n_angles=24) <= 0.51 * gap
         assert orbit_reach(even, "so2", n_angles=24) > 5 * gap  # a true symmetry is none of its neighbours
 
+    @pytest.mark.slow
     def test_of_combinations_is_the_least(self):
         right, left = blob(29, at=(6, 0)), blob(29, at=(-6, 0))
         first, second = right + 2 * left, 2 * right + left

@@ -22,7 +22,7 @@ def is_nested(fine, coarse):
     return all(len(np.unique(coarse[fine == cluster])) == 1 for cluster in np.unique(fine))
 
 
-@pytest.mark.parametrize("n_clusters", [1, 2, 3, 4, 5, 7, 13, 58])
+@pytest.mark.parametrize("n_clusters", [1, 3, 4, 5, 13, pytest.param(58, marks=pytest.mark.slow)])
 def test_every_number_of_clusters_is_exact_and_nests_with_the_found_clusters(n_clusters):
     weights, group = planted()
     labels = cut_tree(weights, group, n_clusters, np.random.RandomState(0))

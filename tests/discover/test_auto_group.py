@@ -37,6 +37,7 @@ def test_an_audit_uses_the_group_of_its_images_and_says_why():
         audit_model(torch.nn.Flatten(), group="auto")
 
 
+@pytest.mark.slow
 def test_adaptations_refuse_images_that_obey_nothing():
     images, labels = letters(upright=True)
     with pytest.raises(ValueError, match=r"no turn or mirror[\s\S]*half turn +does not hold"):

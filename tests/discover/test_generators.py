@@ -22,7 +22,7 @@ def moved_digits(name, most, count=300):
     return warp(batch, parse_continuous("affine").exp(strength * torch.tensor(COORDINATES[name]).float()))[:, 0].numpy()
 
 
-@pytest.mark.parametrize(("name", "most"), [("turn", math.pi), ("shear", 0.7)])
+@pytest.mark.parametrize(("name", "most"), [("turn", math.pi), pytest.param("shear", 0.7, marks=pytest.mark.slow)])
 def test_a_planted_generator_is_found(name, most):
     found = find_generators(moved_digits(name, most))
     assert found.all[0].name == name

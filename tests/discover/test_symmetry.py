@@ -33,6 +33,7 @@ def test_turns_by_any_angle_hold(digits):
     assert (found.group, found.max_angle, found.finite_group) == ("se2", 180, "c8")
 
 
+@pytest.mark.slow
 def test_turns_within_thirty_degrees_hold_up_to_about_thirty(digits):
     found = discover(turned(digits[0], 30), families=["turns"])
     assert found["turns"].verdict == "holds up to"

@@ -198,12 +198,11 @@ def test_animations_that_declare_too_many_frames_are_rejected(tmp_path):
         data = whole[:at] + control + struct.pack(">I", zlib.crc32(control)) + whole[at + 16 :]
         (tmp_path / "b.png").write_bytes(data)
         assert words in rejection(tmp_path / "b.png")
-    blank = Image.new("L", (8000, 8000))
-    frames = [Image.new("L", (8000, 8000), k) for k in range(3)]
-    blank.save(tmp_path / "large.gif", save_all=True, append_images=frames[:1])
+    blank, other = (Image.new("L", (4000, 4000), k) for k in (0, 1))
+    blank.save(tmp_path / "large.gif", save_all=True, append_images=[other])
     data = (tmp_path / "large.gif").read_bytes()
     small = b"\x21\xf9\x04\0\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0"
-    (tmp_path / "long.gif").write_bytes(data[:-1] + small * 100 + b";")
+    (tmp_path / "long.gif").write_bytes(data[:-1] + small * 400 + b";")
     assert "pixels in all" in rejection(tmp_path / "long.gif")
 
 

@@ -206,7 +206,9 @@ def test_compiled_as_one_graph(generator):
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("kind", ["relative", "lifting", pytest.param("double", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["relative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("lifting", "double"))]
+)
 def test_second_derivatives(kind, generator):
     terms, bias = drawn_terms(generator, (3, 3), kind)
     terms = [term[:1, :1, :, :2, :3, :2].detach() for term in terms[:3]] + [terms[3][:1, ..., :2].detach()]
@@ -323,7 +325,8 @@ def test_chunks_use_at_most_half_the_memory_of_the_direct_computation(method, gr
     assert peak_bytes(method, group, size, batch) <= 0.5 * peak_bytes(direct, group, size, batch)
 
 
-@pytest.mark.parametrize("method", ["relative", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["relative", "paper"])
 def test_memory_grows_slowly_with_the_batch(method):
     # Four times the images have four times the scores, but no more of them are alive at once.
     few, many = (peak_bytes(method, "c4", 16, batch) for batch in (1, 4))

@@ -252,6 +252,7 @@ def test_layers_give_the_same_result_with_and_without_kernels(mode, generator):
     torch.testing.assert_close(found["fused"], found["plain"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_double_sum_compiles_to_one_graph(generator):
     torch.manual_seed(0)
     layer = GroupSelfAttention("c3", 2, 3, heads=2, head_channels=3, window=3, mode="paper")

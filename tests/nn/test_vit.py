@@ -83,7 +83,7 @@ def test_a_norm_is_the_layer_norm_over_channels_and_elements(name, generator):
 
 @pytest.mark.equivariance
 @pytest.mark.parametrize("side", [8, 10])
-@pytest.mark.parametrize("name", ["c4", "d1", "d2", "d4"])
+@pytest.mark.parametrize("name", ["c4", "d1", *(pytest.param(name, marks=pytest.mark.slow) for name in ("d2", "d4"))])
 def test_whole_token_fields_are_exact_at_even_and_odd_numbers_of_patches(name, side, generator):
     images = torch.rand(3, 2, side, side, generator=generator)
     network = small(name, side)
@@ -117,7 +117,7 @@ def test_finer_angles_are_near_the_interpolation_floor(name):
 
 
 @pytest.mark.equivariance
-@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("dense", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_typed_answers_transform_as_they_say(dense, generator):
     images = torch.rand(3, 2, 10, 10, generator=generator)
     scalar = small("d4", 10, dense=dense)

@@ -33,6 +33,7 @@ def test_equation_16_is_equivariant_with_invariant_relative_elements_only():
         assert row["released code"] == "" or row["released code"] > 0.05
 
 
+@pytest.mark.slow
 def test_convolution_equals_attention_and_the_measure_belongs_inside():
     assert all(row["difference, interior"] < 1e-10 for row in find("convolution").outcome().table)
     inside, outside = find("haar-measure").outcome().table
@@ -118,6 +119,7 @@ def test_the_command_ends_in_a_table_and_numbers(tmp_path):
     assert (tmp_path / "table2.md").read_text().startswith("| cell |")
 
 
+@pytest.mark.slow
 def test_a_small_run_says_that_it_is_one(tmp_path, monkeypatch):
     monkeypatch.setenv("UNPOSE_DATA", str(tmp_path / "nothing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))

@@ -59,6 +59,7 @@ def test_noise_is_averaged_out():
     assert found.overlap > 0.95
 
 
+@pytest.mark.slow
 def test_one_to_one_correspondence_averages_noise_that_exceeds_the_distance_of_neighbours():
     errors = {"one to one": [], "independent": [], "known": []}
     for seed in range(3):

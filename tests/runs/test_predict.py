@@ -31,7 +31,9 @@ def drawings(kind, count, seed):
     return (turned + 0.03 * rng.standard_normal(turned.shape)).astype(np.float32)
 
 
-@pytest.fixture(scope="module", params=["ignore", "keep", pytest.param("colour", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["ignore", *(pytest.param(each, marks=pytest.mark.slow) for each in ("keep", "colour"))]
+)
 def known(request, tmp_path_factory):
     """A run of hooks and blocks, and what makes images like those of the run from grey ones."""
     folder = tmp_path_factory.mktemp("known")

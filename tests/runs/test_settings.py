@@ -12,7 +12,7 @@ from unpose.runs.settings import config_text, read_config
 ABOUT = {"version": "1", "input": "x", "canvas": "x"}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     clusters=st.one_of(st.just("auto"), st.integers(1)), max_angle=st.floats(0, 180), text=st.text(),
     notes=st.lists(st.text()),

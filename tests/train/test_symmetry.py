@@ -38,7 +38,9 @@ def stop_at(step):
     return watch
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["instance", *(pytest.param(each, marks=pytest.mark.slow) for each in ("soft", "constrained"))]
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(method, problem, small_recipe, tmp_path):
     recipe = small_recipe(epochs=2, average=0.9, symmetry=METHODS[method])
     whole = train(problem, recipe, tmp_path / "whole")
@@ -157,6 +159,7 @@ def test_ranges_are_wide_for_a_ring_and_narrow_for_a_bar_whose_direction_is_its_
     assert bars_range < math.radians(115)
 
 
+@pytest.mark.slow
 def test_ranges_part_after_a_step_that_all_images_shared(generator):
     torch.manual_seed(0)
     kinds = torch.rand(2, 1, 14, 14, generator=generator)
