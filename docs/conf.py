@@ -98,6 +98,13 @@ def constant_docstring(app, what, name, value, options, lines):
     raise ValueError(f"the constant {name} has no docstring: write one below its assignment")
 
 
+def module_docstring(app, what, name, value, options, lines):
+    """Leave out the first paragraph of the docstring of a module, with which its page begins."""
+    if what == "module":
+        rest = lines[lines.index("") + 1 :] if "" in lines else []
+        lines[:] = [".. rubric:: About this module", "", *rest] if any(rest) else []
+
+
 def skip_foreign_methods(app, what, name, value, skip, options):
     """Leave out what scikit-learn adds to each estimator: its docstrings refer to scikit-learn's own glossary."""
     return True if (getattr(value, "__module__", "") or "").startswith("sklearn.") else None
@@ -124,6 +131,7 @@ def help_text(*words):
 def setup(app):
     app.connect("builder-inited", write_commands)
     app.connect("autodoc-process-docstring", constant_docstring)
+    app.connect("autodoc-process-docstring", module_docstring, priority=900)  # after numpydoc
     app.connect("autodoc-skip-member", skip_foreign_methods)
 
 
