@@ -536,7 +536,7 @@ def test_copies_and_remarks_are_on_the_page(browser, page_of, found):
     browser.open(page_of(copies=copies, remarks=["The groups are <not> stable."]))
     assert browser.one(".lead .warning").text == "The groups are <not> stable."
     assert [cell.text for cell in browser.all("#copies-list td")] == [found.names[5], found.names[2]]
-    assert "agree with each other by 0.91" in browser.one(".verdict").text
+    assert "two subsets agree by 0.91" in browser.one(".verdict").text
     browser.open(page_of(stability=None))
     assert "confidence unknown" in browser.group(0).text
     assert "confidence" not in browser.one(".verdict p").text
