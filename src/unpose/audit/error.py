@@ -17,7 +17,7 @@ from unpose.audit.measurement import (
     check_inputs,
     checked_values,
     discrimination,
-    find_actions,
+    find_kind,
     ratio,
     relative_norm,
     some_inputs,
@@ -122,7 +122,7 @@ def equivariance_error(
         few = some_inputs(call, inputs)
         precision = measure_precision(lambda tensor: call(tensor)[""], few)
         if gives is None:
-            gives = find_actions(call, few, takes, group, frame)[""].kind
+            gives = find_kind(call, few, takes, group, frame)
         probe = Probe(
             call, inputs, takes, {"": gives}, group, frame, [*elements, control_for(group)], batch_size, progress
         )

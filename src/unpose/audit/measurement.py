@@ -12,7 +12,7 @@ from unpose.audit.actions import Kind, act, check_shape, disc_window, round_trip
 from unpose.audit.calls import checked_output
 from unpose.audit.elements import Element, content_radius, exact_elements
 from unpose.audit.equivariance_report import EquivarianceReport
-from unpose.audit.finding import FoundAction, find_action
+from unpose.audit.finding import find_action
 from unpose.groups import FiniteGroup, Group
 
 _FEW = 4
@@ -35,19 +35,13 @@ def some_inputs(call: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
     return few
 
 
-def find_actions(
-    call: Callable[[Tensor], dict[str, Tensor]], inputs: Tensor, takes: Kind, group: Group, frame: tuple[int, int],
-    elements: list[Element] | None = None,
-) -> dict[str, FoundAction]:  # fmt: skip
-    """Find how each output transforms, from a few inputs and the exact elements of the group, or else given ones."""
+def find_kind(
+    call: Callable[[Tensor], dict[str, Tensor]], inputs: Tensor, takes: Kind, group: Group, frame: tuple[int, int]
+) -> Kind:
+    """Find how the only output transforms, from a few inputs and the exact elements of the group."""
     exact = [element for element in exact_elements(group) if element.name != "identity" and element.preserves(frame)]
-    tried = exact or [element for element in elements or [] if element.name != "identity"][:4]
-    base = call(inputs.clone())
-    moved = [(element, call(act(inputs, element, takes, frame))) for element in tried]
-    return {
-        name: find_action(tensor, [(element, outputs[name]) for element, outputs in moved], group, frame)
-        for name, tensor in base.items()
-    }
+    moved = [(element, call(act(inputs, element, takes, frame))[""]) for element in exact]
+    return find_action(call(inputs.clone())[""], moved, group, frame).kind
 
 
 def discrimination(outputs: Tensor) -> float:
@@ -128,11 +122,7 @@ class Probe:
         return element.is_exact or not self._takes.image
 
     def report(
-        self,
-        elements: list[Element],
-        tolerances: dict[str, float],
-        input: str,
-        output_names: dict[str, str] | None = None,
+        self, elements: list[Element], tolerances: dict[str, float], input: str
     ) -> dict[str, EquivarianceReport]:
         """Measure all elements and the control, and report each output."""
         rows: list[dict[str, tuple[float, float, float, NDArray]]] = []
@@ -208,7 +198,7 @@ class Probe:
                 continue
             back = round_trip(part, element, self._frame)
             pixels.add((back - part).double(), part.double())
-            again = self._call_safely(back, element)
+            again = self._call_safely(back)
             for name, kind in self._gives.items():
                 if name in unseen:
                     continue
@@ -252,7 +242,7 @@ class Probe:
     def _call_moved(self, inputs: Tensor, element: Element) -> dict[str, Tensor]:
         moved = act(inputs, element, self._takes, self._frame)
         if moved.shape == inputs.shape:
-            return self._call_safely(moved, element)
+            return self._call_safely(moved)
         try:
             return self._call(moved.clone())
         except Exception as error:
@@ -261,7 +251,7 @@ class Probe:
                 f"{tuple(inputs.shape)}: {error}. Give square images, or a group without quarter turns"
             ) from error
 
-    def _call_safely(self, inputs: Tensor, element: Element) -> dict[str, Tensor]:
+    def _call_safely(self, inputs: Tensor) -> dict[str, Tensor]:
         try:
             return self._call(inputs.clone())
         except Exception as error:

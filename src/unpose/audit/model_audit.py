@@ -195,7 +195,7 @@ class _Auditor:
         tried: dict[int, bool] = {}
         if verdict == "equivariant":
             progress("sizes", 0, 1)
-            tried, broken = self._try_sizes(few, sizes, kinds)
+            tried, broken = self._try_sizes(few, sizes)
             if broken is not None:
                 wrong = ", ".join(str(size) for size, holds in tried.items() if not holds)
                 self.notes.append(f"breaks at other sizes: {wrong} pixels")
@@ -376,9 +376,7 @@ class _Auditor:
         no_exact = all(not report.decides for report in reports.values()) and reports
         return "equivariant" if no_exact and "undecided" in found and "constant" not in found else "undecided"
 
-    def _try_sizes(
-        self, few: Tensor, sizes: tuple[int, ...] | None, kinds: dict[str, Kind]
-    ) -> tuple[dict[int, bool], Tensor | None]:
+    def _try_sizes(self, few: Tensor, sizes: tuple[int, ...] | None) -> tuple[dict[int, bool], Tensor | None]:
         """Try other sizes of square images; which of them are equivariant, and inputs of the first that is not."""
         height, width = self._frame
         if not self._takes.image or height != width or sizes == ():

@@ -141,9 +141,9 @@ def load_state(path: Path, state: State, identity: dict[str, Any], columns: Sequ
     return state
 
 
-def load_state_if_any(path: Path, state: State, identity: dict[str, Any], columns: Sequence[str] = COLUMNS) -> State:
+def load_state_if_any(path: Path, state: State, identity: dict[str, Any]) -> State:
     """Load a saved state, or return the fresh one if there is no such file."""
-    return load_state(path, state, identity, columns) if path.exists() else state
+    return load_state(path, state, identity) if path.exists() else state
 
 
 def _tensors(state: State) -> dict[str, Tensor]:
