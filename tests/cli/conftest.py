@@ -1,8 +1,6 @@
 """Input folders: three shapes at random poses, file names that look like code, and files that are not images."""
 
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -51,20 +49,3 @@ def shapes(tmp_path_factory):
 def new_shapes(tmp_path_factory):
     """Six more images of the same three kinds, at other poses."""
     return write_folder(tmp_path_factory.mktemp("input") / "new", copies=2, seed=11)
-
-
-@pytest.fixture
-def quick_help():
-    """The help of a command, from a process of its own; it must not import slow modules."""
-
-    def read(*command):
-        probe = (
-            f"import sys; from unpose.cli import main; main({[*command, '--help']!r}, standalone_mode=False); "
-            "print(sorted(sys.modules), file=sys.stderr)"
-        )
-        done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-        assert "'click'" in done.stderr
-        assert not [name for name in ("torch", "numpy", "numba", "PIL", "rich") if f"'{name}'" in done.stderr]
-        return done.stdout
-
-    return read

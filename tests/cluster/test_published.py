@@ -130,6 +130,7 @@ class TestInvariantWeights:
         np.testing.assert_allclose(np.diag(found.gamma), 1)
         np.testing.assert_allclose(found.weights, found.gamma / found.gamma.sum(0))
 
+    @pytest.mark.slow
     def test_the_poses_bring_images_onto_each_other(self):
         copies = posed(glyph()[None], "se2", copies=4, shape=(21, 21), max_angle=0.5, max_shift=2.0, random_state=3)
         found = invariant_weights(copies.images, "se2", beta=1.0, n_steps=40)
@@ -139,6 +140,7 @@ class TestInvariantWeights:
                 np.testing.assert_allclose(found.poses[i, j], expected, atol=0.3)
         assert found.distances.max() < 0.25 * np.linalg.norm(glyph())
 
+    @pytest.mark.slow
     def test_invariant_to_exact_turns_where_descent_reaches(self):
         """A quarter turn of all images permutes pixels only: the same distances must come back."""
         images = posed(
@@ -175,6 +177,7 @@ class TestInvariantWeights:
         np.testing.assert_allclose(found.poses[0, 1], expected, atol=0.2)
         np.testing.assert_allclose(found.poses[1, 0] @ found.poses[0, 1], np.eye(3), atol=0.05)
 
+    @pytest.mark.slow
     def test_the_order_of_the_images_does_not_matter(self):
         """Each direction of a descent ends in its own minimum; the better one counts."""
         images = posed(

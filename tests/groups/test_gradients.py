@@ -34,7 +34,7 @@ def test_exp_compose_inverse(kind):
     def chain(v):
         return group.inverse(group.exp(v)) @ group.exp(0.5 * v)
 
-    assert gradcheck(group.exp, v)
+    assert gradcheck(group.exp, v, fast_mode=kind != "perspective")  # which has the directions of all others
     assert gradcheck(chain, v, fast_mode=True)
     assert gradgradcheck(group.exp, v[3:], fast_mode=True)
 

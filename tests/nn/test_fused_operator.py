@@ -112,6 +112,7 @@ def test_compiled_graphs_contain_one_operator(generator):
     )
 
 
+@pytest.mark.slow
 def test_exported_programs_contain_one_operator(generator):
     layer, maps = layer_and_maps(generator)
     program = torch.export.export(layer.eval(), (maps,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=9)},))

@@ -15,7 +15,7 @@ def test_operations_grow_with_images_epochs_and_pixels():
     assert training_operations(recipe.changed(epochs=6), 20, 1, 2, 16) == pytest.approx(4 * one)
 
 
-@pytest.mark.parametrize(("images", "size"), [(50, 128), (281, 64), (281, 40), (900, 48), (3000, 28)])
+@pytest.mark.parametrize(("images", "size"), [(50, 128), (281, 64), (3000, 28)])
 def test_the_choice_keeps_within_the_budget_or_at_the_fewest_epochs(images, size):
     recipe = fit_to_cpu(named_recipe("folder"), images, 1, 5, size)
     side = recipe.data.size or size
