@@ -77,10 +77,10 @@ def test_every_relative_link_leads_somewhere(page):
 
 
 @pytest.mark.parametrize("page", [*PAGES, *TOP_PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_no_line_is_taken_for_a_comment(page):
-    """MyST leaves out lines that begin with a per cent sign."""
+def test_no_line_is_taken_for_a_comment_or_a_list(page):
+    """MyST leaves out lines that begin with a per cent sign, and a minus at the beginning of a line ends a paragraph."""
     text = re.sub(r"^(`{3,}).*?^\1", "", page.read_text(), flags=re.M | re.S)
-    assert not re.findall(r"^%.*", text, re.M)
+    assert not re.findall(r"^%.*|^[\w(\"`*].*\n- .*", text, re.M)
 
 
 def test_links_and_toctrees_are_seen(tmp_path):
