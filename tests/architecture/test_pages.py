@@ -78,7 +78,7 @@ def test_every_relative_link_leads_somewhere(page):
 
 @pytest.mark.parametrize("page", [*PAGES, *TOP_PAGES], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_line_is_taken_for_a_comment_or_a_list(page):
-    """MyST leaves out lines that begin with a per cent sign, and a minus at the beginning of a line ends a paragraph."""
+    """MyST leaves out lines that begin with a per cent sign, and a minus there begins a list."""
     text = re.sub(r"^(`{3,}).*?^\1", "", page.read_text(), flags=re.M | re.S)
     assert not re.findall(r"^%.*|^[\w(\"`*].*\n- .*", text, re.M)
 
