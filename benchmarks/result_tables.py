@@ -215,10 +215,10 @@ def adapted(file, **same):
     return table(["method", "upright", "turned", "cost"][: len(rows[0])], rows)
 
 
-def adapted_dense(name):
+def adapted_dense(name, file="adapt-dense"):
     rows = [
         [method, *(spread([run[key] for run in runs], digits) for key, digits in (("iou", 1), ("pixels", 2)))]
-        for method, runs in by_method("adapt-dense", set=name).items()
+        for method, runs in by_method(file, set=name).items()
     ]
     return table([name, "mean IoU", "keypoints: mean error, pixels"], rows)
 
@@ -256,7 +256,7 @@ TABLES = {
     "adapt-affine": lambda: adapted("adapt-results", set="fashion affine"),
     "adapt-cifar": lambda: adapted("adapt-cifar"), "adapt-photos": adapted_photos,
     **{f"adapt-dense-{name}": lambda name=name: adapted_dense(name) for name in ("shapes", "garments", "digits")},
-    "unlabelled": unlabelled,
+    "adapt-dense-small": lambda: adapted_dense("shapes", "adapt-dense-small"), "unlabelled": unlabelled,
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
     "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2),
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
