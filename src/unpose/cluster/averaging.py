@@ -25,7 +25,7 @@ _CONVERGED = 0.03
 """Averages have converged when their relative change in a round is smaller."""
 _CHUNK_PIXELS = 2**22
 """Pixels that are warped at a time."""
-BLOCK = 8192
+BLOCK = 2048
 """Images that are aligned at once, if they are read in pieces."""
 
 
