@@ -164,6 +164,7 @@ def test_the_index_finds_what_the_exhaustive_search_finds(turned):
     assert (left - torch.from_numpy(found.distances[:, 0])).abs().median() < 1e-3
 
 
+@pytest.mark.slow
 def test_images_are_read_in_blocks_with_the_same_bytes_for_any_number_of_threads(turned, monkeypatch):
     monkeypatch.setitem(indexed_search._BLOCK, "cpu", 32)
     monkeypatch.setitem(indexed_search._TILE, "cpu", 16)

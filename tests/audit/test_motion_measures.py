@@ -239,6 +239,7 @@ def gabor(phase):
     return wave / wave.norm()
 
 
+@pytest.mark.slow
 def test_the_invariant_set_of_a_quadrature_pair_covers_all_phases():
     pair = torch.stack([gabor(0.0), gabor(math.pi / 2)])
     found = invariant_set(lambda x: torch.einsum("nchw,khw->nk", x, pair).square().sum(1), (1, 13, 13), steps=120)

@@ -55,6 +55,7 @@ def test_a_group_it_does_not_hold_ends_with_one_and_the_module(checkpoint):
     assert "breaks d4: features.0\n" in done.stdout
 
 
+@pytest.mark.slow
 def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
     first, again, other = (
         audit(checkpoint, "--json", "--group", "se2", "--count", 3, "--seed", seed) for seed in (1, 1, 2)

@@ -343,6 +343,7 @@ def test_two_versions_are_compared(place):
     assert len(found["images"]) == round(found["answers_differ"] * 24)
 
 
+@pytest.mark.slow
 def test_another_program_is_a_model(place):
     (place / "program.py").write_text(
         "import sys, zlib, pathlib\n"

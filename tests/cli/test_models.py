@@ -146,6 +146,7 @@ def test_a_file_takes_precedence_over_a_network_of_the_same_name(pens, tmp_path,
     assert "using the file of this name" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mnist-c8").mkdir()

@@ -44,6 +44,7 @@ def near_class():
     return one_class(1, spread=0.3, count=4, size=28).points
 
 
+@pytest.mark.slow
 def test_one_class_contracts_as_the_theorem_says_and_not_with_a_narrow_kernel(near_class):
     start = radius(invariant_attention(near_class, n_iter=0).distances[0])
     assert start < orbit_reach(near_class[0])

@@ -57,7 +57,9 @@ def along_elements(vectors, group):
 
 
 @pytest.mark.equivariance
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "gsa_net" else ()) for name in OPTIONS]
+)
 def test_masks_move_with_the_image(name):
     built = network(name, head="mask")
     for size in SIZES:
@@ -150,7 +152,9 @@ def test_a_stride_blurs_and_then_takes_every_second_value():
 
 
 @pytest.mark.equivariance
-@pytest.mark.parametrize(("name", "stem"), [("gsa_net", 4), ("group_cnn", 2), ("group_cnn", 8)])
+@pytest.mark.parametrize(
+    ("name", "stem"), [pytest.param("gsa_net", 4, marks=pytest.mark.slow), ("group_cnn", 2), ("group_cnn", 8)]
+)
 def test_networks_with_a_stem_are_invariant_and_smaller(name, stem):
     built = network(name, size=(24, 24), stem=stem, outputs=3)
     for size in [(24, 24), (25, 30)]:

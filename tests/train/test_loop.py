@@ -100,6 +100,7 @@ def test_a_run_killed_anywhere_and_resumed_equals_one_that_never_stopped(optimiz
         assert_same_bits(load_network(folder / "model.safetensors").state_dict(), whole.network.state_dict())
 
 
+@pytest.mark.slow
 def test_a_run_that_is_asked_to_stop_loses_no_step(problem, small_recipe, tmp_path):
     recipe = small_recipe(**FULL)
     whole = train(problem, recipe)

@@ -80,7 +80,9 @@ def test_the_file_is_what_its_card_says(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("rotmnist-modern", "cifar10-d4") else ())
+        pytest.param(
+            name, marks=pytest.mark.slow if name in ("rotmnist-modern", "rotmnist-attention", "cifar10-d4") else ()
+        )
         for name in pretrained_names()
     ],
 )

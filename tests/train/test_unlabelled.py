@@ -160,6 +160,7 @@ def test_an_encoder_is_exported_to_onnx(images, tmp_path):
     np.testing.assert_allclose(found, encoder(batch).detach().numpy(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_resumed_equals_uninterrupted(images, tmp_path):
     recipe = tiny(unlabelled=TINY["unlabelled"] | {"neighbour_share": 0.5, "neighbours": 2}, epochs=3)
     whole = train_unlabelled(images[::2], recipe)
