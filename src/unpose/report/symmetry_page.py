@@ -152,6 +152,7 @@ def _curve(family: SymmetryFamily) -> dict[str, Any]:
         "plausible": points(family.plausible, 1.0),
         "apart": points(family.told_apart, 0.0),
         "ticks": [(f"{x:.1f}", text.split()[0]) for x, text in zip(across[1:], family.strengths, strict=True)],
+        "unit": family.strengths[-1].partition(" ")[2],
     }
 
 
