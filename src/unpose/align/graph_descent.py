@@ -112,7 +112,9 @@ def descend(
     pairs = _compare_candidates(job, candidates, start_poses, checkpoints)
     for number in range(_ROUNDS):
         new = _compare_proposed(job, pairs, n, min(_NEAREST, candidates.shape[1]), f"descend{number}", checkpoints)
-        pairs = pairs.best(n, refined, job.device) + new
+        pairs = pairs.best(n, refined, job.device)  # a line of its own frees the others before they are joined
+        pairs = pairs + new
+        del new
     pairs = pairs.best(n, refined, job.device)
     final = concatenate(
         job.run_blocks(_refine, pairs.block, len(pairs.fixed), _BLOCK, stage="refine", checkpoints=checkpoints),
