@@ -224,11 +224,12 @@ def adapted_dense(name, file="adapt-dense"):
 
 
 def unlabelled():
+    """Means over the seeds of both runs; of what both have measured, the encoders apart, the first run counts."""
     found = {}
-    for run in results("unlabelled")["runs"]:
+    for run in (results("unlabelled"), results("unlabelled-cells")):
         for row in run["rows"]:
-            method = row["method"] + (f", {run['processes']} at a time" if row["method"] == "encoder" else "")
-            found.setdefault((row["set"], method), {})[row["seed"]] = row
+            method = row["method"] + (f", {run['workers']} at a time" if row["method"] == "encoder" else "")
+            found.setdefault((row["set"], method), {}).setdefault(row["seed"], row)
     order = sorted(found, key=lambda key: (key[0], -np.mean([row["5-NN"] for row in found[key].values()])))
     rows = []
     for name, method in order:
