@@ -89,6 +89,16 @@ def test_turned_views_of_a_few_things_are_no_copies():
     assert adjusted_rand_score(views.sources, model.labels_) == 1.0
 
 
+def test_views_count_where_some_of_them_are_blurred():
+    """A thin bar at another angle is blurred and stretched by interpolation, a square is not."""
+    bar, square = np.zeros((2, 20, 20), np.float32)
+    bar[4:16, 9:11] = square[6:14, 6:14] = 1
+    views = posed(np.stack([bar, square]), copies=8, max_shift=2.0, random_state=8)
+    model = InvariantClustering(2, features="pixels").fit(views.images)
+    assert model.copies_.tolist() == list(range(16))
+    assert adjusted_rand_score(views.sources, model.labels_) == 1.0
+
+
 def test_few_images_make_no_claim():
     model = InvariantClustering().fit(photographs(3, 3))
     assert math.isnan(model.stability_)

@@ -12,10 +12,11 @@ from unpose.align import Neighbours
 from unpose.cluster.pieces import Batch
 from unpose.images import warp
 
-_MIN_CORRELATION = 0.995
-"""Pixels of an image and of its aligned copy correlate at least so much: interpolation and rounding cost the rest."""
-_MAX_DEFORMATION = 0.02
-"""A copy is found without stretch, shear and tilt, up to this share. Two things of one kind need more."""
+_COPY = (0.995, 0.02)
+"""Least correlation of the pixels of an image and its aligned copy, for interpolation and rounding cost the rest; and
+largest stretch, shear and tilt of the pose, as a share. Two things of one kind need more."""
+_VIEW = (0.99, 0.1)
+"""The same for another view of a thing: the stretch of a thin bar is not known to 2 %."""
 
 
 def first_copies(images: Tensor | Batch) -> NDArray:
@@ -28,30 +29,39 @@ def first_copies(images: Tensor | Batch) -> NDArray:
 def near_copies(images: Tensor | Batch, neighbours: Neighbours) -> NDArray:
     """Index of the first image that is the same up to pose and light, for each of the images (n, c, h, w): (n,).
 
-    If at least half of the images are copies of others, then the set consists of views of a few things. The clusters
+    If at least half of the images are views of others, then the set consists of views of a few things. The clusters
     are these things, and every image counts.
     """
     n = len(images)
-    pairs = np.argwhere(_is_undeformed(neighbours.poses, max(images.shape[-2:])))
-    links = []
+    deformations = _deformations(neighbours.poses, max(images.shape[-2:]))
+    pairs = np.argwhere(deformations < _VIEW[1])
+    links = []  # (4, number): two images, correlation, deformation
     for part in np.array_split(pairs, len(pairs) // 1024 + 1):
         row, rank = part.T
         others = neighbours.indices[row, rank]
         own = images[row]
         moved = warp(images[others], torch.from_numpy(neighbours.poses[row, rank]).to(own))
         cosine = torch.nn.functional.cosine_similarity(own.flatten(1), moved.flatten(1), dim=1).numpy()
-        links.append(np.stack([row, others])[:, cosine > _MIN_CORRELATION])
-    row, others = np.concatenate(links, axis=1)
+        links.append(np.stack([row, others, cosine, deformations[row, rank]])[:, cosine > _VIEW[0]])
+    views = np.concatenate(links, axis=1)
+    if 2 * len(np.unique(_first_linked(views, n))) <= n:
+        return np.arange(n)
+    return _first_linked(views[:, (views[2] > _COPY[0]) & (views[3] < _COPY[1])], n)
+
+
+def _first_linked(links: NDArray, n: int) -> NDArray:
+    """Index of the first of n images that each is linked with, directly or through others: (n,)."""
+    row, others = links[:2].astype(np.int64)
     graph = sparse.csr_array((np.ones(len(row)), (row, others)), shape=(n, n))
     _, first, component = np.unique(
         sparse.csgraph.connected_components(graph, directed=False)[1], return_index=True, return_inverse=True
     )
-    return first[component] if 2 * len(first) > n else np.arange(n)
+    return first[component]
 
 
-def _is_undeformed(poses: NDArray, side: int) -> NDArray:
-    """Whether poses (..., 3, 3) are similarities, up to ``_MAX_DEFORMATION`` at the edge of the image: (...)."""
+def _deformations(poses: NDArray, side: int) -> NDArray:
+    """How far poses (..., 3, 3) are from similarities, as a share at the edge of the image: (...)."""
     poses = poses / poses[..., 2:, 2:]
     stretch = np.linalg.svd(poses[..., :2, :2], compute_uv=False)
     tilt = np.abs(poses[..., 2, :2]).max(-1) * side / 2
-    return (stretch[..., 0] < (1 + _MAX_DEFORMATION) * stretch[..., 1]) & (tilt < _MAX_DEFORMATION)
+    return np.maximum(stretch[..., 0] / stretch[..., 1] - 1, tilt)
