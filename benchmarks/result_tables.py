@@ -215,6 +215,18 @@ def adapted(file, **same):
     return table(["method", "upright", "turned", "cost"][: len(rows[0])], rows)
 
 
+def cifar_gates():
+    """Accuracy of the tuned network on images kept apart, by the share of upright images that the gate leaves alone."""
+    runs = results("adapt-cifar")["about"]
+    rows = []
+    for kept in [each for each in runs[0]["gates"] if float(each) >= 0.9]:  # 90 % are found upright, and so left alone
+        pairs = np.array([run["gates"][kept] for run in runs])  # (seeds, 2)
+        plain = np.array([run["validation"]["plain"] for run in runs])
+        lost = spread(plain - pairs[:, 0]), spread(pairs[:, 0] - pairs[:, 1])
+        rows.append([f"{float(kept):.0%}".replace("%", " %"), *(spread(column) for column in pairs.T), *lost])
+    return table(["left alone", "upright", "turned", "lost upright", "turned below upright"], rows)
+
+
 def adapted_dense(name, file="adapt-dense"):
     rows = [
         [method, *(spread([run[key] for run in runs], digits) for key, digits in (("iou", 1), ("pixels", 2)))]
@@ -224,22 +236,23 @@ def adapted_dense(name, file="adapt-dense"):
 
 
 def unlabelled():
-    """Means over the seeds of both runs; of what both have measured, the encoders apart, the first run counts."""
-    found = {}
-    for run in (results("unlabelled"), results("unlabelled-cells")):
+    """Means over the seeds of three runs; of what two of them have measured, the first one counts."""
+    found, scores = {}, ("20-NN", "5-NN", "1-NN", "linear")
+    for run in (results("unlabelled-cells"), results("unlabelled-drawn"), results("unlabelled")):
+        known = set(found)
         for row in run["rows"]:
-            method = row["method"] + (f", {run['workers']} at a time" if row["method"] == "encoder" else "")
-            found.setdefault((row["set"], method), {}).setdefault(row["seed"], row)
-    order = sorted(found, key=lambda key: (key[0], -np.mean([row["5-NN"] for row in found[key].values()])))
+            if (row["set"], row["method"]) not in known:
+                found.setdefault((row["set"], row["method"]), []).append(row)
+    order = sorted(found, key=lambda key: (key[0], -np.mean([row["5-NN"] for row in found[key]])))
     rows = []
     for name, method in order:
-        own = list(found[name, method].values())
-        cells = [spread([row[key] for row in own], 3) if key in own[0] else "" for key in ("5-NN", "1-NN", "linear")]
+        own = found[name, method]
+        cells = [spread([row[key] for row in own], 3) if key in own[0] else "" for key in scores]
         extent = [
             f"{np.mean([row[key] for row in own]):,.0f}" if key in own[0] else "" for key in ("steps", "training")
         ]
         rows.append([name, method, *cells, *extent])
-    return table(["images", "vectors", "5-NN", "1-NN", "linear probe", "steps", "seconds of training"], rows)
+    return table(["images", "vectors", *scores[:3], "linear probe", "steps", "seconds of training"], rows)
 
 
 def adapted_photos():
@@ -255,7 +268,7 @@ TABLES = {
     "adapt-mnist": lambda: adapted("adapt-results", set="mnist"),
     "adapt-fashion": lambda: adapted("adapt-results", set="fashion"),
     "adapt-affine": lambda: adapted("adapt-results", set="fashion affine"),
-    "adapt-cifar": lambda: adapted("adapt-cifar"), "adapt-photos": adapted_photos,
+    "adapt-cifar": lambda: adapted("adapt-cifar"), "adapt-cifar-gates": cifar_gates, "adapt-photos": adapted_photos,
     **{f"adapt-dense-{name}": lambda name=name: adapted_dense(name) for name in ("shapes", "garments", "digits")},
     "adapt-dense-small": lambda: adapted_dense("shapes", "adapt-dense-small"), "unlabelled": unlabelled,
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,

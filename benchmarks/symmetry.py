@@ -176,6 +176,10 @@ RECIPES = {
 }
 
 
+TURNING = (0, 8), (6, 9)
+"""Digits that look the same after half a turn, and those that become another digit."""
+
+
 def digits(seed, make, sizes):
     """Digits divided into training, validation and test images, each made by ``make``."""
     x, y, x_test, y_test = load("mnist.npz", "x_train", "y_train", "x_test", "y_test")
@@ -286,8 +290,8 @@ def learned_tables(rows):
         if name == "soft":
             learned_figures = "mismatch " + "; ".join(f"{row['strengths']['mismatch']['so2']:.2f}" for row in own)
         if name == "instance":
-            means = [np.mean([row["ranges"][k] for row in own]) for k in range(10)] if own else []
-            learned_figures = f"{min(means):.0f} to {max(means):.0f} degrees, by class" if own else ""
+            means = [[f"{np.mean([row['ranges'][k] for k in kinds]):.0f}" for row in own] for kinds in TURNING]
+            learned_figures = "0 and 8: {} degrees, 6 and 9: {} degrees".format(*("; ".join(each) for each in means))
         upright, turned_figures, seconds = ([row[key] for row in own] for key in ("upright", "turned", "seconds"))
         lines.append(f"| {name} | {'; '.join(f'{v:.2%}' for v in upright)} | "
                      f"{'; '.join(f'{v:.1%}' for v in turned_figures)} | {learned_figures} | "
@@ -323,7 +327,8 @@ def main():
         return
     torch.set_num_threads(1)
     results = {"command": " ".join(["python", *sys.argv]), "date": str(datetime.date.today())}
-    results |= {"machine": platform.machine(), "planted": [], "real": [], "generators": [], "learned": []}
+    machine = torch.cuda.get_device_name() if given.device == "cuda" else platform.machine()
+    results |= {"machine": machine, "planted": [], "real": [], "generators": [], "learned": []}
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         if "planted" in given.parts:
             tasks = [(base, condition, seed) for base in BASES for condition in PLANTED for seed in range(given.seeds)
