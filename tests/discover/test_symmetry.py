@@ -55,7 +55,10 @@ def test_a_mirror_that_was_planted_is_found_and_one_that_was_not_is_refused(digi
     flip = np.random.default_rng(0).random(len(digits[0])) < 0.5
     mirrored = np.where(flip[:, None, None], digits[0][:, :, ::-1], digits[0])
     assert discover(mirrored, families=["mirror"])["mirror"].verdict == "holds"
-    assert discover(digits[0], families=["mirror"])["mirror"].verdict == "does not hold"
+    refused = discover(digits[0], families=["mirror"])
+    assert refused["mirror"].verdict == "does not hold"
+    assert "images can be compared as they are" in str(refused)
+    assert refused.options == "--group translation"
 
 
 def test_labels_decide_whether_a_symmetry_of_the_images_is_one_of_the_classes():
@@ -119,7 +122,9 @@ def test_a_family_moves_back_what_it_moved(family):
 
 
 def test_bad_input(digits):
-    assert discover(digits[0][:20], families=["mirror"])["mirror"].verdict == "cannot tell"
+    few = discover(digits[0][:20], families=["mirror"])
+    assert (few["mirror"].verdict, few.options) == ("cannot tell", "")
+    assert "choose the group yourself" in str(few)
     with pytest.raises(ValueError, match="one entry for each image"):
         discover(digits[0], [0, 1])
     with pytest.raises(ValueError, match="NaN or infinite"):

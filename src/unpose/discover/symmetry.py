@@ -212,13 +212,30 @@ class Discovery:
 
     @property
     def options(self) -> str:
-        """Options for ``unpose cluster`` and ``unpose align``."""
+        """Options for ``unpose cluster`` and ``unpose align``; empty if nothing could be measured."""
+        if not any(each.readings for each in self.findings):
+            return ""
         text = f"--group {self.group}"
         if self.group.startswith(("se2", "similarity")):
             text += f" --max-angle {self.max_angle:.3g}"
         if self.group.startswith("similarity"):
             text += f" --max-scale {self.max_scale:.3g}"
         return text
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to do with the result, one line for each kind of command."""
+        if not self.options:
+            return ("Nothing could be measured: choose the group yourself, from what you know about the images.",)
+        search = [f"For cluster and align: {self.options}"]
+        if self.group == "translation":
+            search = [
+                "No turn, mirror or change of size was found: images can be compared as they are.",
+                f"{search[0]}, which searches shifts only; without it they search all turns, too",
+            ]
+        if self.finite_group == "c1":
+            return *search, "For networks: --group c1, an ordinary network; for adapt and audit no group holds in full"
+        return *search, f"For networks, adapt and audit: --group {self.finite_group}"
 
     def to_dict(self) -> dict[str, Any]:
         """The results as plain values, for JSON."""
@@ -253,23 +270,13 @@ class Discovery:
             ],
             "why": [each.why for each in self.findings],
         }
-        notes = [
-            f"For cluster and align: {self.options}",
-            f"For networks, adapt and audit: --group {self.finite_group}",
-        ]
-        return table_html(columns, title=f"{self.n_images:,} images", notes=notes)
+        return table_html(columns, title=f"{self.n_images:,} images", notes=self.advice)
 
     def __str__(self) -> str:
         width = max(len(each.family) for each in self.findings)
         answers = max(len(each.answer) for each in self.findings)
         lines = [f"{each.family:<{width}}  {each.answer:<{answers}}  {each.why}" for each in self.findings]
-        return "\n".join(
-            [
-                *lines,
-                f"For cluster and align: {self.options}",
-                f"For networks, adapt and audit: --group {self.finite_group}",
-            ]
-        )
+        return "\n".join([*lines, *self.advice])
 
 
 def discover(
@@ -321,10 +328,8 @@ def discover(
     >>> import numpy as np
     >>> letters = 0.1 * np.random.default_rng(0).random((120, 16, 16))
     >>> letters[:, 3:13, 5] = letters[:, 12, 5:11] = 1  # the letter L, never mirrored
-    >>> print(discover(letters, families=["mirror"]))
-    mirror  does not hold  Only 0% of the moved images could be real ones.
-    For cluster and align: --group translation
-    For networks, adapt and audit: --group c1
+    >>> print(discover(letters, families=["mirror"])["mirror"])
+    mirror: does not hold. Only 0% of the moved images could be real ones.
     """
     batch = as_batch(images)
     n = len(batch)

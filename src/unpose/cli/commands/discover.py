@@ -91,10 +91,7 @@ def _page(source: Path, images: "ImageSet", found: "Discovery", command: str, se
         found.n_images,
         found.labelled,
         f"Safe: {', '.join(safe)}." if safe else "No symmetry holds fully.",
-        [
-            f"For unpose cluster and align: {found.options}.",
-            f"For networks, adapt and audit: --group {found.finite_group}.",
-        ],
+        found.advice,
         [_family(each, images) for each in found.findings],
         Reproduction(command, seed=seed, version=unpose.__version__),
     )
