@@ -3,7 +3,8 @@
 import numpy as np
 from scipy import sparse
 
-from unpose.cluster.labels import class_probabilities, largest_entries, most_instructive, spread_labels
+from unpose.cluster.graph import largest_entries
+from unpose.cluster.labels import class_probabilities, most_instructive, spread_labels
 
 
 def rings(n_rings=3, length=17):

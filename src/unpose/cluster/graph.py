@@ -8,6 +8,8 @@ from torch import Tensor
 
 from unpose.align import Neighbours
 
+__all__ = ["largest_entries"]
+
 SEARCH_SIDE = 48
 """Larger side of the images among which neighbours are searched; averages are computed at full size."""
 N_NEIGHBOURS = 12
@@ -66,6 +68,16 @@ def attention_inside(weights: sparse.csr_array, labels: NDArray) -> NDArray:
     edges = weights.tocoo()
     own = labels[edges.row] == labels[edges.col]
     return np.bincount(edges.row[own], edges.data[own], minlength=len(labels))
+
+
+def largest_entries(matrix: sparse.csr_array, count: int) -> sparse.csr_array:
+    """Keep the ``count`` largest entries of every row of a matrix (n, m)."""
+    matrix = sparse.csr_array(matrix)
+    lengths = np.diff(matrix.indptr)
+    row = np.repeat(np.arange(matrix.shape[0]), lengths)
+    order = np.lexsort((-matrix.data, row))
+    kept = order[np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths) < count]
+    return sparse.csr_array((matrix.data[kept], (row[kept], matrix.indices[kept])), shape=matrix.shape)
 
 
 def weights_of_all(weights: sparse.csr_array, rows: NDArray, n: int) -> sparse.csr_array:

@@ -30,8 +30,7 @@ from unpose.cluster.features import (
     orbit_poses,
     pose_change,
 )
-from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths
-from unpose.cluster.labels import largest_entries
+from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, largest_entries
 from unpose.cluster.modularity import RESOLUTION, louvain, modularity
 from unpose.cluster.pieces import Batch
 from unpose.compiled import CACHE

@@ -6,6 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from unpose.cluster.graph import largest_entries
 from unpose.cluster.readout import by_size
 
 _MEMORY = 0.95
@@ -170,13 +171,3 @@ def _reach(weights: sparse.csr_array) -> sparse.csr_array:
         reach = largest_entries(_MEMORY * (walk @ reach), _REACH)
         total = total + reach
     return sparse.csr_array(total)
-
-
-def largest_entries(matrix: sparse.csr_array, count: int) -> sparse.csr_array:
-    """Keep the ``count`` largest entries of every row of a matrix (n, m)."""
-    matrix = sparse.csr_array(matrix)
-    lengths = np.diff(matrix.indptr)
-    row = np.repeat(np.arange(matrix.shape[0]), lengths)
-    order = np.lexsort((-matrix.data, row))
-    kept = order[np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths) < count]
-    return sparse.csr_array((matrix.data[kept], (row[kept], matrix.indices[kept])), shape=matrix.shape)

@@ -49,6 +49,8 @@ def attended_sample(weights: "sparse.csr_array", rows: "NDArray") -> "sparse.csr
     import numpy as np
     from scipy import sparse
 
+    from unpose.cluster.graph import largest_entries
+
     matrix = sparse.csr_array(weights)
     some = sparse.csr_array(matrix[rows])
     degree = np.maximum(np.asarray(matrix.sum(1)).ravel(), 1e-300)
@@ -56,11 +58,7 @@ def attended_sample(weights: "sparse.csr_array", rows: "NDArray") -> "sparse.csr
     both = sparse.csr_array(some[:, rows] + (some @ sparse.diags_array(1 / degree)) @ onward)
     both.setdiag(0.0)
     both.eliminate_zeros()
-    lengths = np.diff(both.indptr)
-    row = np.repeat(np.arange(len(rows)), lengths)
-    order = np.lexsort((-both.data, row))
-    kept = order[np.arange(both.nnz) - np.repeat(both.indptr[:-1], lengths) < _LINKS]
-    return sparse.csr_array((both.data[kept], (row[kept], both.indices[kept])), shape=both.shape)
+    return largest_entries(both, _LINKS)
 
 
 def thumbnails(images: Any, rows: "NDArray | None", low: float, high: float, side: int | None = None) -> "NDArray":
