@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import coarse, neighbour_graph
-from unpose.align.blocks import concatenate
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.indexed_search import nearest_by_index
 from unpose.align.pipeline import Job, align_pairs, candidate_poses, refine_and_measure, rerank
@@ -223,12 +222,10 @@ def nearest(
             return job.grid_poses(points.flatten()[entry], inverted=inverted)
 
         return Neighbours(*neighbour_graph.neighbours_from_pairs(job, ranked, start_poses, k, checkpoints))
-    final = concatenate(
-        job.run_blocks(
-            partial(_refine_rows, k=k, refine=refine, inverted=inverted),
-            lambda rows: {"rows": rows, "moving": ranked[rows], "points": points[rows]},
-            n, _BLOCK, stage="refine", checkpoints=checkpoints,
-        )
+    final = job.run_blocks(
+        partial(_refine_rows, k=k, refine=refine, inverted=inverted),
+        lambda rows: {"rows": rows, "moving": ranked[rows], "points": points[rows]},
+        n, _BLOCK, stage="refine", checkpoints=checkpoints,
     )  # fmt: skip
     return Neighbours(**final)
 
@@ -425,12 +422,10 @@ def _search_candidates(job: Job, keep: int, n_candidates: int, checkpoints: Chec
     """
     candidates = torch.from_numpy(_search_all(job, n_candidates, centred=True, checkpoints=checkpoints)["indices"])
     job.__dict__.pop("centred", None)  # its memory is not needed any more
-    return concatenate(
-        job.run_blocks(
-            partial(_search_grid_rows, keep=keep),
-            lambda rows: {"rows": rows, "candidates": candidates[rows]},
-            len(candidates), _GRID_BLOCK, stage="search", checkpoints=checkpoints,
-        )
+    return job.run_blocks(
+        partial(_search_grid_rows, keep=keep),
+        lambda rows: {"rows": rows, "candidates": candidates[rows]},
+        len(candidates), _GRID_BLOCK, stage="search", checkpoints=checkpoints,
     )  # fmt: skip
 
 
@@ -464,12 +459,10 @@ def _search_all(job: Job, keep: int, *, centred: bool, checkpoints: Checkpoints 
 
     ``centred`` compares centred images, with a few small shifts.
     """
-    return concatenate(
-        job.run_blocks(
-            partial(_search_all_rows, keep=keep, centred=centred),
-            lambda rows: {"rows": rows},
-            len(job.fixed), _SEARCH_BLOCK, stage="candidates" if centred else "search", checkpoints=checkpoints,
-        )
+    return job.run_blocks(
+        partial(_search_all_rows, keep=keep, centred=centred),
+        lambda rows: {"rows": rows},
+        len(job.fixed), _SEARCH_BLOCK, stage="candidates" if centred else "search", checkpoints=checkpoints,
     )  # fmt: skip
 
 

@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.align.blocks import concatenate
 from unpose.align.checkpoints import Arrays, Checkpoints
-from unpose.align.neighbour_graph import Comparer, compare_pairs, unique_pairs
-from unpose.align.pipeline import Job, refine_and_measure
+from unpose.align.neighbour_graph import compare_pairs, unique_pairs
+from unpose.align.pipeline import Job, SharedInBlocks, refine_and_measure
 from unpose.align.refine import Tolerance
 from unpose.groups import inverse
 
@@ -98,7 +97,7 @@ _FIELDS = ("fixed", "moving", "distances", "poses")
 
 
 def descend(
-    job: Comparer,
+    job: SharedInBlocks,
     candidates: Tensor,
     start_poses: Callable[[Tensor, Tensor, Tensor], Tensor],
     k: int,
@@ -116,10 +115,7 @@ def descend(
         pairs = pairs + new
         del new
     pairs = pairs.best(n, refined, job.device)
-    final = concatenate(
-        job.run_blocks(_refine, pairs.block, len(pairs.fixed), _BLOCK, stage="refine", checkpoints=checkpoints),
-        len(pairs.fixed),
-    )
+    final = job.run_blocks(_refine, pairs.block, len(pairs.fixed), _BLOCK, stage="refine", checkpoints=checkpoints)
     pairs = Pairs(pairs.fixed, pairs.moving, **final)
     entry, is_moving = pairs.nearest(n, k, job.device)
     parts = np.array_split(np.arange(n), n * k // _COMPOSED + 1)
@@ -128,7 +124,7 @@ def descend(
 
 
 def _compare_candidates(
-    job: Comparer,
+    job: SharedInBlocks,
     candidates: Tensor,
     start_poses: Callable[[Tensor, Tensor, Tensor], Tensor],
     checkpoints: Checkpoints | None,
@@ -143,7 +139,7 @@ def _compare_candidates(
 
 
 def _compare_proposed(
-    job: Comparer, pairs: Pairs, n: int, count: int, stage: str, checkpoints: Checkpoints | None
+    job: SharedInBlocks, pairs: Pairs, n: int, count: int, stage: str, checkpoints: Checkpoints | None
 ) -> Pairs:
     """Compare the pairs that :func:`propose` finds."""
     fixed, moving, poses = propose(pairs, n, count, job.device)
@@ -153,7 +149,7 @@ def _compare_proposed(
 
 
 def _compare(
-    job: Comparer,
+    job: SharedInBlocks,
     fixed: NDArray,
     moving: NDArray,
     start_poses: Callable[[slice], Tensor],
@@ -164,9 +160,7 @@ def _compare(
         sides = torch.from_numpy(moving[rows]).long(), torch.from_numpy(fixed[rows]).long()
         return {"moving": sides[0], "fixed": sides[1], "poses": start_poses(rows)}
 
-    found = concatenate(
-        job.run_blocks(compare_pairs, rough, len(fixed), _BLOCK, stage=stage, checkpoints=checkpoints), len(fixed)
-    )
+    found = job.run_blocks(compare_pairs, rough, len(fixed), _BLOCK, stage=stage, checkpoints=checkpoints)
     return Pairs(fixed, moving, found["distances"], found["poses"])
 
 

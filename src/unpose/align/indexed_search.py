@@ -12,7 +12,7 @@ for each image, whatever its size.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from unpose.align import coarse
-from unpose.align.blocks import Work, concatenate
+from unpose.align.blocks import Work
 from unpose.align.cells import Cells, divide, nearest_signatures
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.graph_descent import descend
@@ -133,20 +133,6 @@ class IndexedJob(SharedInBlocks):
             parts = list(threads.map(tile, range(0, len(rows), step)))
         return torch.cat(parts)[torch.from_numpy(np.argsort(order)).to(self.device)]
 
-    def run_blocks(
-        self,
-        work: Work,
-        arguments: Callable[[slice], Mapping[str, Any]],
-        total: int,
-        size: Mapping[str, int],
-        *,
-        stage: str,
-        checkpoints: Checkpoints | None,
-    ) -> Iterator[Arrays]:
-        """Compute blocks of pairs, each with a job of the images that it needs; see :class:`Comparer`."""
-        on_few = partial(_on_few_images, work=work)
-        return self.run_stage(on_few, arguments, total, size, stage=stage, checkpoints=checkpoints)
-
 
 @dataclass(frozen=True)
 class Description:
@@ -166,13 +152,11 @@ def nearest_by_index(
     if not 1 <= k < n:
         raise ValueError(f"k must be between 1 and {n - 1} (the number of images to search among), got {k}")
     plan = job.normaliser.index.plan
-    found = concatenate(
-        job.run_stage(
+    known = Description(
+        **job.run_blocks(
             _describe_rows, lambda rows: {"rows": rows}, n, _BLOCK, stage="describe", checkpoints=checkpoints
-        ),
-        n,
+        )
     )
-    known = Description(**found)
     # As many as k neighbours need, and never more than there are.
     compared, offered = (
         min(n - 1, max(count, int(factor * k))) for count, factor in ((_COMPARED, 1.5), (_CANDIDATES, 8))
@@ -180,11 +164,11 @@ def nearest_by_index(
     cells = divide(torch.from_numpy(known.signatures).to(job.device), offered, job.n_threads)
     work = partial(_candidate_rows, offered=offered, kept=compared)
     block = partial(_candidate_block, known, cells)
-    grid = concatenate(job.run_stage(work, block, n, _BLOCK, stage="candidates", checkpoints=checkpoints), n)
+    grid = job.run_blocks(work, block, n, _BLOCK, stage="candidates", checkpoints=checkpoints)
     normal, points = (
         torch.from_numpy(each).to(job.device) for each in (known.poses[cells.order], grid["points"].ravel())
     )
-    del known, found
+    del known
     # Grid points bring an image onto its candidate; the poses wanted go the other way.
     grid_poses = inverse(plan.poses(torch.arange(len(plan.views) * len(plan.angles)))).to(job.device)
 
@@ -192,38 +176,26 @@ def nearest_by_index(
         moving, fixed, entry = (each.to(job.device) for each in (moving, fixed, entry))
         return _start_poses(plan, grid_poses[points[entry].long()], normal[moving], normal[fixed])
 
-    ordered = _InOrder(job, cells.order)
+    ordered = _PairsInOrder(job, cells.order)
     places, distances, poses = descend(ordered, torch.from_numpy(grid["places"]).long(), start_poses, k, checkpoints)
     back = np.argsort(cells.order)
     return cells.order[places[back]], distances[back], poses[back]
 
 
-@dataclass(frozen=True)
-class _InOrder:
-    """Runs blocks of pairs whose images are given by their places in an order."""
+class _PairsInOrder(SharedInBlocks):
+    """Runs blocks of pairs of images, given by their places in an order (n,), each with a job of its images alone."""
 
-    job: IndexedJob
-    order: NDArray  # (n,)
-
-    @property
-    def device(self) -> torch.device:
-        return self.job.device
+    def __init__(self, job: IndexedJob, order: NDArray) -> None:
+        self.job, self.order, self.device = job, order, job.device
 
     def run_blocks(
-        self,
-        work: Work,
-        arguments: Callable[[slice], Mapping[str, Any]],
-        total: int,
-        size: Mapping[str, int],
-        *,
-        stage: str,
-        checkpoints: Checkpoints | None,
-    ) -> Iterator[Arrays]:
+        self, work: Work, arguments: Callable[[slice], Mapping[str, Any]], *sizes: Any, **settings: Any
+    ) -> Arrays:
         def of_images(rows: slice) -> Mapping[str, Any]:
             given = dict(arguments(rows))
             return given | {side: torch.from_numpy(self.order[given[side].numpy()]) for side in ("moving", "fixed")}
 
-        return self.job.run_blocks(work, of_images, total, size, stage=stage, checkpoints=checkpoints)
+        return self.job.run_blocks(partial(_on_few_images, work=work), of_images, *sizes, **settings)
 
 
 def _on_few_images(job: IndexedJob, moving: Tensor, fixed: Tensor, poses: Tensor, *, work: Work) -> Arrays:

@@ -6,17 +6,16 @@ found in one direction is inverted for the other.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.align.blocks import Work, concatenate
 from unpose.align.checkpoints import Arrays, Checkpoints
-from unpose.align.pipeline import Job, refine_and_measure, refine_briefly
+from unpose.align.pipeline import Job, SharedInBlocks, refine_and_measure, refine_briefly
 from unpose.align.refine import Tolerance
 from unpose.groups import inverse
 
@@ -33,28 +32,8 @@ def n_candidates(n: int, k: int) -> int:
     return 2 * k + max(56, int(1.3 * math.sqrt(n)))
 
 
-class Comparer(Protocol):
-    """Compares pairs of images in blocks, as :class:`unpose.align.pipeline.Job` does."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where blocks are computed."""
-
-    def run_blocks(
-        self,
-        work: Work,
-        arguments: Callable[[slice], Mapping[str, Any]],
-        total: int,
-        size: Mapping[str, int],
-        *,
-        stage: str,
-        checkpoints: Checkpoints | None,
-    ) -> Iterator[Arrays]:
-        """Compute blocks of pairs; see :func:`unpose.align.blocks.run_blocks`."""
-
-
 def neighbours_from_pairs(
-    job: Comparer,
+    job: SharedInBlocks,
     candidates: Tensor,
     start_poses: Callable[[Tensor, Tensor, Tensor], Tensor],
     k: int,
@@ -72,19 +51,14 @@ def neighbours_from_pairs(
         some = moving[rows], fixed[rows]
         return {"moving": some[0], "fixed": some[1], "poses": start_poses(*some, entry[rows])}
 
-    rough = concatenate(
-        job.run_blocks(compare_pairs, rough_pairs, len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints),
-        len(fixed),
-    )
+    rough = job.run_blocks(compare_pairs, rough_pairs, len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints)
     order, rank = rank_by_distance(torch.cat([fixed, moving]).numpy(), np.tile(rough["distances"], 2), n)
     kept = torch.from_numpy(np.unique(order[rank < k + k // 2] % len(fixed)))
     fixed, moving, start = fixed[kept], moving[kept], torch.from_numpy(rough.pop("poses"))[kept]
-    final = concatenate(
-        job.run_blocks(
-            _refine_both_ways,
-            lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "poses": start[rows]},
-            len(fixed), _BLOCK, stage="refine", checkpoints=checkpoints,
-        ), len(fixed),
+    final = job.run_blocks(
+        _refine_both_ways,
+        lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "poses": start[rows]},
+        len(fixed), _BLOCK, stage="refine", checkpoints=checkpoints,
     )  # fmt: skip
     order, rank = rank_by_distance(torch.cat([fixed, moving]).numpy(), final["distances"].T.ravel(), n)
     nearest = order[rank < k].reshape(n, k)

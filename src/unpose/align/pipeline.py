@@ -1,6 +1,6 @@
 """The pipeline of the search: pairs of images through the coarse stage, re-ranking and refinement over a pyramid."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -49,7 +49,7 @@ class SharedInBlocks:
     search: Search
     device: torch.device
 
-    def run_stage(
+    def run_blocks(
         self,
         work: Work,
         arguments: Callable[[slice], Mapping[str, Any]],
@@ -58,12 +58,16 @@ class SharedInBlocks:
         *,
         stage: str,
         checkpoints: Checkpoints | None,
-    ) -> Iterator[Arrays]:
-        """Compute blocks that share this (:func:`unpose.align.blocks.run_blocks`); ``size`` is by device type."""
-        return run_blocks(
+    ) -> Arrays:
+        """Compute blocks that share this (:func:`unpose.align.blocks.run_blocks`), and join them.
+
+        ``size`` is by device type. The arrays of a block have a row for each of its rows.
+        """
+        blocks = run_blocks(
             work, self, arguments, total, size.get(self.device.type, size["cpu"]), stage=stage,
             checkpoints=checkpoints, progress=self.search.progress, executor=self.search.executor,
         )  # fmt: skip
+        return concatenate(blocks, total)
 
 
 class Job(SharedInBlocks):
@@ -96,8 +100,6 @@ class Job(SharedInBlocks):
         # many on its machine.
         search = replace(self.search, n_jobs=1, device=self.device.type, progress=None, executor=None, memory=None)
         return Job, (fixed, None if self.moving is self.fixed else moving, search)
-
-    run_blocks = SharedInBlocks.run_stage
 
     @cached_property
     def index(self) -> coarse.Index:
@@ -329,14 +331,13 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAli
     """Search the whole grid for each pair (p,), refine the best ``starts`` local maxima, and choose the best."""
     if job.search.executor is None or len(moving) <= _PAIR_BLOCK["cpu"]:
         return _align_pairs_here(job, moving, fixed, starts)
-    found = concatenate(
-        job.run_blocks(
-            partial(_align_block, starts=starts),
-            lambda rows: {"moving": moving[rows], "fixed": fixed[rows]},
-            len(moving), _PAIR_BLOCK, stage="align", checkpoints=None,
-        )
+    found = job.run_blocks(
+        partial(_align_block, starts=starts),
+        lambda rows: {"moving": moving[rows], "fixed": fixed[rows]},
+        len(moving), _PAIR_BLOCK, stage="align", checkpoints=None,
     )  # fmt: skip
-    alternatives = np.split(found.pop("alternatives"), np.cumsum(found.pop("n_alternatives"))[:-1])
+    counts = found.pop("n_alternatives")
+    alternatives = [poses[:count] for poses, count in zip(found.pop("alternatives"), counts, strict=True)]
     tensors = {name: torch.from_numpy(array) for name, array in found.items()}
     return PairAlignments(alternatives=alternatives, **tensors)
 
@@ -344,11 +345,14 @@ def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAli
 def _align_block(job: Job, moving: Tensor, fixed: Tensor, *, starts: int) -> Arrays:
     """:func:`align_pairs` for one block of pairs, as arrays."""
     found = _align_pairs_here(job, moving, fixed, starts)
+    alternatives = np.zeros((len(moving), starts, 3, 3))
+    for row, poses in zip(alternatives, found.alternatives, strict=True):
+        row[: len(poses)] = poses
     return {
         "poses": found.poses.numpy(),
         "distances": found.distances.numpy(),
         "margins": found.margins.numpy(),
-        "alternatives": np.concatenate(found.alternatives),
+        "alternatives": alternatives,
         "n_alternatives": np.array([len(poses) for poses in found.alternatives]),
         "converged": found.converged.numpy(),
     }
