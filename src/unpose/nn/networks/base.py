@@ -64,6 +64,11 @@ class GroupNetwork(Network):
         return features if self.head is None else self.head(features, images.shape[-2:])
 
 
+def arguments_of(scope: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor by name, in order, from its ``locals()`` at the first line."""
+    return {name: value for name, value in scope.items() if name not in ("self", "__class__")}
+
+
 def count_parameters(network: nn.Module) -> int:
     """Count the learnt parameters of a module.
 

@@ -10,7 +10,7 @@ from unpose.nn.functional.checks import as_image_size, parse_point_group, stem_h
 from unpose.nn.layers.convolution import GroupConv2d, kernel_basis
 from unpose.nn.layers.heads import ClassHead
 from unpose.nn.layers.norm_and_pooling import SpatialPool
-from unpose.nn.networks.base import GroupNetwork
+from unpose.nn.networks.base import GroupNetwork, arguments_of
 
 
 class GroupCNN(GroupNetwork):
@@ -29,19 +29,7 @@ class GroupCNN(GroupNetwork):
         stem: int,
         head: str | None,
     ) -> None:
-        super().__init__(
-            group,
-            network="group_cnn",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            width=width,
-            stages=stages,
-            kernel_size=kernel_size,
-            dropout=dropout,
-            stem=stem,
-            head=head,
-        )
+        super().__init__(network="group_cnn", **arguments_of(locals()))
         halvings = stem_halvings(stem)
         layers: list[nn.Module] = []
         for index, depth in enumerate(stages):

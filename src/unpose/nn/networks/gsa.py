@@ -13,7 +13,7 @@ from unpose.nn.layers.attention import GroupSelfAttention, LiftingSelfAttention
 from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool, norm_swish
-from unpose.nn.networks.base import GroupNetwork
+from unpose.nn.networks.base import GroupNetwork, arguments_of
 from unpose.nn.networks.scale import combine_scales, scale_penalty
 from unpose.nn.ops.autocast import full_precision
 
@@ -138,16 +138,7 @@ class GSANet(ConstantTables, GroupNetwork):
         stem: int,
         head: str | None,
     ) -> None:
-        super().__init__(
-            group,
-            network="gsa_net",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            config=config,
-            stem=stem,
-            head=head,
-        )
+        super().__init__(network="gsa_net", **arguments_of(locals()))
         halvings = stem_halvings(stem)
         channels, size = config.lifted, image_size
         for _ in range(halvings):

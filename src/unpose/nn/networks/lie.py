@@ -15,7 +15,7 @@ from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.heads import ClassHead
 from unpose.nn.layers.lie_attention import LieBlock
 from unpose.nn.layers.lie_convolution import LieConv2d
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import Network, arguments_of
 from unpose.nn.ops.autocast import without_autocast
 
 
@@ -101,19 +101,7 @@ class LieCNN(LieNetwork):
         max_scale: float,
         max_stretch: float,
     ) -> None:
-        super().__init__(
-            group,
-            network="lie_cnn",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            samples=samples,
-            width=width,
-            radii=radii,
-            strides=strides,
-            max_scale=max_scale,
-            max_stretch=max_stretch,
-        )
+        super().__init__(network="lie_cnn", **arguments_of(locals()))
         self.layers, self.norms = _convolutions(group, in_channels, width, radii, strides, self.reach)
         self.classify = ClassHead(width, n_classes)
         self.compute_tables()
@@ -140,20 +128,7 @@ class LieTransformer(LieNetwork):
         max_scale: float,
         max_stretch: float,
     ) -> None:
-        super().__init__(
-            group,
-            network="lie_transformer",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            samples=samples,
-            patch=patch,
-            depth=depth,
-            width=width,
-            heads=heads,
-            max_scale=max_scale,
-            max_stretch=max_stretch,
-        )
+        super().__init__(network="lie_transformer", **arguments_of(locals()))
         self.patch = patch
         strides = (2, patch // 2) if patch % 2 == 0 else (1, patch)
         radii = (3.5, max(2.5, float(strides[1])))

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import as_image_size, check_feature_maps, check_positive, parse_point_group
 from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitEmbedding
-from unpose.nn.networks.base import Network, count_parameters
+from unpose.nn.networks.base import Network, arguments_of, count_parameters
 
 
 class _Residual(nn.Module):
@@ -74,23 +74,7 @@ class PatchNet(Network):
         window: int | None,
         shift: float,
     ) -> None:
-        super().__init__(
-            group,
-            network="patch_net",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            patch_size=patch_size,
-            attention=attention,
-            width=width,
-            hidden=hidden,
-            depth=depth,
-            heads=heads,
-            channels=channels,
-            neighbours=neighbours,
-            window=window,
-            shift=shift,
-        )
+        super().__init__(network="patch_net", **arguments_of(locals()))
         self.in_channels, self.patch_size = in_channels, patch_size
         attention_blocks: list[nn.Module] = []
         layers: list[nn.Module] = []

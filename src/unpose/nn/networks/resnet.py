@@ -10,7 +10,7 @@ from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import as_image_size, check_positive, parse_point_group
 from unpose.nn.layers.convolution import GroupConv2d, kernel_basis
 from unpose.nn.layers.norm_and_pooling import SpatialPool
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import Network, arguments_of
 
 _STATISTICS = 4
 """Numbers for each channel: mean and deviation over the image, of the maximum and of the mean over the group."""
@@ -45,10 +45,7 @@ class GroupResNet(Network):
         self, group: FiniteGroup, in_channels: int, n_classes: int, image_size: tuple[int, int],
         widths: tuple[int, ...], depths: tuple[int, ...], kernel_size: int, head: str | None,
     ) -> None:  # fmt: skip
-        super().__init__(
-            group, network="group_resnet", in_channels=in_channels, n_classes=n_classes, image_size=image_size,
-            widths=widths, depths=depths, kernel_size=kernel_size, head=head,
-        )  # fmt: skip
+        super().__init__(network="group_resnet", **arguments_of(locals()))
         # Values around zero: then the zeros that convolutions see beyond the border are no edge.
         self.standardize = nn.BatchNorm2d(in_channels, affine=False)
         self.lift = GroupConv2d(group, in_channels, widths[0], 5, lifting=True, bias=False)

@@ -15,7 +15,7 @@ from unpose.nn.functional.positions import relative_positions
 from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.encodings import harmonic_basis
 from unpose.nn.layers.norm_and_pooling import SpatialPool
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import Network, arguments_of
 
 _RINGS = 3
 """Number of rings of the kernels, the innermost at the origin."""
@@ -139,15 +139,7 @@ class ScaleNet(ConstantTables, Network):
         widths: tuple[int, ...],
         kernel_size: int,
     ) -> None:
-        super().__init__(
-            group,
-            network="scale_net",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            widths=widths,
-            kernel_size=kernel_size,
-        )
+        super().__init__(network="scale_net", **arguments_of(locals()))
         scales = group.elements[:, 0, 0]
         if not torch.equal(group.elements[:, 1, 1], scales) or (scales[1:] <= 1).any():
             raise ValueError(f"a network for scales needs dilations(COUNT, RATIO), got {group}")

@@ -9,7 +9,7 @@ from unpose.groups import FiniteGroup
 from unpose.images import fourier_resize
 from unpose.nn.functional.checks import as_image_size, check_feature_maps, check_positive, parse_finite
 from unpose.nn.layers.scale_fourier import ScaleFourier2d, scale_activation
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import Network, arguments_of
 
 
 class ScaleFourierNet(Network):
@@ -25,16 +25,7 @@ class ScaleFourierNet(Network):
         spacings: tuple[int, ...],
         kernel_size: int,
     ) -> None:
-        super().__init__(
-            group,
-            network="scale_fourier_net",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            width=width,
-            spacings=spacings,
-            kernel_size=kernel_size,
-        )
+        super().__init__(network="scale_fourier_net", **arguments_of(locals()))
         scales = group.elements[:, 0, 0]
         if not torch.equal(group.elements[:, 1, 1], scales) or (scales[1:] <= 1).any():
             raise ValueError(f"a network for sizes needs dilations(COUNT, RATIO), got {group}")

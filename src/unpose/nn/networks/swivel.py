@@ -10,7 +10,7 @@ from unpose.nn.functional.checks import as_image_size, check_positive, check_win
 from unpose.nn.layers.attention import GroupSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
-from unpose.nn.networks.base import GroupNetwork
+from unpose.nn.networks.base import GroupNetwork, arguments_of
 
 
 class _ConvBlock(nn.Sequential):
@@ -73,19 +73,7 @@ class SwivelNet(GroupNetwork):
         dropout: float,
         head: str | None,
     ) -> None:
-        super().__init__(
-            group,
-            network="swivel_net",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            widths=widths,
-            depths=depths,
-            heads=heads,
-            window=window,
-            dropout=dropout,
-            head=head,
-        )
+        super().__init__(network="swivel_net", **arguments_of(locals()))
         layers: list[nn.Module] = [
             _ConvBlock(group, in_channels, widths[0], 7, lifting=True),
             _ConvBlock(group, widths[0], widths[0], 5),

@@ -10,7 +10,7 @@ from unpose.nn.functional.checks import as_image_size, check_feature_maps, check
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.heads import MaskHead, VectorHead
 from unpose.nn.layers.norm_and_pooling import PointwiseLinear, SpatialPool, upsample
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import Network, arguments_of
 
 OUTPUTS = ("scalar", "regular", "vector")
 """How the answer at a pixel transforms: not at all, by permutation of the elements, or like a vector in the image."""
@@ -46,17 +46,7 @@ class EquivariantUNet(Network):
         kernel_size: int,
         output: str,
     ) -> None:
-        super().__init__(
-            group,
-            network="equivariant_unet",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            width=width,
-            levels=levels,
-            kernel_size=kernel_size,
-            output=output,
-        )
+        super().__init__(network="equivariant_unet", **arguments_of(locals()))
         self.in_channels, self.output = in_channels, output
         widths = [width * 2**level for level in range(levels)]
         given = [in_channels, *widths]

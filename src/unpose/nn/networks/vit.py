@@ -12,7 +12,7 @@ from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.frame_attention import FrameBlock, LiftingPatchEmbed
 from unpose.nn.layers.heads import VectorHead
 from unpose.nn.layers.irreps import IrrepLinear, IrrepNorm
-from unpose.nn.networks.base import Network
+from unpose.nn.networks.base import Network, arguments_of
 from unpose.nn.ops.frames import frame_gelu, to_frames
 
 OUTPUTS = ("scalar", "regular", "vector")
@@ -82,21 +82,7 @@ class EquivariantViT(Network):
         output: str,
         dense: bool,
     ) -> None:
-        super().__init__(
-            group,
-            network="equivariant_vit",
-            in_channels=in_channels,
-            n_classes=n_classes,
-            image_size=image_size,
-            patch=patch,
-            depth=depth,
-            width=width,
-            heads=heads,
-            mlp_ratio=mlp_ratio,
-            equivariant_until=equivariant_until,
-            output=output,
-            dense=dense,
-        )
+        super().__init__(network="equivariant_vit", **arguments_of(locals()))
         trivial = parse_point_group("c1")
         self.equivariant_until = equivariant_until
         self.is_checkpointed = False
