@@ -121,15 +121,7 @@ def _or_empty(gradient: Tensor | None, position: Tensor) -> Tensor:
 
 
 @_attention.register_fake
-def _attention_shapes(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position: Tensor,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
+def _attention_shapes(query: Tensor, key: Tensor, value: Tensor, position: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     shape = (query.shape[0], query.shape[1], position.shape[1], query.shape[3], query.shape[4])
     accumulator = query.dtype if query.dtype == torch.float64 else torch.float32
     return _empty_map(query, (*shape, value.shape[-1])), query.new_empty(shape, dtype=accumulator)
@@ -137,16 +129,7 @@ def _attention_shapes(
 
 @_attention_backward.register_fake
 def _attention_backward_shapes(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    seed: Tensor | None,
-    dropout: float,
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, position: Tensor, bias: Tensor | None, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_query, grad_key, grad_value = (_empty_map(tensor, tensor.shape) for tensor in (query, key, value))
     grad_bias = position.new_empty(0) if bias is None else bias.new_empty(bias.shape)
@@ -154,28 +137,13 @@ def _attention_backward_shapes(
 
 
 @_projected.register_fake
-def _projected_shapes(
-    projected: Tensor,
-    position: Tensor,
-    element: Tensor | None,
-    bias: Tensor | None,
-    seed: Tensor | None,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
-    return _attention_shapes(*split_projected(projected), position, bias, seed, dropout)
+def _projected_shapes(projected: Tensor, position: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _attention_shapes(*split_projected(projected), position)
 
 
 @_projected_backward.register_fake
 def _projected_backward_shapes(
-    grad_out: Tensor,
-    projected: Tensor,
-    position: Tensor,
-    element: Tensor | None,
-    bias: Tensor | None,
-    out: Tensor,
-    logsumexp: Tensor,
-    seed: Tensor | None,
-    dropout: float,
+    grad_out: Tensor, projected: Tensor, position: Tensor, element: Tensor | None, bias: Tensor | None, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grad_element, grad_bias = (position.new_empty(0 if table is None else table.shape) for table in (element, bias))
     return grad_out.new_empty(projected.shape), position.new_empty(position.shape), grad_element, grad_bias

@@ -96,15 +96,9 @@ def _table_backward(
 
 @_table.register_fake
 def _table_shape(
-    weights: Sequence[Tensor],
-    inverses: Tensor,
-    relations: Tensor,
-    window_y: int,
-    window_x: int,
-    reach: float,
-    eps: float,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
+    weights: Sequence[Tensor], inverses: Tensor, relations: Tensor, window_y: int, window_x: int, reach: float,
+    eps: float, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     order, keys = relations.shape
     table = inverses.new_empty(1, order, 1, window_y, window_x, len(weights[4]) + len(weights[10]), dtype=dtype)
     return table, table.new_empty(1, order, keys, weights[12].shape[1]) if len(weights) > 12 else table.new_empty(0)
@@ -112,15 +106,7 @@ def _table_shape(
 
 @_table_backward.register_fake
 def _table_backward_shape(
-    grad_position: Tensor,
-    grad_element: Tensor,
-    weights: Sequence[Tensor],
-    inverses: Tensor,
-    relations: Tensor,
-    window_y: int,
-    window_x: int,
-    reach: float,
-    eps: float,
+    grad_position: Tensor, grad_element: Tensor, weights: Sequence[Tensor], inverses: Tensor, *_: Any
 ) -> Tensor:
     return inverses.new_empty(sum(weight.numel() for weight in weights), dtype=torch.float32)
 

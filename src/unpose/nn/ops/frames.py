@@ -151,18 +151,14 @@ def _rotary_frames_backward(query: Tensor, key: Tensor, value: Tensor, cos: Tens
     return kernels("frames", query).rotary_backward(query, key, value, cos, sin)
 
 
-@_frame_gelu.register_fake
-def _frame_gelu_shape(features: Tensor, bias: Tensor) -> Tensor:
-    return features.new_empty(features.shape)
-
-
 @_frame_gelu_backward.register_fake
 def _frame_gelu_backward_shape(grad_out: Tensor, features: Tensor, bias: Tensor) -> Tensor:
     return features.new_empty(features.shape)
 
 
+@_frame_gelu.register_fake
 @_change_basis.register_fake
-def _change_basis_shape(features: Tensor, to_frames: bool) -> Tensor:
+def _same_shape(features: Tensor, _: Tensor | bool) -> Tensor:
     return features.new_empty(features.shape)
 
 
