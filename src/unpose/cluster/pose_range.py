@@ -46,27 +46,10 @@ class PoseRange:
 def pose_range(
     group: str, max_angle: float, max_scale: float, images: Tensor | None, progress: Progress | None = None
 ) -> PoseRange:
-    """Return the given range, or for ``"auto"`` the part of it that images obey.
+    """Return the given range, or for the group ``"auto"`` the part of it that the images (n, c, h, w) obey.
 
-    Parameters
-    ----------
-    group : str
-        Name of a continuous group, or "auto".
-    max_angle : float
-        Largest rotation in radians.
-    max_scale : float
-        Largest factor of scale.
-    images : Tensor of shape (n, c, h, w) or None
-        Images without labels; None for vectors, which have no pose.
-    progress : callable, optional
-        Called as ``progress(stage, done, total)``.
+    Vectors, which have no pose, are given as None.
 
-    Returns
-    -------
-    PoseRange
-
-    Examples
-    --------
     >>> pose_range("so2", 0.5, 1.5, None).group
     'so2'
     """

@@ -20,20 +20,10 @@ _LARGEST_TABLE = 64 * 2**20
 
 
 def groups_of(folder: Path, names: Sequence[str], split_by: str) -> NDArray:
-    """The group of each image, (n,) of str.
+    """The group of each image, (n,) of str; ``names`` are paths relative to the folder.
 
-    Parameters
-    ----------
-    folder : Path
-    names : sequence of str
-        Paths of the images relative to the folder.
-    split_by : str
-        A column of ``labels.csv`` in the folder; ``"parent-folder"``; or a regular expression that is searched in every
-        name, whose first group, or else whose whole match, is the group.
-
-    Returns
-    -------
-    ndarray of str
+    ``split_by`` is a column of ``labels.csv`` in the folder, ``"parent-folder"``, or a regular expression that is
+    searched in every name, whose first group, or else whose whole match, is the group.
     """
     table = _read_table(folder)
     if split_by in table.columns:

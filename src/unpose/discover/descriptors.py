@@ -16,25 +16,15 @@ _FADE = 0.15
 
 
 def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Reduce images, subtract their background, and find the poses that centre them.
+    """Reduce images (n, c, h, w), subtract their background, and find the poses that centre them.
 
-    Parameters
-    ----------
-    images : Tensor of shape (n, c, h, w)
-        Images.
+    The images (n, c, h', w') are at most 32 pixels wide and high, their border has a median of zero, and they fade to
+    zero inside the largest disc around their centroid. Otherwise the edge of the frame, which lies at another angle in
+    a rotated image, would tell moved images from real ones.
 
-    Returns
-    -------
-    images : Tensor of shape (n, c, h', w')
-        Smaller images, at most 32 pixels wide and high, whose border has a median of zero, and which fade to zero
-        inside the largest disc around their centroid. Otherwise the edge of the frame, which lies at another angle in
-        a rotated image, would tell moved images from real ones.
-    centred : Tensor of shape (n, 3, 3)
-        Poses that bring the centroid of the absolute grey values to the image centre. They commute with turns,
-        mirrors and scale, so that an object that is off the centre does not give away that its image was mirrored.
+    The poses (n, 3, 3) bring the centroid of the absolute grey values to the image centre. They commute with turns,
+    mirrors and scale, so that an object that is off the centre does not give away that its image was mirrored.
 
-    Examples
-    --------
     >>> small, centred = prepare(torch.rand(5, 1, 64, 48))
     >>> small.shape, centred.shape
     (torch.Size([5, 1, 32, 24]), torch.Size([5, 3, 3]))
@@ -51,44 +41,18 @@ def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def reduced(images: Tensor) -> Tensor:
-    """Reduce images to at most 32 pixels on each side, and subtract the median of their border.
-
-    Parameters
-    ----------
-    images : Tensor of shape (n, c, h, w)
-        Images.
-
-    Returns
-    -------
-    Tensor of shape (n, c, h', w')
-
-    Examples
-    --------
-    >>> reduced(torch.rand(2, 1, 64, 48)).shape
-    torch.Size([2, 1, 32, 24])
-    """
+    """Reduce images (n, c, h, w) to at most 32 pixels on each side, and subtract the median of their border."""
     images = downscale(images, max(1.0, max(images.shape[-2:]) / SIDE))
     border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
     return images - border.median(dim=-1).values[..., None, None]
 
 
 def descriptors(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Two descriptions of each image, before they are scaled: see :func:`joined`.
+    """Two descriptions of small images (n, c, h, w) with a background of zero, not yet scaled: see :func:`joined`.
 
-    Parameters
-    ----------
-    images : Tensor of shape (n, c, h, w)
-        Small images with a background of zero.
+    These are smoothed grey values inside the disc, (n, c * 256), and square roots of histograms of gradient directions
+    in 4 x 4 cells, (n, 128), which are blind to the contrast of the image.
 
-    Returns
-    -------
-    pixels : Tensor of shape (n, c * 256)
-        Smoothed grey values inside the disc.
-    gradients : Tensor of shape (n, 128)
-        Square roots of histograms of gradient directions in 4 x 4 cells: blind to the contrast of the image.
-
-    Examples
-    --------
     >>> [part.shape[1] for part in descriptors(torch.rand(2, 3, 28, 28))]
     [768, 128]
     """

@@ -58,33 +58,9 @@ def further_measures(
 ) -> tuple[list[AuditedMeasure], list[str]]:
     """Measure what applies to a model, and say in sentences what was asked for and does not.
 
-    Parameters
-    ----------
-    f : RememberedCalls
-        The model; what takes long is kept in its folder.
-    batch : (n, c, h, w) tensor
-        The images.
-    group : str
-        The transformations.
-    kind : {"scores", "embedding", "image"}
-        What the model returns.
-    orbit : OrbitOutputs or None
-        Its outputs over the orbits of the images; None for maps.
-    network : torch.nn.Module, optional
-        The network in the model, for gradients.
-    labels : sequence of n int, optional
-        Classes of the images.
-    wanted : sequence of str, default ()
-        Of :data:`MEASURES`.
-    random_state : int, default 0
-        Seed.
-    progress : callable, optional
-        Called as ``progress(stage, done, total)``.
-
-    Returns
-    -------
-    measures : list of AuditedMeasure
-    remarks : list of str
+    What takes long is kept in the folder of the model ``f``. ``batch`` (n, c, h, w) are the images, ``kind`` is what
+    the model returns, ``orbit`` its outputs over the orbits of the images (None for maps), ``network`` the network in
+    it, for gradients, and ``wanted`` some of :data:`MEASURES`.
     """
     unknown = [name for name in wanted if name not in MEASURES]
     if unknown:

@@ -60,23 +60,11 @@ class EstimatedTurns:
 
 
 def estimated_turns(batch: Tensor, things: Sequence[str], degrees: Sequence[float]) -> EstimatedTurns:
-    """Estimate the angles that are not known from the photographs.
+    """Estimate the angles that are not known from the photographs (n, c, h, w), whose light may differ.
 
-    Parameters
-    ----------
-    batch : (n, c, h, w) tensor
-        The photographs; light may differ by a factor and an offset.
-    things : sequence of n str
-        Which thing each shows.
-    degrees : sequence of n float
-        By how much it is turned, counter-clockwise; NaN if that is not known.
+    ``things`` (n,) says which thing each photograph shows, ``degrees`` (n,) by how much it is turned,
+    counter-clockwise; NaN if that is not known.
 
-    Returns
-    -------
-    EstimatedTurns
-
-    Examples
-    --------
     >>> image = smooth(torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0)), 1.0)
     >>> found = estimated_turns(torch.cat([image, image.rot90(1, (2, 3))]), ["coin", "coin"], [0, math.nan])
     >>> np.degrees(found.radians).round().tolist()

@@ -23,19 +23,9 @@ PLAIN = "the model as it is"
 
 @dataclass(frozen=True)
 class TriedRepairs:
-    """The result of :func:`try_repairs`.
+    """The result of :func:`try_repairs`; the first row is the model as it is.
 
-    Parameters
-    ----------
-    rows : list of Repair
-        The first is the model as it is.
-    counts : (int, int)
-        Number of images that the recommendation was made on, and that the rows were measured on.
-
-    Examples
-    --------
-    >>> TriedRepairs([Repair("mean over c4", 0.9, 0.9, 0.0, 4.0)], (10, 10)).counts
-    (10, 10)
+    ``counts`` are the numbers of images that the recommendation was made on, and that the rows were measured on.
     """
 
     rows: list[Repair]
@@ -52,32 +42,13 @@ def try_repairs(
     random_state: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> TriedRepairs | None:
-    """Try the mean over a group and canonicalizers in front of a classifier.
+    """Try the mean over a group and canonicalizers in front of a classifier; None if there is nothing to try.
 
-    Parameters
-    ----------
-    model : callable
-        From a tensor (n, c, h, w) to scores (n, classes); taken as probabilities if they are, else as logits.
-    images : (n, c, h, w) tensor
-        Images in the orientation that the model was made for.
-    labels : sequence of n int, optional
-        Their classes; by default the model's answers to these images count as right.
-    group : str or Group
-        A finite group, or a continuous one with rotations, for which their multiples of 45 degrees are averaged.
-    steps : int, default 0
-        Training steps of a canonicalizer; 0 trains none.
-    random_state : int, default 0
-        Seed.
-    progress : callable, optional
-        Called as ``progress(stage, done, total)``.
+    The model gives scores (n, classes), which are taken as probabilities if they are, else as logits. Images (n, c, h,
+    w) are in the orientation that it was made for; without ``labels`` its answers to them count as right. For a
+    continuous group with rotations, their multiples of 45 degrees are averaged. With ``steps``, a canonicalizer is
+    trained for so many steps.
 
-    Returns
-    -------
-    TriedRepairs or None
-        None if there are too few images, or nothing for this group.
-
-    Examples
-    --------
     >>> images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     >>> tried = try_repairs(lambda x: x.flatten(1)[:, :3], images, None, "c4")
     >>> [(row.name, row.changed) for row in tried.rows][1]
@@ -113,23 +84,8 @@ def try_repairs(
 
 
 def advice(rows: Sequence[Repair], count: int, labelled: bool) -> str:
-    """What would help and by how much, in full sentences.
+    """What would help and by how much, in full sentences, from rows that were measured on ``count`` images.
 
-    Parameters
-    ----------
-    rows : sequence of Repair
-        The first is the model as it is.
-    count : int
-        Number of images that the rows were measured on.
-    labelled : bool
-        Whether right answers are known.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> plain = Repair(PLAIN, 0.9, 0.6, 0.4, 1.0)
     >>> print(advice([plain, Repair("mean over c4", 0.9, 0.9, 0.0, 4.0, chosen=True)], 50, True)[:57])
     What would help: the mean over c4 lowers the answers that

@@ -41,25 +41,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence
 
 
 def csv_lines(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> Iterator[str]:
-    """The lines of the table that :func:`csv_text` formats, one after the other, for tables of any length.
-
-    Parameters
-    ----------
-    columns : sequence of str
-        The header.
-    rows : iterable of dict or of sequence
-        See :func:`csv_text`.
-
-    Yields
-    ------
-    line : str
-        The header and then the rows, each with its line feed.
-
-    Examples
-    --------
-    >>> list(csv_lines(["path"], (["a.png"] for _ in range(1))))
-    ['path\\n', 'a.png\\n']
-    """
+    """The lines of the table that :func:`csv_text` formats, one after the other, for tables of any length."""
     yield _line(columns)
     for row in rows:
         yield _line([row.get(name) for name in columns] if isinstance(row, Mapping) else row)
@@ -87,17 +69,6 @@ def _cell(value: Any) -> str:
 def plain_text(cell: str) -> str:
     """The text of a cell that :func:`csv_text` wrote: without the apostrophe that keeps it from being a formula.
 
-    Parameters
-    ----------
-    cell : str
-        A cell as it was read from the file.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> plain_text("'=1+1.png"), plain_text("'quoted'")
     ('=1+1.png', "'quoted'")
     """

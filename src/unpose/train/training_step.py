@@ -16,18 +16,8 @@ def training_step(
 ) -> None:  # fmt: skip
     """Update the weights and their moving average; add loss, correct answers and image count to the state's totals.
 
-    Parameters
-    ----------
-    state : State
-    recipe : Recipe
-    processes : Processes
-    batch : int
-        Images of the step over all processes.
-    objective : Objective
-        Gives the loss.
-    images, labels : (b, c, h, w) and (b,) tensors of this process
-    step : int or 0-d tensor
-        Number of the step from zero; a tensor where steps are captured.
+    Images (b, c, h, w) and labels (b,) are those of this process, of ``batch`` images over all processes. ``step``
+    counts from zero; it is a 0-d tensor where steps are captured.
     """
     state.optimizer.zero_grad(set_to_none=True)
     kind = images.device.type

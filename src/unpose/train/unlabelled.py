@@ -79,21 +79,10 @@ class EncoderAndExpander(Network):
 
 
 def random_views(images: Tensor, ground: Tensor, recipe: Recipe, step: int) -> Tensor:
-    """Return a view of each image: at a random pose, with another light, noise, and sometimes a part erased.
+    """Return a view of each image (n, c, h, w): a random pose, another light, noise, and sometimes a part erased.
 
-    Parameters
-    ----------
-    images : (n, c, h, w) tensor
-    ground : (n, c, 1, 1) tensor
-        The level of the background, with which an image continues outside of its frame.
-    recipe : Recipe
-        Its parts ``poses`` and ``unlabelled`` bound the changes.
-    step : int
-        With the recipe's seed, it determines all random numbers.
-
-    Returns
-    -------
-    (n, c, h, w) tensor
+    The level ``ground`` (n, c, 1, 1) of the background continues an image outside of its frame. The parts ``poses`` and
+    ``unlabelled`` of the recipe bound the changes, and its seed and the step determine all random numbers.
     """
     part, poses, count = recipe.unlabelled, recipe.poses, len(images)
     height, width = images.shape[-2:]
