@@ -46,6 +46,13 @@ def test_lie_derivatives_agree_with_finite_differences_of_moved_images_and_their
         assert report.rows[-1].sizes[index] < 1e-9 * report.totals[index]  # nothing happens outside of modules
 
 
+@pytest.mark.parametrize("outputs", [15, 16])  # from 17 on they are projected at random
+def test_one_module_contributes_the_whole_derivative(outputs):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(81, outputs)).double()
+    report = lie_derivative(network, smooth_noise(4, 1, (9, 9)).double(), ("x",))
+    assert report.rows[0].sizes[0] == pytest.approx(report.totals[0])
+
+
 def test_what_happens_outside_of_modules_is_named():
     class Functional(nn.Module):
         def __init__(self):

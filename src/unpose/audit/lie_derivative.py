@@ -334,7 +334,8 @@ def _contributions(
     root = trace(network, images)
     calls = _units(root, depth)
     sensitivities, projections = _sensitivities(network, images, calls, root, generator)
-    scale = math.sqrt(len(images)) * unit * math.sqrt(len(projections) if projections.shape[0] == _PROJECTIONS else 1)
+    is_random = projections.shape[2] > _PROJECTIONS
+    scale = math.sqrt(len(images)) * unit * math.sqrt(len(projections) if is_random else 1)
     # Entry [r, i] of a projected derivative is its product with projection r, for image i.
     totals = {name: torch.einsum("rid,id->ri", projections, value.flatten(1)) for name, value in derivatives.items()}
     rest = {name: total.clone() for name, total in totals.items()}
