@@ -11,7 +11,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from unpose.report.audit_results import AuditedElement, AuditResults
-from unpose.report.audit_words import headline, movement, percent, sentences
+from unpose.report.audit_words import movement, percent, sentences
 from unpose.report.documents import asset, content_policy, encodable, templates
 from unpose.report.polar import polar_plot
 from unpose.report.thumbnails import display_range, thumbnail, webp
@@ -47,13 +47,14 @@ def render_audit(results: AuditResults) -> str:
     True
     """
     style, script = asset("page.css") + asset("audit.css"), asset("audit.js")
+    first, *verdict = map(_unbroken, sentences(results))
     return templates.get_template("audit.html.j2").render(
         r=results,
         policy=content_policy(script, style),
         style=Markup(style),
         script=Markup(script),
-        headline=_unbroken(headline(results)),
-        verdict=[_unbroken(sentence) for sentence in sentences(results)],
+        headline=first,
+        verdict=verdict,
         state=_state(results),
         elements=_element_rows(results),
         polar=_polar(results),

@@ -101,7 +101,7 @@ def headline(results: AuditResults) -> str:
 
 
 def sentences(results: AuditResults) -> list[str]:
-    """The verdict: how much changes, where it is worst, what causes it and what would help.
+    """The verdict: the headline, how much changes, where it is worst, what causes it and what would help.
 
     Parameters
     ----------
@@ -111,22 +111,23 @@ def sentences(results: AuditResults) -> list[str]:
     Returns
     -------
     list of str
-        Full sentences.
+        Full sentences; the first is the headline.
 
     Examples
     --------
     >>> from unpose.report import AuditedElement, Reproduction
     >>> rows = [AuditedElement("identity", True, 0, 0, 0.0, 0.0), AuditedElement("turn 90", True, 0.3, 0, 0.07, 0.0)]
     >>> results = AuditResults("m", "c4", "photos", 200, rows, rows[0], 1.0, 1e-5, Reproduction("", 0, ""))
-    >>> sentences(results)[0]
-    'For 7 % of the images (14 of 200) the answer changes when the picture is turned by 90 degrees.'
+    >>> sentences(results)
+    ['7 % of the answers change when the picture is turned by 90 degrees.', 'That is 14 of 200 images.']
     """
+    found = [headline(results)]
     if results.nearly_constant:
-        text = f"the outputs of different images differ by only {results.discrimination:.1g} of their size"
-        if results.has_answers:
-            text = f"all {results.count} images get the same answer"
-        return [f"There is no verdict, because {text}: what never changes is not invariant but useless."]
-    found = _how_much(results)
+        text = "what never changes is not invariant but useless"
+        if not results.has_answers:
+            text += f"; the outputs of different images differ by only {results.discrimination:.1g} of their size"
+        return [*found, f"There is no verdict, because {text}."]
+    found += _how_much(results)
     found += _worst_class(results)
     found += _cause(results)
     if results.advice:
@@ -144,22 +145,18 @@ def _how_much(results: AuditResults) -> list[str]:
     found = []
     if results.has_answers:
         if not any(element.changed for element in others):
-            found.append(
-                f"No answer to the {results.count} images changes under the {len(others)} transformations of "
-                f"{results.group} that were tried."
-            )
+            found.append(f"{results.count} images and {len(others)} transformations of {results.group} were tried.")
         else:
             changed = worst.changed or 0.0
-            text = (
-                f"For {percent(changed)} of the images ({round(changed * results.count)} of {results.count}) the "
-                f"answer changes when the picture is {movement(worst.name)}"
-            )
+            text = f"That is {round(changed * results.count)} of {results.count} images"
             if worst.changed_floor:
                 text += f"; resampling alone, without turning, changes {percent(worst.changed_floor)}"
             found.append(f"{text}.")
             if len(others) > 1:
                 mean = sum(element.changed or 0.0 for element in others) / len(others)
-                found.append(f"On average over {len(others)} transformations of {results.group} it is {percent(mean)}.")
+                found.append(
+                    f"On average over {len(others)} transformations of {results.group}, {percent(mean)} change."
+                )
         upright, turned = results.elements[0].accuracy, [e.accuracy for e in results.elements[1:]]
         if upright is not None and turned and all(value is not None for value in turned):
             mean = sum(value for value in turned if value is not None) / len(turned)
@@ -170,15 +167,13 @@ def _how_much(results: AuditResults) -> list[str]:
             )
     elif results.holds and results.decides:
         found.append(
-            f"The output does not change under any element of {results.group} that only permutes pixels; the largest "
-            f"change is {max(element.error for element in results.elements if element.exact):.1g} of its size, which "
-            "is rounding."
+            f"Under the elements of {results.group} that only permute pixels, the largest change is "
+            f"{max(element.error for element in results.elements if element.exact):.1g} of its size, which is rounding."
         )
     else:
-        text = f"The output changes by {percent(worst.error)} of its size when the picture is {movement(worst.name)}"
         if not worst.exact:
-            text += f"; resampling alone, without turning, changes it by {percent(worst.floor)}"
-        found.append(f"{text}. The outputs of different images differ by {percent(results.discrimination)}.")
+            found.append(f"Resampling alone, without turning, changes it by {percent(worst.floor)}.")
+        found.append(f"The outputs of different images differ by {percent(results.discrimination)}.")
     if results.has_answers and noise.changed:
         found.append(f"{percent(noise.changed)} of the answers change even when the same picture is shown again.")
     return found
