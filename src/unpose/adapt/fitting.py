@@ -23,16 +23,7 @@ from unpose.adapt.canonicalizers import as_images, moments
 from unpose.adapt.learned import Learned, Regress, learned
 from unpose.adapt.views import View, check_border, resampled
 from unpose.audit import as_model, check_model, evaluation
-from unpose.groups import (
-    FiniteGroup,
-    Group,
-    LieGroup,
-    parse_continuous,
-    reflection,
-    rotation,
-    transform,
-    translation,
-)
+from unpose.groups import FiniteGroup, Group, LieGroup, parse_continuous, reflection, rotation, transform, translation
 from unpose.train.state import State, load_state_if_any, save_state
 
 Progress = Callable[[str, int, int], None]

@@ -62,11 +62,7 @@ class Pose:
 
 
 def restore(
-    answer: Tensor | NDArray,
-    pose: Pose | Tensor,
-    kind: str = "image",
-    *,
-    frame: tuple[int, int] | None = None,
+    answer: Tensor | NDArray, pose: Pose | Tensor, kind: str = "image", *, frame: tuple[int, int] | None = None
 ) -> Any:
     """Carry answers about canonical images back to the frame of the inputs.
 

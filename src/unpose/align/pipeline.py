@@ -378,10 +378,7 @@ def _align_pairs_here(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> P
             done += len(pairs)
             job.search.report("search", done, len(moving))
     poses, distances, converged = refine_and_measure(
-        job,
-        moving.repeat_interleave(starts),
-        fixed.repeat_interleave(starts),
-        job.plan.poses(points).flatten(0, 1),
+        job, moving.repeat_interleave(starts), fixed.repeat_interleave(starts), job.plan.poses(points).flatten(0, 1)
     )
     shape = (len(moving), starts)
     found = _choose_best(job, fixed, poses.reshape(*shape, 3, 3), distances.reshape(shape), converged.reshape(shape))

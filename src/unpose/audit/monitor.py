@@ -58,11 +58,7 @@ class MonitorReading(Plain):
 
 
 def monitor(
-    f: Callable[[Tensor], Any],
-    batches: Iterable[Tensor],
-    group: str | Group = "c8",
-    *,
-    baseline: int = 4,
+    f: Callable[[Tensor], Any], batches: Iterable[Tensor], group: str | Group = "c8", *, baseline: int = 4
 ) -> Iterator[MonitorReading]:
     """Measure, batch by batch and without labels, how much the answers of a classifier depend on pose.
 

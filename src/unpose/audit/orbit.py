@@ -107,12 +107,7 @@ class OrbitOutputs:
 
 
 def orbit_outputs(
-    f: Callable[[Tensor], Any],
-    images: Tensor,
-    group: str | Group,
-    *,
-    n_elements: int = 16,
-    random_state: int = 0,
+    f: Callable[[Tensor], Any], images: Tensor, group: str | Group, *, n_elements: int = 16, random_state: int = 0
 ) -> OrbitOutputs:
     """Call a function on images, on their transformed copies, and on copies transformed there and back.
 

@@ -37,12 +37,7 @@ from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, 
 from unpose.train.records import save_quick
 from unpose.train.state import StateError
 from unpose.train.symmetry import Bounds, InstanceAugment, InvarianceConstrained, LearnedSymmetry, SoftEquivariance
-from unpose.train.unlabelled import (
-    UnlabelledResult,
-    train_unlabelled,
-    unlabelled_recipe,
-    unlabelled_seconds,
-)
+from unpose.train.unlabelled import UnlabelledResult, train_unlabelled, unlabelled_recipe, unlabelled_seconds
 from unpose.train.vicreg import vicreg_loss
 
 __all__ = [

@@ -545,11 +545,7 @@ def _result_table(result: TrainingResult, recipe: Recipe, dataset: Dataset) -> d
     return {
         "title": recipe.title,
         "data": {"name": dataset.name, "source": dataset.source},
-        "images": {
-            "train": len(dataset.train),
-            "validation": len(dataset.validation),
-            "test": len(dataset.test),
-        },
+        "images": {"train": len(dataset.train), "validation": len(dataset.validation), "test": len(dataset.test)},
         "group": recipe.network.group,
         "began_with": recipe.network.begin,
         "parameters": count_parameters(result.network),

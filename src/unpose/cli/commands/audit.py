@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.any_model import AnyModel, external, fitting, load_any, single_outputs
-from unpose.cli.shared.audit_output import (
-    as_dictionary,
-    images_table,
-    junit_cases,
-    measure_lines,
-    plot,
-    verdict_line,
-)
+from unpose.cli.shared.audit_output import as_dictionary, images_table, junit_cases, measure_lines, plot, verdict_line
 from unpose.cli.shared.audited_images import (
     check_memory,
     class_folders,

@@ -18,10 +18,7 @@ from unpose.runs import read_run
 )
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
-    "-o",
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write to this file, not to RUN/report.html.",
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, not to RUN/report.html."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary of the run as JSON.")
 def command(run: Path, out: Path | None, as_json: bool) -> None:

@@ -33,13 +33,7 @@ from unpose.nn.ops.reference.attention import attend, attend_double, split_proje
 
 
 def group_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    position: Tensor,
-    *,
-    bias: Tensor | None = None,
-    dropout: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, position: Tensor, *, bias: Tensor | None = None, dropout: float = 0.0
 ) -> Tensor:
     """Attend over pixels and group elements with a relative position encoding.
 

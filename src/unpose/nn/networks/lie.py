@@ -28,14 +28,7 @@ class LieNetwork(ConstantTables, Network):
     classify: nn.Module
 
     def __init__(
-        self,
-        group: LieGroup,
-        *,
-        samples: int,
-        max_scale: float,
-        max_stretch: float,
-        in_channels: int,
-        **arguments: Any,
+        self, group: LieGroup, *, samples: int, max_scale: float, max_stretch: float, in_channels: int, **arguments: Any
     ) -> None:
         super().__init__(
             group, samples=samples, max_scale=max_scale, max_stretch=max_stretch, in_channels=in_channels, **arguments

@@ -12,13 +12,7 @@ from torch import Tensor
 from unpose.images import warp
 from unpose.train.objective import Forward
 from unpose.train.processes import Processes
-from unpose.train.symmetry.base import (
-    Bounds,
-    LearnedSymmetry,
-    Losses,
-    by_group,
-    parse_candidates,
-)
+from unpose.train.symmetry.base import Bounds, LearnedSymmetry, Losses, by_group, parse_candidates
 
 _RATE = 0.005
 """Step of the dual ascent: by how much a multiplier falls in a step in which its constraint has all of its slack."""

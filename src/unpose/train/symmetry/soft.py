@@ -12,13 +12,7 @@ from torch import Tensor
 from unpose.images import warp
 from unpose.train.objective import Forward
 from unpose.train.processes import Processes
-from unpose.train.symmetry.base import (
-    Bounds,
-    LearnedSymmetry,
-    Losses,
-    by_group,
-    parse_candidates,
-)
+from unpose.train.symmetry.base import Bounds, LearnedSymmetry, Losses, by_group, parse_candidates
 
 _FLOOR = 0.02
 """Mismatch that counts as none: a weight is at most ``strength / _FLOOR``."""

@@ -113,12 +113,7 @@ def is_packed(tensor: Tensor) -> bool:
 
 
 def _run_forward(
-    packed: Sequence[Tensor],
-    batch: int,
-    dtype: torch.dtype,
-    encoding: Encoding,
-    dropout: float,
-    seed: Tensor | None,
+    packed: Sequence[Tensor], batch: int, dtype: torch.dtype, encoding: Encoding, dropout: float, seed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Compute :func:`forward` of ``batch`` images, planar or packed; ``dtype`` is that of the result."""
     _, heads, channels, _, height, width = packed[2].shape
