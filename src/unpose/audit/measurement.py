@@ -137,8 +137,7 @@ class Probe:
                 if not self._keep_going:
                     raise
                 failures.append((element.name, str(error)))
-                nothing = np.full(len(self._inputs), np.nan)
-                rows.append(dict.fromkeys(self._gives, (np.nan, np.nan, np.nan, nothing)))
+                rows.append(self._nothing())
         if self._progress is not None:
             self._progress("elements", len(everything), len(everything))
         return {
@@ -172,23 +171,24 @@ class Probe:
             failures=failures,
         )
 
+    def _nothing(self) -> dict[str, tuple[float, float, float, NDArray]]:
+        return dict.fromkeys(self._gives, (np.nan, np.nan, np.nan, np.full(len(self._inputs), np.nan)))
+
     def _measure(self, element: Element) -> dict[str, tuple[float, float, float, NDArray]]:
         """Error, floor, floor of the input, and the error of each input (n,), for each output."""
         exact = self.is_exact(element)
         outputs = self.whole if exact else self._faded
         window = None if exact else self._window
+        # Labels cannot be interpolated.
+        gives = {name: kind for name, kind in self._gives.items() if exact or not self._is_label_map(name)}
         sums = {
             (name, candidate): _Squares()
-            for name, kind in self._gives.items()
+            for name, kind in gives.items()
             for candidate in range(len(element.permutations) if kind.group_axis is not None else 1)
         }
-        changes = {name: _Squares() for name in self._gives}
-        returns = {name: _Squares() for name in self._gives}
+        changes, returns = ({name: _Squares() for name in gives} for _ in range(2))
         pixels = _Squares()
         self.n_calls += 1 if exact else 2
-        # Labels cannot be interpolated.
-        unseen = {name for name in self._gives if not exact and self._is_label_map(name)}
-        sums = {(name, candidate): squares for (name, candidate), squares in sums.items() if name not in unseen}
         for piece in self._pieces:
             part = self._inputs[piece] if window is None else self._inputs[piece] * window
             given = self._call_moved(part, element)
@@ -199,20 +199,15 @@ class Probe:
             back = round_trip(part, element, self._frame)
             pixels.add((back - part).double(), part.double())
             again = self._call_safely(back)
-            for name, kind in self._gives.items():
-                if name in unseen:
-                    continue
+            for name, kind in gives.items():
                 base = outputs[name][piece]
                 mask = valid_mask(base, element, kind, self._frame) if not kind.part else torch.ones(())
                 changes[name].add(mask * _difference(again[name], base), mask * _size_of(base))
                 if kind.image and base.dtype.is_floating_point and not kind.channels_last:
                     returned = round_trip(base, element, self._frame)
                     returns[name].add(mask * (returned - base).double(), mask * base.double())
-        found = {}
-        for name, kind in self._gives.items():
-            if name in unseen:
-                found[name] = (np.nan, np.nan, np.nan, np.full(len(self._inputs), np.nan))
-                continue
+        found = self._nothing()
+        for name, kind in gives.items():
             labels = not outputs[name].dtype.is_floating_point
             candidates = [squares for (entry, _), squares in sums.items() if entry == name]
             error, by_input = min((squares.errors(labels) for squares in candidates), key=lambda result: result[0])

@@ -141,8 +141,7 @@ def audit_model(
         inputs = images if isinstance(images, Tensor) else as_batch(images)
     check_inputs(inputs, takes, Kind(), len(group) if isinstance(group, FiniteGroup) else 0)
     inputs = inputs.to(model_device(network, inputs), model_type(network, inputs))
-    mode = evaluation(None if keep_mode else network)
-    with mode:
+    with evaluation(None if keep_mode else network):
         auditor = _Auditor(f, network, inputs, group, takes, actions, group_axis, notes)
         return auditor.run(
             n_elements, measure, modules, sizes, batch_size, memory, progress or (lambda *_: None), random_state,
@@ -403,8 +402,7 @@ class _Auditor:
     def _modules(self, inputs: Tensor, kinds: dict[str, Kind]) -> NetworkReport | None:
         if self._network is None:
             return None
-        only = next(iter(kinds.values())) if len(kinds) == 1 else None
-        declared = None if only is None or not isinstance(self._actions, str) else self._actions
+        declared = self._actions if len(kinds) == 1 and isinstance(self._actions, str) else None
         axis = None if self._takes.group_axis is None else self._group_axis
         try:
             name = str(self._takes).partition(",")[0]

@@ -334,7 +334,7 @@ class _ModuleAuditor:
         """The kind of every output of the network: as declared, or found from the recorded runs."""
         n = len(self._inputs)
         outputs = [tensor for tensor in root.outputs if tensor.ndim and tensor.shape[0] == n]
-        if not outputs or (self._gives is not None and len(root.outputs) == 1 and len(outputs) == 0):
+        if not outputs:
             outputs_of(root.output, n)  # says what is wrong
         if self._gives is not None and len(outputs) == 1:
             check_shape(checked_values(outputs[0], n), self._gives, self._order, "the network's output")
