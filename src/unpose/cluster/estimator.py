@@ -42,13 +42,7 @@ from unpose.cluster.graph import (
 )
 from unpose.cluster.inputs import are_files, as_images, check_n_clusters, count_axes, is_channels_first, read_files
 from unpose.cluster.joint_graph import FittedFeatures, fit_features
-from unpose.cluster.labels import (
-    class_probabilities,
-    known_classes,
-    most_instructive,
-    respect_classes,
-    spread_labels,
-)
+from unpose.cluster.labels import class_probabilities, known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.learned import LEARN, learn_encoder
 from unpose.cluster.light import (
     LIGHT_CONTRAST,
@@ -168,7 +162,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         The value of ``light`` that was used.
     references_ : (m, c, h, w) array
         The fitted images that are neither constant nor copies, at the size of the search and without effects of light:
-        what new images are compared with. Of images that would take more than 1 GB, an evenly spaced sample.
+        what new images are compared with. Of images that would take more than 256 MB, an evenly spaced sample.
     n_clusters_, n_iter_ : int
         Number of clusters, and of rounds of attention.
     history_ : list of unpose.cluster.rounds.Round
@@ -313,7 +307,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         search = None if self._is_vectors else self._search(progress, client)
         network = None
         if search is not None and self._compares_features(len(rows)):  # a bad network is refused before the search
-            if isinstance(self.features, str) and self.features == LEARN:
+            if self.features == LEARN:
                 chosen, seed = self.range_, int(rng.randint(2**31))
                 self.encoder_ = learn_encoder(
                     given[rows], chosen.group, chosen.max_angle, device=self.device, random_state=seed,
@@ -395,7 +389,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         Constant images have infinite distances and identity poses.
         """
         check_is_fitted(self)
-        batch, shown = self._read(X, fitting=False)
+        batch, shown = self._without_light(self._given(X, fitting=False))
         poses = np.tile(np.eye(3), (len(batch), self.n_clusters_, 1, 1))
         if self._is_vectors:
             return pairwise_distances(batch[:, 0, 0].numpy(), self.means_), poses
@@ -609,9 +603,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _compares_features(self, n_images: int) -> bool:
         """Whether images are compared by the features of a network, too."""
-        if isinstance(self.features, str) and self.features in ("auto", "pixels"):
-            return self.features == "auto" and has_extra_network() and n_images >= _FEWEST_WITH_FEATURES
-        return n_images >= _FEWEST_WITH_FEATURES
+        if n_images < _FEWEST_WITH_FEATURES:
+            return False
+        return has_extra_network() if self.features == "auto" else self.features != "pixels"
 
     def _network(self) -> Any:
         """What :func:`unpose.cluster.features.feature_network` makes the network from."""
@@ -620,11 +614,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 f"the clusters were found with the features of {self.features_.network}, which is not saved with them; "
                 "load that network and set the attribute `features` to it"
             )
-        if isinstance(self.features, str) and self.features == LEARN:
+        if self.features == LEARN:
             if self.encoder_ is None:
                 raise ValueError("the encoder that was learnt is not saved with the clusters; set `encoder_` to it")
             return self.encoder_
-        return EXTRA_NETWORK if isinstance(self.features, str) and self.features == "auto" else self.features
+        return EXTRA_NETWORK if self.features == "auto" else self.features
 
     def _spread(
         self, known: tuple[NDArray, NDArray], labels: NDArray, confidences: NDArray, weights: sparse.csr_array,
@@ -669,7 +663,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def aligned(self, X: ArrayLike, cluster: int) -> NDArray:
         """The fitted images of one cluster, aligned to its average: (m, h, w) or (m, h, w, c)."""
         check_is_fitted(self)
-        batch, _ = self._read(X, fitting=False)
+        batch, _ = self._without_light(self._given(X, fitting=False))
         if len(batch) != len(self.labels_):
             raise ValueError(f"X must be the {len(self.labels_)} images that were fitted, got {len(batch)}")
         if not 0 <= cluster < self.n_clusters_:
@@ -707,10 +701,6 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-    def _read(self, X: ArrayLike, *, fitting: bool) -> tuple[Any, NDArray]:
-        """Check the input; returns images (n, c, h, w) without effects of light, and which are not constant (n,)."""
-        return self._without_light(self._given(X, fitting=fitting))
 
     def _without_light(self, given: Any, folder: Folder = None) -> tuple[Any, NDArray]:
         """Images (n, c, h, w) without effects of light, and which are not constant (n,)."""

@@ -72,7 +72,7 @@ def stage_times(images: NDArray, *, indexed: bool, **parameters: Any) -> StageTi
     searched = (found[0] or ended) - began
     rest, seconds = ended - began - searched, float("nan")
     if indexed:
-        batch, _ = model._read(images, fitting=False)
+        batch, _ = model._without_light(model._given(images, fitting=False))
         small = small_images(batch).movedim(1, -1)
         search = graph_search(model._search(), max(batch.shape[-2:]))
         began = time.process_time()
