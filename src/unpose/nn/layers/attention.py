@@ -46,31 +46,32 @@ ATTENTION_MODES = ("relative", "paper", "printed")
 class _SelfAttention(ConstantTables):
     """The shared part of both layers: everything except which group elements the input has.
 
-    ``mode`` is that of :class:`GroupSelfAttention`, or ``"lifting"``. The table ``inverses`` is (order, 2, 2);
-    ``relations`` is (order, keys), or (order, queries, keys) for the double sums, and holds the index of the relative
-    element of each pair or triple.
+    ``mode`` is ``"lifting"``, or that of :class:`GroupSelfAttention`, which sets it before this constructor reads it.
+    The table ``inverses`` is (order, 2, 2); ``relations`` is (order, keys), or (order, queries, keys) for the double
+    sums, and holds the index of the relative element of each pair or triple.
     """
 
+    mode = "lifting"
     inverses: Tensor
     relations: Tensor
     basis: Tensor  # (order, *window, functions), with a harmonic encoding and a window
 
     def __init__(
         self,
-        group: FiniteGroup,
+        group: str | FiniteGroup,
         in_channels: int,
         out_channels: int,
         *,
-        mode: str,
         heads: int,
         head_channels: int,
         window: int | None,
-        reach: float | None,
-        encoding: str,
-        attention_dropout: float,
-        value_dropout: float,
+        reach: float | None = None,
+        encoding: str = "separable",
+        attention_dropout: float = 0.0,
+        value_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        group = parse_finite(group)
         check_positive(in_channels=in_channels, out_channels=out_channels, heads=heads, head_channels=head_channels)
         if reach is not None and not reach > 0:
             raise ValueError(f"reach must be a distance above 0 pixels, got {reach}")
@@ -78,12 +79,12 @@ class _SelfAttention(ConstantTables):
             check_window((window, window))
         elif reach is None:
             raise ValueError("global attention (window=None) needs reach, the distance in pixels its encoding spans")
-        self.group, self.in_channels, self.heads, self.window, self.mode = group, in_channels, heads, window, mode
+        self.group, self.in_channels, self.heads, self.window = group, in_channels, heads, window
         check_dropout(attention_dropout)
         self.attention_dropout = attention_dropout
         self._dilates = not preserves_area(group)
         self._table_window = None if window is None else (widest_window(group, window),) * 2
-        n_relations = _relative_elements(group, mode)[1]
+        n_relations = _relative_elements(group, self.mode)[1]
         self.encoding = make_encoding(encoding, head_channels, n_relations, heads, reach or max((window or 1) // 2, 1))
         self.project = nn.Linear(in_channels, 3 * heads * head_channels)
         self.merge = nn.Linear(heads * head_channels, out_channels)
@@ -183,34 +184,6 @@ class LiftingSelfAttention(_SelfAttention):
     torch.Size([1, 8, 4, 9, 13])
     """
 
-    def __init__(
-        self,
-        group: str | FiniteGroup,
-        in_channels: int,
-        out_channels: int,
-        *,
-        heads: int,
-        head_channels: int,
-        window: int | None,
-        reach: float | None = None,
-        encoding: str = "separable",
-        attention_dropout: float = 0.0,
-        value_dropout: float = 0.0,
-    ) -> None:
-        super().__init__(
-            parse_finite(group),
-            in_channels,
-            out_channels,
-            mode="lifting",
-            heads=heads,
-            head_channels=head_channels,
-            window=window,
-            reach=reach,
-            encoding=encoding,
-            attention_dropout=attention_dropout,
-            value_dropout=value_dropout,
-        )
-
     def forward(self, images: Tensor) -> Tensor:
         check_feature_maps(images, self.in_channels, None)
         return self._attend(images[:, :, None])
@@ -289,11 +262,11 @@ class GroupSelfAttention(_SelfAttention):
             raise ValueError(f"mode must be one of {', '.join(ATTENTION_MODES)}, got {mode!r}")
         if mode == "printed" and not group.is_group:
             raise ValueError(f"mode 'printed' needs a group that is closed, such as c4 or d4, got {group}")
+        self.mode = mode
         super().__init__(
             group,
             in_channels,
             out_channels,
-            mode=mode,
             heads=heads,
             head_channels=head_channels,
             window=window,
