@@ -65,7 +65,7 @@ def fit_maps(data: Path) -> dict[str, NDArray]:
     for layer in signature.LAYERS:
 
         def features(patches: list[NDArray], layer: signature.Layer = layer) -> NDArray:
-            return signature.invariants(signature.coefficients(np.stack(patches), layer), layer)
+            return signature.invariants(signature.projected(signature.ranks(np.stack(patches)), layer), layer)
 
         differences = []
         for original, copy in pairs:

@@ -26,9 +26,9 @@ def test_quarter_turns_and_mirrors_leave_the_central_view_alone(patches, layer):
 def test_coefficients_turn_by_phases_and_mirror_by_conjugation(patches):
     starts = signature.basis_of(signature.WHOLE).starts
     frequency = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    ours = signature.coefficients(patches, signature.WHOLE, 0)[:, 0]
-    turned = signature.coefficients(np.rot90(patches, 1, (1, 2)), signature.WHOLE, 0)[:, 0]
-    mirrored = signature.coefficients(patches[:, :, ::-1], signature.WHOLE, 0)[:, 0]
+    ours = signature.projected(signature.ranks(patches), signature.WHOLE, 0)[:, 0]
+    turned = signature.projected(signature.ranks(np.rot90(patches, 1, (1, 2))), signature.WHOLE, 0)[:, 0]
+    mirrored = signature.projected(signature.ranks(patches[:, :, ::-1]), signature.WHOLE, 0)[:, 0]
     np.testing.assert_allclose(turned, ours * np.exp(-0.5j * np.pi * frequency), atol=1e-5)
     np.testing.assert_allclose(mirrored, (-1.0) ** frequency * ours.conj(), atol=1e-5)
 

@@ -103,16 +103,11 @@ def signatures(patches: NDArray) -> dict[str, NDArray]:
     return found
 
 
-def coefficients(patches: NDArray, layer: Layer, view: int | None = None) -> NDArray:
-    """Project equalised patches (n, 64, 64) as seen in each view, each of unit norm: (n, views, C) complex64.
-
-    With ``view``, only in that one: (n, 1, C).
-    """
-    return projected(ranks(patches), layer, view)
-
-
 def projected(small: NDArray, layer: Layer, view: int | None = None) -> NDArray:
-    """The coefficients from :func:`ranks` (n, 32, 32), which several layers and views share: (n, views, C)."""
+    """Project the :func:`ranks` of patches (n, 32, 32) as seen in each view, with unit norm: (n, views, C) complex64.
+
+    With ``view``, only in that one: (n, 1, C). Several layers and views share the ranks.
+    """
     n, matrix, constant = len(small), _analysis(layer), _constant(layer)  # (pixels, views, 2 C + 1), (views, 2 C)
     if view is not None:
         matrix, constant = matrix[:, view : view + 1], constant[view : view + 1]

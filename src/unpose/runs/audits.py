@@ -53,7 +53,6 @@ from unpose.runs.remembered_calls import OutputView, RememberedCalls
 from unpose.runs.repairs import advice, try_repairs
 
 __all__ = [
-    "KINDS",
     "MEASURES",
     "AuditRun",
     "AuditedImages",
@@ -76,8 +75,6 @@ MODULE_IMAGES = 8
 """Images on which single modules are tested."""
 LEAST_NEIGHBOURS = 9
 """Images from which on the neighbours of embeddings are compared."""
-KINDS = ("scores", "embedding", "image")
-"""What a model returns: scores of classes, a vector that should not change, or a map that moves with the image."""
 
 
 @dataclass(frozen=True)
