@@ -1,13 +1,12 @@
 """``unpose adapt``: make a model that one already has invariant, and say what that costs and gains."""
 
-import csv
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.audited_images import numbers
+from unpose.cli.shared.audited_images import labels_of, numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ModelFile
@@ -189,18 +188,13 @@ def _read(
 
 def _classes(labels: Path | None, found: "ImageSet", names: tuple[str, ...]) -> list[int] | None:
     """The class of each image: from a table, or from folders that are named like the classes of the model."""
+    texts = labels_of(labels, found)
+    if texts is None:
+        return None
     if labels is None:
-        known = found.labels is not None and set(found.labels) <= set(names)
-        return [names.index(label) for label in found.labels or []] if known else None
-    with labels.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.reader(file) if len(row) >= 2]
-    table = {row[0].strip(): row[1].strip() for row in rows}
-    missing = [name for name in found.names if name not in table]
-    if missing:
-        raise click.BadParameter(f"{labels} has no line for {missing[0]} and {len(missing) - 1} other images",
-                                 param_hint="--labels")  # fmt: skip
+        return [names.index(text) for text in texts] if set(texts) <= set(names) else None
     try:
-        return [int(table[name]) for name in found.names]
+        return [int(text) for text in texts]
     except ValueError as error:
         raise click.BadParameter(f"classes must be whole numbers: {error}", param_hint="--labels") from error
 

@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -249,15 +248,11 @@ def external(command: str, class_names: Sequence[str]) -> AnyModel:
         )  # fmt: skip
 
     def call(images: "Tensor") -> "np.ndarray":
-        from unpose.files import write_image
+        from unpose.files import exchanged_images
         from unpose.images import from_batch
 
-        with tempfile.TemporaryDirectory(prefix="unpose-") as place:
-            folder, table = Path(place) / "images", Path(place) / "answers.csv"
-            folder.mkdir()
-            names = [f"{i:06d}.png" for i in range(len(images))]
-            for name, picture in zip(names, from_batch(images, channels=images.shape[1] > 1), strict=True):
-                write_image(folder / name, picture)
+        with exchanged_images(from_batch(images, channels=True), "png") as (folder, answers):
+            table = answers / "answers.csv"
             filled = [word.replace("{input}", str(folder)).replace("{output}", str(table)) for word in words]
             try:
                 done = subprocess.run(filled, capture_output=True, text=True, errors="replace")
@@ -268,7 +263,7 @@ def external(command: str, class_names: Sequence[str]) -> AnyModel:
                 raise ValueError(f"the command ended with status {done.returncode}: {last}")
             if not table.is_file():
                 raise ValueError("the command ended without writing its CSV file")
-            return read_answers(table, names, class_names)
+            return read_answers(table, [f"{i:06d}.png" for i in range(len(images))], class_names)
 
     return AnyModel(command, call, _digest(command.encode()), class_names=tuple(class_names), batch_size=1024)
 

@@ -66,7 +66,7 @@ def read_audited(
     offset, scale = (numbers(text, name, batch.shape[1]) for text, name in ((mean, "--mean"), (std, "--std")))
     shape = (1, -1, 1, 1)
     batch = (batch - torch.tensor(offset).reshape(shape)) / torch.tensor(scale).reshape(shape)
-    texts = _labels(labels, found)
+    texts = labels_of(labels, found)
     names, truth, remarks = _classes(classes, texts, model.class_names)
     audited = AuditedImages(
         batch, [found.names[i] for i in chosen], None if truth is None else [truth[i] for i in chosen], names,
@@ -164,7 +164,7 @@ def numbers(text: str, option: str, channels: int | None = None) -> list[float]:
     return values
 
 
-def _labels(path: Path | None, found: "ImageSet") -> list[str] | None:
+def labels_of(path: Path | None, found: "ImageSet") -> list[str] | None:
     """The class of each image as text: from a table, or from its folder."""
     if path is None:
         return found.labels
