@@ -80,6 +80,12 @@ def largest_entries(matrix: sparse.csr_array, count: int) -> sparse.csr_array:
     return sparse.csr_array((matrix.data[kept], (row[kept], matrix.indices[kept])), shape=matrix.shape)
 
 
+def symmetric_walk(weights: sparse.csr_array) -> sparse.csr_array:
+    """The matrix of a random walk on a symmetric graph in its symmetric form, ``D^-1/2 W D^-1/2``."""
+    root = 1 / np.sqrt(np.maximum(np.asarray(weights.sum(1)).ravel(), 1e-300))
+    return sparse.csr_array(sparse.diags_array(root) @ weights @ sparse.diags_array(root))
+
+
 def weights_of_all(weights: sparse.csr_array, rows: NDArray, n: int) -> sparse.csr_array:
     """Extend a matrix over the images ``rows`` to all n images, with zeros."""
     edges = weights.tocoo()

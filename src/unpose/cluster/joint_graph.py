@@ -30,7 +30,7 @@ from unpose.cluster.features import (
     orbit_poses,
     pose_change,
 )
-from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, largest_entries
+from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, largest_entries, symmetric_walk
 from unpose.cluster.modularity import RESOLUTION, louvain, modularity
 from unpose.cluster.pieces import Batch
 from unpose.compiled import CACHE
@@ -181,8 +181,7 @@ def diffused_neighbours(weights: sparse.csr_array, k: int) -> Graph:
     visits, ``(I - 0.9 S)^-1`` with ``S = D^-1/2 W D^-1/2``.
     """
     n = weights.shape[0]
-    root = 1 / np.sqrt(np.maximum(np.asarray(weights.sum(1)).ravel(), 1e-300))
-    walk = sparse.csr_array(sparse.diags_array(root) @ weights @ sparse.diags_array(root))
+    walk = symmetric_walk(weights)
     links = (array.astype(np.int64, copy=False) for array in (walk.indptr, walk.indices))  # compiled for one type
     visits = _visits(*links, walk.data, min(n, _REACH))
     rows = sparse.csr_array((visits[1].ravel(), visits[0].ravel(), np.arange(n + 1) * visits[0].shape[1]), shape=(n, n))

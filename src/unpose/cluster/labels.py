@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from unpose.cluster.graph import largest_entries
+from unpose.cluster.graph import largest_entries, symmetric_walk
 from unpose.cluster.readout import by_size
 
 _MEMORY = 0.95
@@ -36,7 +36,7 @@ def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -
     start = np.zeros((len(classes), n_classes))
     start[known, classes[known]] = 1.0
     start /= np.maximum(start.sum(0), 1.0)
-    walk = _symmetric_walk(weights)
+    walk = symmetric_walk(weights)
     scores = start
     for _ in range(_STEPS):
         scores = _MEMORY * (walk @ scores) + (1 - _MEMORY) * start
@@ -156,15 +156,10 @@ def most_instructive(weights: sparse.csr_array, known: NDArray, uncertainty: NDA
     return np.array(chosen, dtype=np.int64)
 
 
-def _symmetric_walk(weights: sparse.csr_array) -> sparse.csr_array:
-    root = 1 / np.sqrt(np.maximum(np.asarray(weights.sum(1)).ravel(), 1e-300))
-    return sparse.csr_array(sparse.diags_array(root) @ weights @ sparse.diags_array(root))
-
-
 def _reach(weights: sparse.csr_array) -> sparse.csr_array:
     """How far a walk of a few steps from each image (column) reaches the others (row): (n, n), the largest entries."""
     n = weights.shape[0]
-    walk = _symmetric_walk(weights)
+    walk = symmetric_walk(weights)
     reach = sparse.csr_array(sparse.eye_array(n))
     total = reach
     for _ in range(4):
