@@ -7,6 +7,7 @@ Everything in them is made up, so that no data are needed.
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -72,8 +73,9 @@ def motion():
     digit = np.zeros((1, 8, 8), np.float32)
     digit[0, 1:7, 3:5] = digit[0, 1:3, 1:5] = 1
     rng = np.random.default_rng(0)
-    rows = [sequences(digit, [velocity], rng, noise=0.3)[0, :, 0].numpy() for velocity in ((0, 0), (2, 1))]
-    labels = [f"still, frame {t}" for t in range(6)] + [f"moving 2,1, frame {t}" for t in range(6)]
+    options = SimpleNamespace(frames=6, side=20, noise=0.3)
+    rows = [sequences(digit, [velocity], options, rng)[0, :, 0].numpy() for velocity in ((0, 0), (2, 1))]
+    labels = [f"still, frame {t}" for t in range(6)] + [f"moving, frame {t}" for t in range(6)]
     return montage(np.concatenate(rows).clip(0, 1), columns=6, labels=labels, scale=5)
 
 

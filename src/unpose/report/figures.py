@@ -216,7 +216,7 @@ def montage(
     colours = np.round(np.clip(array, 0.0, 1.0) * 255).astype(np.uint8)
     border = _BORDER if frames else 0
     height, width = (side * scale + 2 * border for side in colours.shape[1:3])
-    tile_width = max([width, *(_text_width(label) + 4 for label in labels or ())])
+    tile_width = max([width, *(_text_width(label) + 12 for label in labels or ())])
     tiles = []
     for i, pixels in enumerate(colours.repeat(scale, axis=1).repeat(scale, axis=2)):
         tile = Image.new("RGB", (tile_width, height + (_TEXT + 8 if labels else 0)), _WHITE)

@@ -1,5 +1,6 @@
 """``unpose train``: train a network from a recipe or on a folder of labelled images."""
 
+import os
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
@@ -275,7 +276,8 @@ def _load(recipe: "Recipe", root: Path | None, quiet: bool = False) -> "Dataset"
 
 
 def _print_parts(dataset: "Dataset") -> None:
-    click.echo(f"{dataset.name}: {dataset.source}", err=True)
+    source = dataset.source.replace(f"{Path.cwd()}{os.sep}", "")  # recipes hold the absolute path of the images
+    click.echo(f"{dataset.name}: {source}", err=True)
     click.echo(
         f"{len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
         f"{len(dataset.test):,} for the test; {len(dataset.classes)} classes",
