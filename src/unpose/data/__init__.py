@@ -1,7 +1,8 @@
 """Data: images from folders and files, public data sets, and generators of posed images with known poses.
 
 =================== ============================================================================================
-:func:`read_images` read a folder, a stack or a list of files into one array (``folders``)
+:func:`read_images` read a folder, a stack or a list of files into one array (``folders``, ``decoding``);
+                    :func:`survey_images` says what it would read (``survey``)
 :func:`load`        load a labelled data set by name, from a folder or an ``.npz`` file (``datasets``, ``public``,
                     ``download``), as a :class:`Dataset` of three :class:`Split` parts (``splits``)
 :func:`posed`       make copies of images at random poses, with the true poses
@@ -15,11 +16,12 @@ training images, ``unpose.data.experiments`` the data of the figures of the inva
 
 from unpose.data.credits import CREDITS, Credit, credit
 from unpose.data.datasets import NAMES, load
-from unpose.data.folders import ImageSet, InputError, Survey, read_images, survey_images
+from unpose.data.folders import ImageSet, InputError, read_images
 from unpose.data.posed import Posed, posed
 from unpose.data.public import MissingDataError
 from unpose.data.splits import Dataset, Split
 from unpose.data.stroke_drawings import drawings
+from unpose.data.survey import Survey, survey_images
 
 __all__ = [
     "CREDITS",

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.data.folders import Colour, InputError, Progress, read_images
+from unpose.data.decoding import Colour
+from unpose.data.folders import InputError, Progress, read_images
 from unpose.data.grouping import grouped_split, groups_of
 from unpose.data.public import READERS, Location, MissingDataError
 from unpose.data.splits import (

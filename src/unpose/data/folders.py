@@ -2,52 +2,53 @@
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from unpose.data.decoding import (
+    Colour,
+    DecodedFrame,
+    Source,
+    decode_file,
+    frame_sizes,
+    header_or_error,
+    is_coloured,
+    stack_frames,
+    with_colour,
+)
 from unpose.files import (
-    LUMINANCE,
     Header,
     ImagesInPieces,
     ListedFile,
     Listing,
     UnreadableError,
-    as_unreadable_error,
     decoder_limits,
     in_bytes,
     list_images,
     list_paths,
     printable_name,
-    read_frames,
-    read_header,
     readable_bytes,
     split_array_name,
     store_images,
 )
-from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_canvas, onto_one_canvas
+from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_one_canvas
 
-Colour = Literal["auto", "grey", "rgb"]
 Progress = Callable[[str, int, int], None]
 """Called with a stage, the amount done and the total."""
 
 DEFAULT_MEMORY = 4 * 2**30
 _IN_MEMORY = 2**28
 """Images of at most so many bytes are kept in memory, also if they may be kept in a file."""
-_SURVEYED = 2000
-"""Files of which a survey reads the header."""
 _FRAMES_AT_ONCE = 2048
 """Images that are decoded before they are written to the file."""
-_GREY_TOLERANCE = 0.02
-"""An image whose channels differ by at most this share of full scale is grey: JPEG compression adds as much."""
 
 _MONTH = (
     "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
@@ -64,7 +65,6 @@ _DATE_OR_RUN = re.compile(
 )  # fmt: skip
 """Folder names that tell when images were taken, and not what they show."""
 
-_Source = tuple[ListedFile, Header]
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -221,26 +221,26 @@ def read_images(
     with decoder_limits():
         listing = list_paths(paths_given) if is_list else list_images(paths_given[0])
         rejected = list(listing.rejected)
-        try_header = partial(_try_header, side=size or LARGEST_DEFAULT_CANVAS)
+        try_header = partial(header_or_error, side=size or LARGEST_DEFAULT_CANVAS)
         headers = _in_threads(workers, try_header, listing.files, "headers", report)
         readable = _readable(listing.files, headers, budget, rejected)
         if pieces is False:
             readable = _fitting(readable, size, colour, budget, rejected)
-        sizes = _sizes(readable)
+        sizes = frame_sizes(readable)
         if len(sizes) < min_images:
             raise _too_few(shown, len(sizes), min_images, listing, rejected)
         shape, rule = choose_canvas(sizes, size)
-        needed = _bytes(len(sizes), shape, _channels(readable, colour))
-        stored = pieces is not False and needed > min(_IN_MEMORY, budget // 4)
+        channels = _channels(readable, colour)
+        stored = pieces is not False and is_kept_in_file(len(sizes), shape, channels, budget)
         if not stored:
-            _check_budget(shown, len(sizes), shape, _channels(readable, colour), budget)
+            _check_budget(shown, len(sizes), shape, channels, budget)
         workers = max(1, min(workers, (budget // 2) // max(header.cost for _, header in readable)))
-        kept: list[_Kept] = []
+        kept: list[DecodedFrame] = []
         if stored:
             folder = None if isinstance(pieces, bool) else pieces
             images: Any = _store(readable, kept, rejected, shape, colour, workers, report, folder)
         else:
-            try_frames = partial(_try_frames, shape=shape, colour=colour)
+            try_frames = partial(decode_file, shape=shape, colour=colour)
             results = _in_threads(workers, try_frames, [found for found, _ in readable], "images", report)
             for source_file, result in zip(readable, results, strict=True):
                 _keep(source_file, result, kept, rejected)
@@ -252,7 +252,7 @@ def read_images(
     kept = [kept[k] for k in order]
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
-    images = images if stored else _stacked(kept, shape, colour)
+    images = images if stored else stack_frames(kept, shape, colour)
     source_shape = sizes[0] if len(set(sizes)) == 1 else None
     notes = _notes(listing, readable)
     if labels is not None and all(_DATE_OR_RUN.fullmatch(label) for label in labels):
@@ -261,116 +261,8 @@ def read_images(
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
 
 
-@dataclass(frozen=True)
-class Survey:
-    """What an input holds, by the names of its files and the headers of some of them.
-
-    Parameters
-    ----------
-    count : int
-        Number of images; estimated if there are more files than headers were read.
-    shape : (int, int)
-        Height and width of the canvas that they would be brought to.
-    channels : int
-        1 or 3.
-    in_pieces : bool
-        Whether :func:`read_images` would keep them in a file, if it may.
-    n_files : int
-        Number of files.
-    sample : (m, h, w) or (m, h, w, 3) array
-        Some of the images, evenly spaced.
-    seconds : float
-        CPU time to decode one of them.
-
-    Examples
-    --------
-    >>> Survey(5, (31, 17), 1, False, 1, np.zeros((2, 31, 17)), 0.001).count
-    5
-    """
-
-    count: int
-    shape: tuple[int, int]
-    channels: int
-    in_pieces: bool
-    n_files: int
-    sample: NDArray
-    seconds: float
-
-
-def survey_images(
-    source: str | os.PathLike[str], n_sample: int, *, size: int | None = None, memory: int | str | None = None
-) -> Survey:
-    """Say what :func:`read_images` would read, from the names of files, some headers and a sample of the images.
-
-    Parameters
-    ----------
-    source : str or path
-        A folder or a stack, as for :func:`read_images`.
-    n_sample : int
-        Number of images that are read.
-    size : int, optional
-        Longer side of the images in pixels.
-    memory : int or str, optional
-        Memory budget, by default 4 GiB.
-
-    Returns
-    -------
-    Survey
-        Number, size and colour of the images.
-
-    Raises
-    ------
-    InputError
-        If no image is found.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.save(folder + "/stack.npy", np.zeros((7, 31, 17), np.uint8))
-    ...     found = survey_images(folder, 3)
-    >>> found.count, found.sample.shape
-    (7, (3, 31, 17))
-    """
-    budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
-    path = Path(source)
-    if split_array_name(path) is None:
-        raise InputError(f"{printable_name(str(source))} does not exist; give a folder of images or a stack")
-    with decoder_limits():
-        files = list_images(path).files
-        places = np.unique(np.linspace(0, max(0, len(files) - 1), min(len(files), _SURVEYED)).astype(int))
-        read = [(files[k], _try_header(files[k], size or LARGEST_DEFAULT_CANVAS)) for k in places]
-    good: list[_Source] = [(found, header) for found, header in read if isinstance(header, Header)]
-    sizes = _sizes(good)
-    if not sizes:
-        raise InputError(f"{printable_name(str(source))} holds no image that can be read")
-    count = round(len(sizes) * len(files) / len(read))
-    shape, _ = choose_canvas(sizes, size)
-    channels = 3 if any(header.colour for _, header in good) and _is_coloured(good, shape) else 1
-    began = time.process_time()
-    sample = _sampled(good, n_sample, shape, "rgb" if channels == 3 else "grey")
-    seconds = (time.process_time() - began) / max(1, len(sample))
-    stored = _bytes(count, shape, channels) > min(_IN_MEMORY, budget // 4)
-    return Survey(count, shape, channels, stored, len(files), sample, seconds)
-
-
-def _sampled(readable: Sequence[_Source], count: int, shape: tuple[int, int], colour: Colour) -> NDArray:
-    """Up to ``count`` images, evenly spaced over the frames of the files."""
-    ends = np.cumsum([len(header.sizes) for _, header in readable])
-    wanted = np.unique(np.linspace(0, ends[-1] - 1, min(count, int(ends[-1]))).astype(int))
-    frames: list[_Kept] = []
-    with decoder_limits():
-        for k in np.unique(np.searchsorted(ends, wanted, side="right")):
-            found, header = readable[k]
-            start = int(ends[k]) - len(header.sizes)
-            inside = wanted[(wanted >= start) & (wanted < ends[k])] - start
-            good, _ = _try_frames(replace(found, row_of_frame={int(i): 0 for i in inside}), shape, colour)
-            frames += good
-    return _stacked(frames, shape, colour)
-
-
 def _keep(
-    source: _Source, result: "tuple[list[_Kept], list[tuple[int | None, str]]]", kept: "list[_Kept]",
+    source: Source, result: tuple[list[DecodedFrame], list[tuple[int | None, str]]], kept: list[DecodedFrame],
     rejected: list[tuple[str, str]],
 ) -> None:  # fmt: skip
     """Name the frames of a file and add them to ``kept``, and those that could not be read to ``rejected``."""
@@ -384,7 +276,7 @@ def _keep(
 
 
 def _store(
-    readable: Sequence[_Source], kept: "list[_Kept]", rejected: list[tuple[str, str]], shape: tuple[int, int],
+    readable: Sequence[Source], kept: list[DecodedFrame], rejected: list[tuple[str, str]], shape: tuple[int, int],
     colour: Colour, workers: int, report: Progress, folder: str | os.PathLike[str] | None,
 ) -> ImagesInPieces | None:  # fmt: skip
     """Decode all images into one file, a group of files or a part of a stack at a time; None if none can be read.
@@ -392,18 +284,18 @@ def _store(
     Whether the images are coloured must be known before the first is written: a sample of them decides.
     """
     if colour == "auto":
-        colour = "rgb" if _is_coloured(readable, shape) else "grey"
-    total = len(_sizes(readable))
-    try_frames = partial(_try_frames, shape=shape, colour=colour)
+        colour = "rgb" if is_coloured(readable, shape) else "grey"
+    total = len(frame_sizes(readable))
+    try_frames = partial(decode_file, shape=shape, colour=colour)
 
     def decoded() -> Iterator[NDArray]:
         for group in _groups(readable):
-            frames: list[_Kept] = []
+            frames: list[DecodedFrame] = []
             results = _in_threads(workers, try_frames, [found for found, _ in group], "images", _no_progress)
             for source, result in zip(group, results, strict=True):
                 _keep(source, result, frames, rejected)
             if frames:
-                yield _stacked(frames, shape, colour)
+                yield stack_frames(frames, shape, colour)
                 kept.extend(frames)
             report("images", min(total, len(kept) + len(rejected)), total)
 
@@ -415,9 +307,9 @@ def _store(
         raise
 
 
-def _groups(readable: Sequence[_Source]) -> Iterator[list[_Source]]:
+def _groups(readable: Sequence[Source]) -> Iterator[list[Source]]:
     """Groups of files of at most ``_FRAMES_AT_ONCE`` frames in all; stacks of more frames are divided."""
-    group: list[_Source] = []
+    group: list[Source] = []
     count = 0
     for found, header in readable:
         rows = found.row_of_frame
@@ -433,18 +325,6 @@ def _groups(readable: Sequence[_Source]) -> Iterator[list[_Source]]:
             count += len(part)
     if group:
         yield group
-
-
-def _is_coloured(readable: Sequence[_Source], shape: tuple[int, int]) -> bool:
-    """Whether one of up to 64 images is coloured, of the files that declare colours."""
-    declared = [source for source in readable if source[1].colour]
-    for k in np.unique(np.linspace(0, len(declared) - 1, min(64, len(declared))).astype(int)) if declared else ():
-        found, header = declared[k]
-        some = replace(found, row_of_frame={len(header.sizes) // 2: 0}) if found.row_of_frame is None else found
-        for frame in _try_frames(some, shape, "auto")[0]:
-            if frame.pixels is not None and frame.pixels.ndim == 3:
-                return True
-    return False
 
 
 def _from_arrays(
@@ -470,13 +350,13 @@ def _from_arrays(
         raise InputError(str(error)) from error
     names = [str(k) for k in range(len(shapes))]
     kept = [
-        _Kept(
-            ListedFile(Path(), name), k, 0, _with_colour(image if image.ndim == len(given) else image[..., 0], colour)
+        DecodedFrame(
+            ListedFile(Path(), name), k, 0, with_colour(image if image.ndim == len(given) else image[..., 0], colour)
         )
         for k, (name, image, given) in enumerate(zip(names, placed, shapes, strict=True))
     ]
     stored = sizes[0] if len(set(sizes)) == 1 else None
-    return ImageSet(_stacked(kept, shape, colour), names, [], np.arange(len(kept)), None, [], rule, stored, [])
+    return ImageSet(stack_frames(kept, shape, colour), names, [], np.arange(len(kept)), None, [], rule, stored, [])
 
 
 def _readable(
@@ -484,7 +364,7 @@ def _readable(
     headers: Sequence[Header | UnreadableError],
     budget: int,
     rejected: list[tuple[str, str]],
-) -> list[_Source]:
+) -> list[Source]:
     """The files whose headers are good and that can be decoded within half of the budget; others go to ``rejected``."""
     readable = []
     for found, header in zip(files, headers, strict=True):
@@ -504,12 +384,12 @@ def _readable(
 
 
 def _fitting(
-    readable: list[_Source], size: int | None, colour: Colour, budget: int, rejected: list[tuple[str, str]]
-) -> list[_Source]:
+    readable: list[Source], size: int | None, colour: Colour, budget: int, rejected: list[tuple[str, str]]
+) -> list[Source]:
     """The files whose images fit into half of the budget by themselves: one huge file must not stop a run."""
     fitting = []
     for source in readable:
-        sizes = _sizes([source])
+        sizes = frame_sizes([source])
         shape = choose_canvas(sizes, size)[0] if len(sizes) > 1 else (0, 0)
         if (needed := _bytes(len(sizes), shape, _channels([source], colour))) > budget // 2:
             reason = f"declares {len(sizes):,} images that take {readable_bytes(needed)}, {_over_budget(budget)}"
@@ -519,84 +399,17 @@ def _fitting(
     return fitting
 
 
-def _sizes(readable: Sequence[_Source]) -> list[tuple[int, int]]:
-    """Height and width of every frame to read."""
-    sizes = []
-    for found, header in readable:
-        count = len(header.sizes)
-        sizes += (
-            header.sizes if found.row_of_frame is None else [header.sizes[k] for k in found.row_of_frame if k < count]
-        )
-    return sizes
-
-
-def _channels(readable: Sequence[_Source], colour: Colour) -> int:
+def _channels(readable: Sequence[Source], colour: Colour) -> int:
     return 3 if colour == "rgb" or (colour == "auto" and any(header.colour for _, header in readable)) else 1
+
+
+def is_kept_in_file(count: int, shape: tuple[int, int], channels: int, budget: int) -> bool:
+    """Whether images are kept in a file, if they may be: where they would take much of the memory."""
+    return _bytes(count, shape, channels) > min(_IN_MEMORY, budget // 4)
 
 
 def _bytes(count: int, shape: tuple[int, int], channels: int) -> int:
     return count * shape[0] * shape[1] * channels * 4  # float32
-
-
-@dataclass
-class _Kept:
-    """A frame on the canvas, before it is copied into the result."""
-
-    found: ListedFile
-    number: int
-    row: int
-    pixels: NDArray | None
-    name: str = ""
-
-
-def _try_header(found: ListedFile, side: int) -> Header | UnreadableError:
-    try:
-        return read_header(found.path, side, found.key)
-    except UnreadableError as reason:
-        return reason
-
-
-def _try_frames(
-    found: ListedFile, shape: tuple[int, int], colour: Colour
-) -> tuple[list[_Kept], list[tuple[int | None, str]]]:
-    """Frames of a file on the canvas, and errors of the others; a damaged file gives no frame at all."""
-    good: list[_Kept] = []
-    bad: list[tuple[int | None, str]] = []
-    wanted = None if found.row_of_frame is None else set(found.row_of_frame)
-    try:
-        for number, frame in read_frames(found.path, max(shape), wanted, found.key):
-            if isinstance(frame, UnreadableError):
-                bad.append((number, str(frame)))
-            else:
-                row = 0 if found.row_of_frame is None else found.row_of_frame[number]
-                good.append(_Kept(found, number, row, _with_colour(onto_canvas(frame, shape), colour)))
-    except Exception as error:  # also MemoryError while frames are scaled
-        return [], [(None, str(as_unreadable_error(error)))]
-    if wanted is not None:
-        missing = wanted - {frame.number for frame in good} - {number for number, _ in bad}
-        bad += [(number, "is not in the stack") for number in sorted(missing)]
-    return good, bad
-
-
-def _with_colour(frame: NDArray, colour: Colour) -> NDArray:
-    """Convert a frame (h, w, 3) to grey (h, w) if that is wanted, or if its channels are nearly equal."""
-    if frame.ndim == 2:
-        return frame
-    scale = max(1.0, float(np.abs(frame).max()))
-    if colour == "grey" or (colour == "auto" and float(np.ptp(frame, axis=-1).max()) <= _GREY_TOLERANCE * scale):
-        return frame @ LUMINANCE
-    return frame
-
-
-def _stacked(kept: list[_Kept], shape: tuple[int, int], colour: Colour) -> NDArray:
-    """Copy all frames into one array; each is freed at once, so that the set is in memory only once."""
-    in_colour = colour == "rgb" or any(frame.pixels is not None and frame.pixels.ndim == 3 for frame in kept)
-    images = np.empty((len(kept), *shape, 3) if in_colour else (len(kept), *shape), dtype=np.float32)
-    for image, frame in zip(images, kept, strict=True):
-        if frame.pixels is not None:
-            image[...] = frame.pixels[..., None] if in_colour and frame.pixels.ndim == 2 else frame.pixels
-            frame.pixels = None
-    return images
 
 
 def _labels(found: Sequence[ListedFile]) -> list[str] | None:
@@ -607,7 +420,7 @@ def _labels(found: Sequence[ListedFile]) -> list[str] | None:
     return folders
 
 
-def _notes(listing: Listing, readable: Sequence[_Source]) -> list[str]:
+def _notes(listing: Listing, readable: Sequence[Source]) -> list[str]:
     notes = []
     if listing.ignored:
         notes.append(f"{_with_plural(listing.ignored, 'file')} ignored: hidden, or not an image by name")

@@ -1,0 +1,135 @@
+"""What an input holds, by the names of its files, some headers and a sample of its images: :func:`survey_images`."""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unpose.data.decoding import (
+    Colour,
+    DecodedFrame,
+    Source,
+    decode_file,
+    frame_sizes,
+    header_or_error,
+    is_coloured,
+    stack_frames,
+)
+from unpose.data.folders import DEFAULT_MEMORY, InputError, is_kept_in_file
+from unpose.files import Header, decoder_limits, in_bytes, list_images, printable_name, split_array_name
+from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas
+
+_SURVEYED = 2000
+"""Files of which a survey reads the header."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What an input holds, by the names of its files and the headers of some of them.
+
+    Parameters
+    ----------
+    count : int
+        Number of images; estimated if there are more files than headers were read.
+    shape : (int, int)
+        Height and width of the canvas that they would be brought to.
+    channels : int
+        1 or 3.
+    in_pieces : bool
+        Whether :func:`read_images` would keep them in a file, if it may.
+    n_files : int
+        Number of files.
+    sample : (m, h, w) or (m, h, w, 3) array
+        Some of the images, evenly spaced.
+    seconds : float
+        CPU time to decode one of them.
+
+    Examples
+    --------
+    >>> Survey(5, (31, 17), 1, False, 1, np.zeros((2, 31, 17)), 0.001).count
+    5
+    """
+
+    count: int
+    shape: tuple[int, int]
+    channels: int
+    in_pieces: bool
+    n_files: int
+    sample: NDArray
+    seconds: float
+
+
+def survey_images(
+    source: str | os.PathLike[str], n_sample: int, *, size: int | None = None, memory: int | str | None = None
+) -> Survey:
+    """Say what :func:`read_images` would read, from the names of files, some headers and a sample of the images.
+
+    Parameters
+    ----------
+    source : str or path
+        A folder or a stack, as for :func:`read_images`.
+    n_sample : int
+        Number of images that are read.
+    size : int, optional
+        Longer side of the images in pixels.
+    memory : int or str, optional
+        Memory budget, by default 4 GiB.
+
+    Returns
+    -------
+    Survey
+        Number, size and colour of the images.
+
+    Raises
+    ------
+    InputError
+        If no image is found.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.save(folder + "/stack.npy", np.zeros((7, 31, 17), np.uint8))
+    ...     found = survey_images(folder, 3)
+    >>> found.count, found.sample.shape
+    (7, (3, 31, 17))
+    """
+    budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
+    path = Path(source)
+    if split_array_name(path) is None:
+        raise InputError(f"{printable_name(str(source))} does not exist; give a folder of images or a stack")
+    with decoder_limits():
+        files = list_images(path).files
+        places = np.unique(np.linspace(0, max(0, len(files) - 1), min(len(files), _SURVEYED)).astype(int))
+        read = [(files[k], header_or_error(files[k], size or LARGEST_DEFAULT_CANVAS)) for k in places]
+    good: list[Source] = [(found, header) for found, header in read if isinstance(header, Header)]
+    sizes = frame_sizes(good)
+    if not sizes:
+        raise InputError(f"{printable_name(str(source))} holds no image that can be read")
+    count = round(len(sizes) * len(files) / len(read))
+    shape, _ = choose_canvas(sizes, size)
+    channels = 3 if any(header.colour for _, header in good) and is_coloured(good, shape) else 1
+    began = time.process_time()
+    sample = _sampled(good, n_sample, shape, "rgb" if channels == 3 else "grey")
+    seconds = (time.process_time() - began) / max(1, len(sample))
+    stored = is_kept_in_file(count, shape, channels, budget)
+    return Survey(count, shape, channels, stored, len(files), sample, seconds)
+
+
+def _sampled(readable: Sequence[Source], count: int, shape: tuple[int, int], colour: Colour) -> NDArray:
+    """Up to ``count`` images, evenly spaced over the frames of the files."""
+    ends = np.cumsum([len(header.sizes) for _, header in readable])
+    wanted = np.unique(np.linspace(0, ends[-1] - 1, min(count, int(ends[-1]))).astype(int))
+    frames: list[DecodedFrame] = []
+    with decoder_limits():
+        for k in np.unique(np.searchsorted(ends, wanted, side="right")):
+            found, header = readable[k]
+            start = int(ends[k]) - len(header.sizes)
+            inside = wanted[(wanted >= start) & (wanted < ends[k])] - start
+            good, _ = decode_file(replace(found, row_of_frame={int(i): 0 for i in inside}), shape, colour)
+            frames += good
+    return stack_frames(frames, shape, colour)
