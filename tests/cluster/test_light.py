@@ -62,9 +62,9 @@ def test_mutual_share_is_its_definition():
 
 
 def test_notes_say_what_was_found_and_what_to_try():
-    assert light_notes("auto", 0.01) == light_notes("ignore", 0.08) == []
-    assert "was used" in light_notes("auto", 0.2)[0]
-    assert 'Try light "local"' in light_notes("ignore", 0.2)[0]
+    assert light_notes("auto", 0.01) == light_notes("ignore", 0.3) == []
+    assert "was used" in light_notes("auto", 0.5)[0]
+    assert 'Try light "local"' in light_notes("ignore", 0.5)[0]
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     than 24 images are compared by pixels alone.
 
     With ``light="auto"``, the eight nearest neighbours of up to 250 images are searched with and without local
-    contrast. "local" is used if it raises the share of neighbours that are mutual by more than 0.12: an image whose
+    contrast. "local" is used if it raises the number of neighbours that are mutual by more than 37 %: an image whose
     neighbours share its light is chosen by few of them in return. The same is measured if ``light="ignore"`` gave
     unstable clusters, and ``notes_`` then recommends "local".
 

@@ -16,8 +16,8 @@ _LOCAL_SIGMA = 1 / 16
 """Standard deviation of the window of local contrast, as a share of the shorter side."""
 _LOCAL_FLOOR = 1.0
 """Its square, as a share of the variance of the whole image, is added to the local variance: flat parts stay flat."""
-MIN_LOCAL_GAIN = 0.12
-"""Local contrast is used, or recommended, if it raises the share of mutual neighbours by more than this."""
+MIN_LOCAL_GAIN = 0.37
+"""Local contrast is used, or recommended, if more mutual neighbours, relative to their number, are found with it."""
 _SAMPLE = 250
 
 

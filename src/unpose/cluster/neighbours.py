@@ -78,7 +78,10 @@ def nearest_references(images: Tensor, references: Tensor, search: Search) -> Ne
 
 
 def gain_of_local_contrast(images: Any, search: Search) -> float:
-    """By how much local contrast raises the share of mutual neighbours among images (n, c, h, w), in a sample."""
+    """How many more neighbours are mutual with local contrast among images (n, c, h, w), relative to their number.
+
+    A sample is used. The ratio depends less on the number of images than the difference does.
+    """
     sample = images[evenly_spaced_rows(len(images))]
     if len(sample) <= 2 * N_ATTENDED:
         return 0.0
@@ -87,7 +90,7 @@ def gain_of_local_contrast(images: Any, search: Search) -> float:
         mutual_share(nearest(small_images(some).movedim(1, -1), N_ATTENDED, quick=quick, search=search).indices)
         for some in (sample, normalise_light(sample, "local"))
     ]
-    return shares[1] - shares[0]
+    return shares[1] / max(shares[0], 1e-9) - 1
 
 
 def small_images(images: Any, folder: Folder = None) -> Any:
