@@ -99,8 +99,12 @@ def fit_latent_action(
     ----------
     films : (n, 3, h, w) or (n, 3, h, w, c) array
         Three consecutive images of each film.
-    order, columns, width : int
-        Of :class:`LatentAction`.
+    order : int, default 7
+        Size of the operators; see :class:`LatentAction`, also for the next two.
+    columns : int, default 24
+        Columns of a latent.
+    width : int, default 512
+        Units of the hidden layers.
     steps : int, default 6000
         Training steps.
     batch_size : int, default 64
