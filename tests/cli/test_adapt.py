@@ -87,6 +87,18 @@ def test_where_no_onnx_file_can_be_written_a_recipe_builds_the_model(tmp_path, r
         torch.testing.assert_close(recipe["adapted"](batch.rot90(1, (2, 3))), recipe["adapted"](batch))
 
 
+def test_where_no_symmetry_is_found_a_group_is_asked_for(tmp_path, rng, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_network("net.safetensors", group_cnn("c1", 1, 3, 16, width=3, stages=(1,)))
+    letters = 0.1 * rng.random((80, 16, 16), dtype=np.float32)
+    letters[:, 3:13, 5] = letters[:, 12, 5:11] = 1  # the letter L, always upright
+    np.save("letters.npy", letters)
+    done = adapt("net.safetensors", "--images", "letters.npy", "--group", "auto", "-o", "out")
+    assert done.exit_code == 2
+    assert "no turn or mirror was found" in done.output
+    assert not (tmp_path / "out" / "card.json").exists()
+
+
 def test_wrong_calls_are_explained():
     for arguments, message in (
         (["nothing.onnx", "--images", ".", "-o", "out"], "there is no file 'nothing.onnx'"),

@@ -119,6 +119,8 @@ def command(
     classes = _classes(labels, found, names)
     if group == AUTO:
         parsed = parse(discovered(found.images, found.labels, quiet=as_json).finite_group)
+        if parsed.order == 1:
+            raise UserError("no turn or mirror was found that these images obey; name one with --group, such as c8")
     with progress(quiet=as_json) as report:
         trials = try_adaptations(
             wrapped, batch, classes, parsed, border=border, steps=steps, random_state=seed, progress=report
