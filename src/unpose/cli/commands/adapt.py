@@ -118,9 +118,10 @@ def command(
     found, batch = _read(images, wrapped, size, **scaling)
     classes = _classes(labels, found, names)
     if group == AUTO:
-        parsed = parse(discovered(found.images, found.labels, quiet=as_json).finite_group)
-        if parsed.order == 1:
+        named = discovered(found.images, found.labels, quiet=as_json).finite_group
+        if named == "c1":
             raise UserError("no turn or mirror was found that these images obey; name one with --group, such as c8")
+        parsed = parse(named)
     with progress(quiet=as_json) as report:
         trials = try_adaptations(
             wrapped, batch, classes, parsed, border=border, steps=steps, random_state=seed, progress=report
