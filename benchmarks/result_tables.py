@@ -195,7 +195,9 @@ def transformer_cifar():
 def spread(values, digits=2):
     """The mean of values of several seeds, and their largest deviation from it."""
     mean = np.mean(values)
-    return f"{mean:.{digits}f}" + (f" ± {np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else "")
+    return f"{mean:.{digits}f}" + (
+        f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else ""
+    )
 
 
 def by_method(file, **same):
