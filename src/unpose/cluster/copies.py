@@ -17,6 +17,8 @@ _COPY = (0.995, 0.02)
 largest stretch, shear and tilt of the pose, as a share. Two things of one kind need more."""
 _VIEW = (0.99, 0.1)
 """The same for another view of a thing: the stretch of a thin bar is not known to 2 %."""
+_FIRST_LOOK = 0.95
+"""Pairs whose correlation is lower by the distance of the search, which counts what both images show, are no views."""
 
 
 def first_copies(images: Tensor | Batch) -> NDArray:
@@ -26,15 +28,19 @@ def first_copies(images: Tensor | Batch) -> NDArray:
     return np.array([first.setdefault(digest, i) for i, digest in enumerate(digests)])
 
 
-def near_copies(images: Tensor | Batch, neighbours: Neighbours) -> NDArray:
+def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, are_cosine: bool) -> NDArray:
     """Index of the first image that is the same up to pose and light, for each of the images (n, c, h, w): (n,).
 
     If at least half of the images are views of others, then the set consists of views of a few things. The clusters
-    are these things, and every image counts.
+    are these things, and every image counts. ``are_cosine`` says that distances are sqrt(2 - 2 r) for the correlation
+    r, so that few pairs have to be compared.
     """
     n = len(images)
     deformations = _deformations(neighbours.poses, max(images.shape[-2:]))
-    pairs = np.argwhere(deformations < _VIEW[1])
+    possible = deformations < _VIEW[1]
+    if are_cosine:
+        possible &= 1 - neighbours.distances**2 / 2 > _FIRST_LOOK
+    pairs = np.argwhere(possible)
     links = []  # (4, number): two images, correlation, deformation
     for part in np.array_split(pairs, len(pairs) // 1024 + 1):
         row, rank = part.T
