@@ -116,6 +116,7 @@ class DaskExecutor:
 
     def _result(self, future: "Future", name: str) -> Arrays:
         from distributed import KilledWorker
+        from distributed.comm import CommClosedError
 
         try:
             found: Arrays = future.result()
@@ -125,7 +126,7 @@ class DaskExecutor:
                 "other; they were probably killed because they need more memory than their machines have. Start fewer "
                 "workers on each machine, and continue the run"
             ) from error
-        except (CancelledError, TimeoutError) as error:
+        except (CancelledError, TimeoutError, CommClosedError) as error:
             raise self._lost_scheduler(error) from error
         return found
 
