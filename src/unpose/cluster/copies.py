@@ -18,7 +18,7 @@ largest stretch, shear and tilt of the pose, as a share. Two things of one kind 
 _VIEW = (0.99, 0.1)
 """The same for another view of a thing: the stretch of a thin bar is not known to 2 %."""
 _FIRST_LOOK = 0.95
-"""Pairs whose correlation is lower by the distance of the search, which counts what both images show, are no views."""
+"""Pairs that correlate less than this, according to the distance that the search found, are not compared again."""
 
 
 def first_copies(images: Tensor | Batch) -> NDArray:
@@ -28,17 +28,17 @@ def first_copies(images: Tensor | Batch) -> NDArray:
     return np.array([first.setdefault(digest, i) for i, digest in enumerate(digests)])
 
 
-def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, are_cosine: bool) -> NDArray:
+def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distances: bool) -> NDArray:
     """Index of the first image that is the same up to pose and light, for each of the images (n, c, h, w): (n,).
 
     If at least half of the images are views of others, then the set consists of views of a few things. The clusters
-    are these things, and every image counts. ``are_cosine`` says that distances are sqrt(2 - 2 r) for the correlation
-    r, so that few pairs have to be compared.
+    are these things, and every image counts. With ``cosine_distances``, distances are sqrt(2 - 2 r) for the
+    correlation r, and only pairs that are alike by them are compared.
     """
     n = len(images)
     deformations = _deformations(neighbours.poses, max(images.shape[-2:]))
     possible = deformations < _VIEW[1]
-    if are_cosine:
+    if cosine_distances:
         possible &= 1 - neighbours.distances**2 / 2 > _FIRST_LOOK
     pairs = np.argwhere(possible)
     links = []  # (4, number): two images, correlation, deformation

@@ -61,7 +61,7 @@ def find_neighbours(images: Any, search: Search, checkpoints: Checkpoints | None
             candidates="index" if uses_index else _candidates(n, search), checkpoints=stored, search=search,
         )  # fmt: skip
         if not history:
-            first = near_copies(small, found, are_cosine=search.contrast == "gain")
+            first = near_copies(small, found, cosine_distances=search.contrast == "gain")
             typical = neighbour_distance(found.distances)
         history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
         if not history[-1].averaged:
