@@ -71,7 +71,9 @@ class SharedInBlocks:
 
 
 class Job(SharedInBlocks):
-    """The checked input of one call, on its device: settings, both sides at full and at coarse size, mask and plan.
+    """The checked input of one call, on its device: settings, images of both sides, mask and plan.
+
+    What only some searches need, such as images at the coarse size, is computed when it is first used.
 
     It is pickled as its input, images and settings, and computes the rest again where it arrives.
     """
@@ -90,9 +92,8 @@ class Job(SharedInBlocks):
         self.mask = search.mask_for(shape).to(self.device)
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
         check_memory(len(one), 0 if two is one else len(two), shape, one.shape[1], search)
-        prepared = self._prepare(one)
-        self.fixed, self.coarse_fixed, self.fixed_is_constant = prepared
-        self.moving, self.coarse_moving, self.moving_is_constant = prepared if moving is None else self._prepare(two)
+        self.fixed = self._prepare(one)
+        self.moving = self.fixed if moving is None else self._prepare(two)
 
     def __reduce__(self) -> tuple[Any, ...]:
         fixed, moving = (side.movedim(1, -1).cpu().numpy() for side in (self.fixed, self.moving))
@@ -100,6 +101,26 @@ class Job(SharedInBlocks):
         # many on its machine.
         search = replace(self.search, n_jobs=1, device=self.device.type, progress=None, executor=None, memory=None)
         return Job, (fixed, None if self.moving is self.fixed else moving, search)
+
+    @cached_property
+    def coarse_fixed(self) -> Tensor:
+        """The fixed images at the size of the coarse stage."""
+        return self._coarse(self.fixed)
+
+    @cached_property
+    def coarse_moving(self) -> Tensor:
+        """The moving images at the size of the coarse stage."""
+        return self.coarse_fixed if self.moving is self.fixed else self._coarse(self.moving)
+
+    @cached_property
+    def fixed_is_constant(self) -> Tensor:
+        """Which fixed images are constant inside the mask, so that no pose can be found: (n,) bool."""
+        return self._is_constant(self.fixed)
+
+    @cached_property
+    def moving_is_constant(self) -> Tensor:
+        """Which moving images are constant inside the mask: (m,) bool."""
+        return self.fixed_is_constant if self.moving is self.fixed else self._is_constant(self.moving)
 
     @cached_property
     def index(self) -> coarse.Index:
@@ -147,15 +168,17 @@ class Job(SharedInBlocks):
         mask = (downscale(self.mask[None, None], factor)[0, 0] > 0.5).to(fixed.dtype)
         return Level(factor, moving, fixed, mask)
 
-    def _prepare(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return full-size images, coarse images, and which images are constant, so that no pose can be found."""
+    def _prepare(self, images: Tensor) -> Tensor:
+        """Full-size images on the device, masked where the comparison does not leave out what is outside."""
         images = images.to(self.device).contiguous()
-        if not photometry.uses_overlap(self.contrast):
-            images = images * self.mask
-        small = downscale(photometry.coarse_images(images, self.contrast, self.mask), self.plan.factor)
+        return images if photometry.uses_overlap(self.contrast) else images * self.mask
+
+    def _coarse(self, images: Tensor) -> Tensor:
+        return downscale(photometry.coarse_images(images, self.contrast, self.mask), self.plan.factor)
+
+    def _is_constant(self, images: Tensor) -> Tensor:
         flat = images[:, :, self.mask > 0].flatten(1)
-        is_constant = flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)
-        return images, small, is_constant.cpu()
+        return (flat.amax(1) - flat.amin(1) <= 1e-6 * flat.abs().amax(1).clamp(min=1e-12)).cpu()
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,9 @@ def duplicate_sets(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
     one, two = where.reshape(-1, 2).T
     graph = sparse.coo_array((np.ones(len(one)), (one, two)), shape=(len(members), len(members)))
     _, labels = sparse.csgraph.connected_components(graph, directed=False)
-    sets = [members[labels == label].tolist() for label in range(labels.max() + 1)]
-    return sorted(sets)
+    order = np.argsort(labels, kind="stable")
+    ends = np.cumsum(np.bincount(labels))[:-1]
+    return sorted(part.tolist() for part in np.split(members[order], ends))
 
 
 def choose_keeper(qualities: Sequence[Quality]) -> tuple[int, str]:

@@ -546,7 +546,9 @@ def _sets(photographs: list[Photograph], exact: list[list[int]], matches: list[M
         for k in copies[1:]:
             relations[copies[0], k] = Relation(photographs[copies[0]], photographs[k], True, 1.0, np.eye(3), None)
             framed[k] = framed.get(copies[0], areas[copies[0]])
-    found = []
+    found, of_first = [], dict[int, list[Relation]]()
+    for (one, _), relation in relations.items():
+        of_first.setdefault(one, []).append(relation)
     for members in duplicate_sets(list(relations)):
         qualities = [
             Quality(
@@ -555,7 +557,7 @@ def _sets(photographs: list[Photograph], exact: list[list[int]], matches: list[M
             for k in members
         ]
         best, reason = choose_keeper(qualities)
-        inside = [relation for (one, _), relation in relations.items() if one in members]
+        inside = [relation for k in members for relation in of_first.get(k, ())]
         others = [photographs[k] for k in members if k != members[best]]
         inside.sort(key=lambda relation: (-relation.probability, relation.one.name, relation.two.name))
         found.append(DuplicateSet(photographs[members[best]], reason, others, inside))
