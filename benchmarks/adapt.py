@@ -39,6 +39,7 @@ from unpose.adapt import (
     regress,
     symmetrize,
 )
+from unpose.adapt.views import erased
 from unpose.groups import parse, rotation
 from unpose.images import warp
 
@@ -125,8 +126,8 @@ def augmented(images, flips):
     return images
 
 
-def train(network, images, labels, epochs, *, rate=0.01, flips=False, move=None, batch_size=512):
-    """Train a network by SGD with a one-cycle schedule; ``move`` is applied to every batch."""
+def train(network, images, labels, epochs, *, rate=0.01, flips=False, move=None, erase=False, batch_size=512):
+    """Train a network by SGD with a one-cycle schedule; ``move`` is applied to every batch, then squares erased."""
     device = images.device
     network.to(device, memory_format=torch.channels_last).train()
     steps = epochs * (len(images) // batch_size)
@@ -139,6 +140,7 @@ def train(network, images, labels, epochs, *, rate=0.01, flips=False, move=None,
                 continue
             x = augmented(images[batch], flips)
             x = x if move is None else move(x)
+            x = erased(x) if erase else x
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 loss = cross_entropy(
                     network(x.contiguous(memory_format=torch.channels_last)), labels[batch], label_smoothing=0.1

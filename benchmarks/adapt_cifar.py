@@ -1,7 +1,7 @@
 """Adapt a network for CIFAR-10 to turns by multiples of 45 degrees: accuracy upright and turned, and cost.
 
     UNPOSE_DATA=data python benchmarks/adapt_cifar.py --folder runs/cifar [--seed 0] [--device cuda] [--quick]
-        [--part network|c8|c4|references|rest] [--epochs 40] [--tuning 40] [--steps 10000] [--seconds 0]
+        [--part network|c8|c4|tuned|upright|turned|rest] [--epochs 40] [--tuning 120] [--steps 10000] [--seconds 0]
     python benchmarks/adapt_cifar.py --report cifar.json
 
 A residual network of 18 layers is trained on 45,000 upright images and frozen. Two canonicalizers are trained on the
@@ -9,17 +9,18 @@ same images: a network of c8, and one of c4 on two views of each image. The one 
 training images that are kept apart, upright and turned together, is used from there on. Images outside of their frame
 are continued by reflection. Test images are used once, upright and each turned once at random.
 
-Then the network is tuned behind the canonicalizer. On training images a canonicalizer errs less than on new ones, so
-the poses that the network is tuned at are drawn from the tempered posterior, whose share of right poses is that of the
-images that were kept apart. Beside it, the network alone is tuned equally long on upright images, and on turned ones.
+Then the network is tuned behind the canonicalizer, with a square of each image erased. On training images a
+canonicalizer errs less than on new ones, so the poses that the network is tuned at are drawn from the tempered
+posterior, whose share of right poses is that of the images that were kept apart. Beside it, the network alone is tuned
+equally long on upright images, and on turned ones, with erased squares too.
 
 The cost is the number of multiplications of a call relative to the plain network, as torch counts them. The network
-and both canonicalizers can be trained at the same time, as parts; "references" needs the network, and "rest" the files
-of all other parts. With ``--seconds``, canonicalizers are trained for as many of the steps as fit into this time.
+and both canonicalizers can be trained at the same time, as parts; "tuned" needs these, "upright" and "turned" (the
+network alone) need the network, and "rest" the files of all other parts. With ``--seconds``, canonicalizers are trained
+for as many of the steps as fit into this time.
 """
 
 import argparse
-import copy
 import itertools
 import json
 import os
@@ -55,6 +56,8 @@ SCORERS = {
 KEPT = 0.99
 ALLOWED_LOSS = 0.7
 """Points of upright accuracy, on images kept apart, that a gate may cost the tuned network against the plain one."""
+GATES = (0.5, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99)
+"""Shares of upright images that the tried gates leave alone; half of them and less is the same as no gate."""
 DRAWS = 10
 """Canonical images of each training image that the network is tuned on."""
 
@@ -169,40 +172,71 @@ def canonical_images(scorer, x, share, seed):
     return torch.cat(found), temperature
 
 
-def rest(options):
-    x, y, vx, vy, tx, ty = data(options)
+def stored_network(name, options):
+    """The network of one of the parts, and what else its file says."""
     network = plain_network(options).eval()
-    stored = torch.load(options.folder / "network.pt", map_location=options.device)
-    network.load_state_dict(stored["weights"])
-    machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
-    about = {"seed": options.seed, "network_seconds": stored["seconds"], "machine": machine, "torch": torch.__version__}
-    about |= {"epochs": options.epochs, "tuning_epochs": DRAWS * max(1, options.tuning // DRAWS)}
-    turned, _ = moved_at_random(tx, GROUP, BORDER, 1000 + options.seed)
-    validation, poses = moved_at_random(vx, GROUP, BORDER, 2000 + options.seed)
-    elements = torch.cdist(poses.flatten(1), parse(GROUP).elements.flatten(1).float()).argmin(1)
+    stored = torch.load(options.folder / f"{name}.pt", map_location=options.device)
+    network.load_state_dict(stored.pop("weights"))
+    return network, stored
 
-    best, scorers = None, {}
+
+def best_scorer(network, options, kept_apart):
+    """The canonicalizer that is best on images kept apart, its name, and the figures of all of them."""
+    x, vx, validation, vy, elements = kept_apart
+    best, scorers, figures = None, {}, {}
     for name in SCORERS:
         path = options.folder / f"{name}.pt"
         if not path.exists():
             continue
         stored = torch.load(path, map_location=options.device)
-        scorer = scorer_of(name, options).eval()
+        scorer = scorers[name] = scorer_of(name, options).eval()
         scorer.load_state_dict(stored["weights"])
         adapted = canonicalize(network, scorer, border=BORDER)
-        figures = {
+        figures[name] = {
             "steps": stored["steps"], "fit_seconds": stored["seconds"], "right": right(scorer, validation, elements),
             "right_upright": right(scorer, vx, torch.zeros(len(vx), dtype=torch.long)),
             "right_training": right(scorer, *_some_turned(x[:5000], options.seed)),
             "upright": accuracy(adapted, vx, vy), "turned": accuracy(adapted, validation, vy),
         }  # fmt: skip
-        about[name] = figures
-        print(name, {k: round(v, 1) for k, v in figures.items()}, file=sys.stderr, flush=True)
-        scorers[name] = scorer
-        if best is None or sum(about[best][k] for k in ("upright", "turned")) < figures["upright"] + figures["turned"]:
+        print(name, {k: round(v, 1) for k, v in figures[name].items()}, file=sys.stderr, flush=True)
+        if best is None or _sum(figures[best]) < _sum(figures[name]):
             best = name
-    scorer = scorers[best]
-    about["chosen"] = best
+    return scorers[best], best, figures
+
+
+def _sum(figures):
+    return figures["upright"] + figures["turned"]
+
+
+def turned_and_kept_apart(x, vx, vy, options):
+    validation, poses = moved_at_random(vx, GROUP, BORDER, 2000 + options.seed)
+    elements = torch.cdist(poses.flatten(1), parse(GROUP).elements.flatten(1).float()).argmin(1)
+    return (x, vx, validation, vy, elements), poses
+
+
+def train_tuned(options):
+    """The network, tuned behind the better canonicalizer."""
+    x, y, vx, vy, *_ = data(options)
+    network, _ = stored_network("network", options)
+    kept_apart, _ = turned_and_kept_apart(x, vx, vy, options)
+    scorer, best, figures = best_scorer(network, options, kept_apart)
+    canonical, temperature = canonical_images(scorer, x, figures[best]["right"] / 100, options.seed)
+    torch.manual_seed(options.seed)
+    tuned = train(network, canonical, y.repeat(DRAWS), tuning_epochs(options) // DRAWS, **tuning(options))
+    torch.save({"weights": tuned.state_dict(), "temperature": temperature}, options.folder / "tuned.pt")
+
+
+def rest(options):
+    x, _, vx, vy, tx, ty = data(options)
+    network, stored = stored_network("network", options)
+    machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
+    about = {"seed": options.seed, "network_seconds": stored["seconds"], "machine": machine, "torch": torch.__version__}
+    about |= {"epochs": options.epochs, "tuning_epochs": tuning_epochs(options)}
+    turned, _ = moved_at_random(tx, GROUP, BORDER, 1000 + options.seed)
+    kept_apart, poses = turned_and_kept_apart(x, vx, vy, options)
+    validation = kept_apart[2]
+    scorer, best, figures = best_scorer(network, options, kept_apart)
+    about |= figures | {"chosen": best}
     back = warped(validation, torch.linalg.inv(poses).to(validation), BORDER)
     about["validation"] = {
         "plain": accuracy(network, vx, vy), "plain, turned": accuracy(network, validation, vy),
@@ -226,49 +260,48 @@ def rest(options):
     row("learned", canonicalize(network, scorer, border=BORDER))
     row("learned, gate", canonicalize(network, scorer, gate, border=BORDER))
 
-    share = about[best]["right"] / 100
-    canonical, about["temperature"] = canonical_images(scorer, x, share, options.seed)
-    torch.manual_seed(options.seed)
-    draws = y.repeat(DRAWS)
-    tuned = train(copy.deepcopy(network), canonical, draws, max(1, options.tuning // DRAWS), **tuning(options))
+    tuned, stored = stored_network("tuned", options)
+    about["temperature"] = stored["temperature"]
     row("learned, network tuned", canonicalize(tuned, scorer, border=BORDER))
     row("learned, gate, network tuned", canonicalize(tuned, scorer, gate, border=BORDER))
-    tried = tried_gates(tuned, scorer, (vx, validation, vy), (0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99), BORDER)
+    tried = tried_gates(tuned, scorer, (vx, validation, vy), GATES, BORDER)
     kept = chosen_gate(tried, about["validation"]["plain"], ALLOWED_LOSS)
     about["gates"], about["gate_kept"] = tried, kept
     gated = canonicalize(tuned, scorer, gate_threshold(scorer, vx, kept), border=BORDER)
     row("learned, gate chosen on images kept apart, network tuned", gated)
-    for name in ("upright", "turned"):
-        path = options.folder / f"{name}.pt"
-        if path.exists():
-            other = plain_network(options).eval()
-            other.load_state_dict(torch.load(path, map_location=options.device)["weights"])
+    for name in REFERENCES:
+        if (options.folder / f"{name}.pt").exists():
+            other, _ = stored_network(name, options)
             row(f"plain, tuned equally long on {name} images", other)
             if name == "upright":
                 row("learned, network tuned on upright images", canonicalize(other, scorer, border=BORDER))
 
 
 def tuning(options):
-    return {"rate": 0.005, "flips": True, "batch_size": options.batch_size}
+    return {"rate": 0.005, "flips": True, "erase": True, "batch_size": options.batch_size}
 
 
-def train_references(options):
-    """The network alone, tuned as long as behind the canonicalizer: on upright and on turned images."""
+def tuning_epochs(options):
+    return DRAWS * max(1, options.tuning // DRAWS)
+
+
+def train_reference(name, options):
+    """The network alone, tuned as long as behind the canonicalizer: on upright or on turned images."""
     x, y, *_ = data(options)
-    stored = torch.load(options.folder / "network.pt", map_location=options.device)
-    epochs = DRAWS * max(1, options.tuning // DRAWS)
-    for name, move in (("upright", None), ("turned", lambda images: _some_turned(images, None)[0])):
-        network = plain_network(options)
-        network.load_state_dict(stored["weights"])
-        torch.manual_seed(options.seed)
-        tuned = train(network, x, y, epochs, move=move, **tuning(options))
-        torch.save({"weights": tuned.state_dict()}, options.folder / f"{name}.pt")
+    network, _ = stored_network("network", options)
+    torch.manual_seed(options.seed)
+    tuned = train(network, x, y, tuning_epochs(options), move=REFERENCES[name], **tuning(options))
+    torch.save({"weights": tuned.state_dict()}, options.folder / f"{name}.pt")
 
 
 def _some_turned(images, seed):
     generator = None if seed is None else torch.Generator().manual_seed(3000 + seed)
     elements = torch.randint(8, (len(images),), generator=generator)
     return warped(images, parse(GROUP).elements[elements].to(images), BORDER), elements
+
+
+REFERENCES = {"upright": None, "turned": lambda images: _some_turned(images, None)[0]}
+"""What the images of a reference are moved by."""
 
 
 def report(file):
@@ -304,11 +337,11 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("cifar"))
     parser.add_argument("--report", type=Path, help="print the table of this file")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("UNPOSE_DATA", ".")))
-    parser.add_argument("--part", choices=["all", "network", *SCORERS, "references", "rest"], default="all")
+    parser.add_argument("--part", choices=["all", "network", *SCORERS, "tuned", *REFERENCES, "rest"], default="all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--tuning", type=int, default=40, help="epochs")
+    parser.add_argument("--tuning", type=int, default=120, help="epochs")
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--quick", action="store_true")
@@ -327,8 +360,11 @@ def main():
     for name in SCORERS:
         if options.part in ("all", name):
             train_scorer(name, options)
-    if options.part in ("all", "references"):
-        train_references(options)
+    if options.part in ("all", "tuned"):
+        train_tuned(options)
+    for name in REFERENCES:
+        if options.part in ("all", name):
+            train_reference(name, options)
     if options.part in ("all", "rest"):
         rest(options)
         report(options.folder / "cifar.json")

@@ -22,7 +22,7 @@ from unpose.adapt import (
     restore,
     search,
 )
-from unpose.adapt.views import resampled
+from unpose.adapt.views import erased, resampled
 from unpose.groups import inverse, parse, rotation, scaling, translation
 from unpose.images import warp
 
@@ -277,6 +277,19 @@ def test_the_posterior_turns_where_half_of_the_rotations_come_from_a_second_view
     # By an eighth of a turn the scores move by one element, up to interpolation.
     distances = [(weights.roll(k, 1) - other).norm() for k in range(8)]
     assert distances[1] == min(distances)
+
+
+def test_one_square_of_each_training_image_is_erased():
+    torch.manual_seed(0)
+    gone = erased(torch.ones(50, 2, 16, 20)) == 0
+    assert torch.equal(gone[:, 0], gone[:, 1])
+    rows, columns = gone[:, 0].any(2).sum(1), gone[:, 0].any(1).sum(1)
+    assert torch.equal(gone[:, 0].sum((1, 2)), rows * columns)  # a rectangle
+    assert rows.max() == columns.max() == 9  # half of the shorter side and the centre; less where the edge cuts it
+    assert len(gone.unique(dim=0)) > 40
+    scorer = learned("c4", 1, width=2, stages=(1,), dropout=0.1).eval()
+    images = torch.rand(2, 1, 16, 16)
+    assert torch.equal(scorer.posterior(images)[0], scorer.posterior(images)[0])  # not outside of training
 
 
 def test_coordinates_are_not_rounded_under_autocast():

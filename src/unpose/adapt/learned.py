@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate, softplus
 
 from unpose.adapt.canonicalizers import Canonicalizer, are_different, pose_from_scores
 from unpose.adapt.poses import Pose
-from unpose.adapt.views import disc, no_larger, resampled
+from unpose.adapt.views import disc, erased, no_larger, resampled
 from unpose.groups import FiniteGroup, Group, LieGroup, cyclic, dihedral, inverse, parse, reflection, rotation
 from unpose.nn import PointwiseLinear, group_cnn
 
@@ -45,7 +45,7 @@ class Learned(Canonicalizer):
     stages : tuple of int
         Number of convolutions between which maps are halved.
     dropout : float
-        Dropout probability after every convolution.
+        Dropout probability after every convolution; above 0, a square of every training image is erased, too.
     views : int
         Number of views of each image that the network is applied to, 1 or 2.
 
@@ -62,7 +62,7 @@ class Learned(Canonicalizer):
         stages: tuple[int, ...], dropout: float, views: int,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.group, self.continuous, self.size, self.views = group, continuous, size, views
+        self.group, self.continuous, self.size, self.views, self.dropout = group, continuous, size, views, dropout
         self.in_channels, self.width, self.stages = in_channels, width, stages
         known = group if views == 1 else cyclic(group.order // 2)
         network = group_cnn(known, in_channels, 1, size or 32, width=width, stages=stages, dropout=dropout)
@@ -108,6 +108,8 @@ class Learned(Canonicalizer):
     def pooled(self, images: Tensor) -> Tensor:
         """(n, c, h, w) -> (n, 2 * width, order): mean and maximum over the pixels of the features of each element."""
         prepared = self._prepared(images)
+        if self.training and self.dropout:
+            prepared = erased(prepared)
         if self.views == 2:
             # The elements between those of the network are its own for the image turned back by one step.
             back = rotation(torch.tensor(-2 * math.pi / self.group.order)).to(prepared)
@@ -179,7 +181,8 @@ def learned(
     stages : sequence of int, default (2, 2, 2)
         Number of convolutions between which maps are halved.
     dropout : float, default 0.0
-        Dropout probability after every convolution, for photographs.
+        Dropout probability after every convolution, for photographs. Above 0, training also erases a square of half
+        the side of every image.
     views : {1, 2}, default 1
         With 2, for cyclic groups, the network knows every second rotation and is applied to the image and to the image
         turned by one step. For c8 this is a network of c4, whose kernels of 3 x 3 pixels are turned exactly.

@@ -80,3 +80,13 @@ def disc(shape: tuple[int, int], like: Tensor) -> Tensor:
     y = torch.arange(height, dtype=like.dtype, device=like.device) - (height - 1) / 2
     x = torch.arange(width, dtype=like.dtype, device=like.device) - (width - 1) / 2
     return (x.square() + y.square()[:, None] <= min(shape) ** 2 / 4).to(like.dtype)
+
+
+def erased(images: Tensor) -> Tensor:
+    """Images (n, c, h, w) with a square of half their side set to zero, centred on a random pixel of each."""
+    n, _, height, width = images.shape
+    reach = min(height, width) // 4
+    rows, columns = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
+    y = torch.randint(height, (n, 1, 1, 1), device=images.device)
+    x = torch.randint(width, (n, 1, 1, 1), device=images.device)
+    return images * (((rows[:, None] - y).abs() > reach) | ((columns - x).abs() > reach))  # (n, 1, h, w)
