@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 from unpose.dedupe import (
@@ -17,6 +18,8 @@ from unpose.dedupe import (
     pixels,
 )
 from unpose.dedupe.neighbours import nearest_vectors
+from unpose.groups import parse
+from unpose.images import warp
 
 
 def stamped(image):
@@ -93,17 +96,29 @@ def test_the_same_border_or_corners_do_not_make_two_pictures_the_same(synthetic)
 def test_the_residual_ignores_one_change_of_contrast_and_sees_several():
     random = np.random.default_rng(0)
     moved = random.random((1, 40, 48)).astype(np.float32)
-    inside = np.ones((1, 40, 48), bool)
+    inside, identity = np.ones((1, 40, 48), bool), np.eye(3, dtype=np.float32)[None]
     for fixed, residual, spread in (
         (0.4 * moved + 0.2, 0, 0), (random.random((1, 40, 48)).astype(np.float32), 1, None),
         (moved * np.where(np.arange(48) < 24, 1, 0.4).astype(np.float32), 0.096, np.log(1 / 0.4) / 2),
     ):  # fmt: skip
-        tiles = pixels._tile_moments(moved, fixed, inside, 8)
+        tiles = pixels._tile_moments(moved, fixed, identity, inside, np.inf, 8)
         assert tiles.shape == (1, 30, 6)
         np.testing.assert_allclose(tiles.sum((0, 1))[4], ((moved - 0.5) * (fixed - 0.5)).sum(), rtol=1e-3)
-        found = pixels._residuals(tiles, 8)[0]
+        found = pixels._compare_tiles(tiles, 8)[0]
         assert found[0] == pytest.approx(residual, abs=0.05)
         assert spread is None or found[1] == pytest.approx(spread, abs=0.01)
+
+
+def test_tiles_are_sampled_as_warps_are():
+    random = np.random.default_rng(0)
+    moving, fixed = (torch.from_numpy(random.random(shape, np.float32)) for shape in ((1, 29, 37), (1, 23, 31)))
+    pose = parse("se2").exp(torch.tensor([2.3, -1.7, 0.6], dtype=torch.float64))
+    warped = warp(moving, pose.float(), (23, 31)).numpy()
+    source, inside = pose.inverse().float()[None].numpy(), random.random((1, 23, 31)) < 0.9
+    sums = pixels._tile_moments(moving.numpy(), fixed.numpy(), source, inside, np.inf, 7).sum(1)[0]
+    m, f = (each[inside].astype(np.float64) - 0.5 for each in (warped, fixed.numpy()))
+    expected = [inside.sum(), m.sum(), f.sum(), (m * m).sum(), (m * f).sum(), (f * f).sum()]
+    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-3)
 
 
 def test_pairs_of_two_old_pictures_are_left_out(synthetic):

@@ -1,8 +1,8 @@
-"""Compiled loops of the search for duplicates: ranks of pixels, frames, sums over tiles, and the nearest vectors."""
+"""Compiled loops of the search for duplicates: ranks of pixels, comparison of frames, and the nearest vectors."""
 
 import numpy as np
 
-from unpose.compiled import compiled
+from unpose.compiled import compiled, inlined
 
 
 @compiled
@@ -36,23 +36,6 @@ def halved_ranks(patches, disc, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def source_points(src_from_dst, out):  # type: ignore[no-untyped-def]
-    """Points that the pixels of frames come from, by affine maps (p, 3, 3) float32: out (p, h, w, 2).
-
-    The same as :func:`unpose.images.source_points`, whose matrix product takes a quarter of the time of a comparison.
-    """
-    height, width = out.shape[1], out.shape[2]
-    for p in range(out.shape[0]):
-        m = src_from_dst[p]
-        for row in range(height):
-            y = np.float32(row - (height - 1) / 2)
-            for column in range(width):
-                x = np.float32(column - (width - 1) / 2)
-                out[p, row, column, 0] = m[0, 0] * x + m[0, 1] * y + m[0, 2]
-                out[p, row, column, 1] = m[1, 0] * x + m[1, 1] * y + m[1, 2]
-
-
-@compiled
 def smooth(frame, weights, across, out):  # type: ignore[no-untyped-def]
     """Convolve a frame (h, w) with symmetric weights (2 r + 1,) along both axes; beyond its edge it stays constant.
 
@@ -60,72 +43,134 @@ def smooth(frame, weights, across, out):  # type: ignore[no-untyped-def]
     """
     height, width = frame.shape
     reach = len(weights) // 2
+    padded = np.empty(width + 2 * reach, np.float32)
     for y in range(height):
-        for x in range(width):
-            value = np.float32(0)
-            if reach <= x < width - reach:
-                for k in range(len(weights)):
-                    value += weights[k] * frame[y, x + k - reach]
-            else:
-                for k in range(len(weights)):
-                    value += weights[k] * frame[y, min(max(x + k - reach, 0), width - 1)]
-            across[y, x] = value
-    for y in range(height):
-        out[y] = 0
+        padded[:reach], padded[reach : reach + width], padded[reach + width :] = frame[y, 0], frame[y], frame[y, -1]
+        line = across[y]
+        line[:] = 0
         for k in range(len(weights)):
-            row = min(max(y + k - reach, 0), height - 1)
+            weight, shifted = weights[k], padded[k : k + width]
             for x in range(width):
-                out[y, x] += weights[k] * across[row, x]
+                line[x] += weight * shifted[x]
+    for y in range(height):
+        line = out[y]
+        line[:] = 0
+        for k in range(len(weights)):
+            weight, shifted = weights[k], across[min(max(y + k - reach, 0), height - 1)]
+            for x in range(width):
+                line[x] += weight * shifted[x]
 
 
 @compiled
-def mark_inside(points, x, y, half_width, half_height, angle, width, height, margin, out):  # type: ignore[no-untyped-def]
-    """Clear out (h, w) where points (h, w, 2) are outside a turned rectangle or the frame, closer than the margin."""
+def mark_inside(m, x, y, half_width, half_height, angle, width, height, margin, out):  # type: ignore[no-untyped-def]
+    """Clear out (h, w) where pixels come from outside a turned rectangle or its frame, or from closer than the margin.
+
+    ``m`` (3, 3) maps pixels of ``out`` to points of the frame, of the given width and height. Returns how many remain.
+    """
     cosine, sine = np.float32(np.cos(angle)), np.float32(np.sin(angle))
     x, y = np.float32(x), np.float32(y)
     half_width, half_height = np.float32(half_width - margin), np.float32(half_height - margin)
     right, bottom = np.float32(width / 2 - 0.5), np.float32(height / 2 - 0.5)
-    for row in range(out.shape[0]):
-        for column in range(out.shape[1]):
-            across, down = points[row, column, 0], points[row, column, 1]
+    rows, columns = out.shape
+    count = 0
+    for row in range(rows):
+        down_out = np.float32(row - (rows - 1) / 2)
+        for column in range(columns):
+            across_out = np.float32(column - (columns - 1) / 2)
+            across = m[0, 0] * across_out + m[0, 1] * down_out + m[0, 2]
+            down = m[1, 0] * across_out + m[1, 1] * down_out + m[1, 2]
             u = cosine * (across - x) - sine * (down - y)
             v = sine * (across - x) + cosine * (down - y)
-            if not (abs(u) <= half_width and abs(v) <= half_height and abs(across) <= right and abs(down) <= bottom):
-                out[row, column] = False
+            is_inside = abs(u) <= half_width and abs(v) <= half_height and abs(across) <= right and abs(down) <= bottom
+            out[row, column] &= is_inside
+            count += out[row, column]
+    return count
+
+
+@inlined
+def _keys(t):  # type: ignore[no-untyped-def]
+    """The four Keys weights at a fraction t, float32."""
+    one, half = np.float32(1), np.float32(0.5)
+    two, a, b = one + one, one + half, one + one + half
+    return (
+        ((two - t) * t - one) * t * half, (a * t - b) * t * t + one,
+        ((two - a * t) * t + half) * t, (t - one) * t * t * half,
+    )  # fmt: skip
+
+
+@inlined
+def _dot(flat, at, u):  # type: ignore[no-untyped-def]
+    """Weighted sum of four neighbouring pixels."""
+    step = np.uintp(1)  # unsigned indices: numba tests signed ones for wraparound at every access
+    return (
+        flat[at] * u[0] + flat[at + step] * u[1] + flat[at + step + step] * u[2] + flat[at + step + step + step] * u[3]
+    )
 
 
 @compiled
-def tile_moments(moved, fixed, inside, side, out):  # type: ignore[no-untyped-def]
-    """Sum 1, m, f, m m, m f and f f over the pixels inside of each tile: (p, h, w) each -> out (p, rows, columns, 6).
+def tile_moments(moving, fixed, src_from_dst, inside, radius, side, out):  # type: ignore[no-untyped-def]
+    """Sum 1, m, f, m m, m f and f f over the pixels of each tile: out (p, rows, columns, 6).
 
-    Values are taken about 0.5, for the precision of the sums of squares. The last tile of a row or column is larger.
+    m is an image of ``moving`` (p, H, W), sampled as :func:`unpose.images.sample` does where the pixels of ``fixed``
+    (p, h, w) come from by affine maps (p, 3, 3); f is a pixel of ``fixed``. Pixels count that are ``inside``
+    (p or 1, h, w) and come from within ``radius`` of the centre. All are float32. Values are taken about 0.5, for the
+    precision of the sums of squares. The last tile of a row or column is larger.
     """
-    rows, columns = out.shape[1], out.shape[2]
-    for p in range(fixed.shape[0]):
-        for y in range(fixed.shape[1]):
-            row = min(y // side, rows - 1)
-            for x in range(fixed.shape[2]):
-                if inside[p, y, x]:
-                    column = min(x // side, columns - 1)
-                    m, f = moved[p, y, x] - np.float32(0.5), fixed[p, y, x] - np.float32(0.5)
-                    out[p, row, column, 0] += 1
-                    out[p, row, column, 1] += m
-                    out[p, row, column, 2] += f
-                    out[p, row, column, 3] += m * m
-                    out[p, row, column, 4] += m * f
-                    out[p, row, column, 5] += f * f
+    (n, rows, columns, _), (_, height, width), (_, tall, wide) = out.shape, fixed.shape, moving.shape
+    half, flat, stride = np.float32(0.5), moving.ravel(), np.uintp(wide)
+    half_width, half_height = np.float32((wide - 1) / 2), np.float32((tall - 1) / 2)
+    for p in range(n):
+        m, is_inside = src_from_dst[p], inside[min(p, len(inside) - 1)]
+        xx, xy, x0, yx, yy, y0 = m[0, 0], m[0, 1], m[0, 2], m[1, 0], m[1, 1], m[1, 2]
+        for tile in range(rows * columns):
+            tile_row, tile_column = tile // columns, tile % columns
+            bottom = (tile_row + 1) * side if tile_row < rows - 1 else height
+            right = (tile_column + 1) * side if tile_column < columns - 1 else width
+            count, sum_m, sum_f, sum_mm, sum_mf, sum_ff = 0, 0.0, 0.0, 0.0, 0.0, 0.0
+            for row in range(tile_row * side, bottom):
+                y = np.float32(row - (height - 1) / 2)
+                for column in range(tile_column * side, right):
+                    x = np.float32(column - (width - 1) / 2)
+                    across, down = xx * x + xy * y + x0, yx * x + yy * y + y0
+                    if not is_inside[row, column] or across * across + down * down > radius * radius:
+                        continue
+                    across, down = across + half_width, down + half_height
+                    left, top = np.floor(across), np.floor(down)
+                    u, v = _keys(across - left), _keys(down - top)
+                    first, start = np.int64(left) - 1, np.int64(top) - 1
+                    value = -half
+                    if first >= 0 and start >= 0 and first + 3 < wide and start + 3 < tall:
+                        at = np.uintp((p * tall + start) * wide + first)
+                        value += _dot(flat, at, u) * v[0] + _dot(flat, at + stride, u) * v[1]
+                        at += stride + stride
+                        value += _dot(flat, at, u) * v[2] + _dot(flat, at + stride, u) * v[3]
+                    else:  # zero outside the frame
+                        for i in range(4):
+                            for j in range(4):
+                                if 0 <= start + i < tall and 0 <= first + j < wide:
+                                    value += v[i] * u[j] * moving[p, start + i, first + j]
+                    goal = fixed[p, row, column] - half
+                    count += 1
+                    sum_m += value
+                    sum_f += goal
+                    sum_mm += value * value
+                    sum_mf += value * goal
+                    sum_ff += goal * goal
+            sums = out[p, tile_row, tile_column]
+            sums[0], sums[1], sums[2], sums[3], sums[4], sums[5] = count, sum_m, sum_f, sum_mm, sum_mf, sum_ff
 
 
 @compiled
-def residuals(tiles, smallest, noise, out):  # type: ignore[no-untyped-def]
-    """Compare pictures by the moments of their tiles (p, tiles, 6): out (p, 2), the residual and the contrast spread.
+def compare_tiles(tiles, smallest, noise, agrees, out):  # type: ignore[no-untyped-def]
+    """Compare pictures by the moments of their tiles (p, tiles, 6): out (p, 5).
 
-    :class:`unpose.dedupe.Comparison` explains both. Tiles count that have at least ``smallest`` pixels and, in one of
-    the pictures, a standard deviation of at least ``noise``. Without such a tile, both are 1.
+    These are the residual, the contrast spread, the agreement, the typical correlation and the number of tiles of a
+    :class:`unpose.dedupe.Comparison`. Tiles count that have at least ``smallest`` pixels and, in one of the pictures, a
+    standard deviation of at least ``noise``. Without such a tile, the first two are 1 and the others 0.
     """
-    floor = (noise / 2) ** 2
+    floor = (noise / 2) ** 2  # noise that only one of them has must not count as texture of its own
     for p in range(tiles.shape[0]):
-        variances, counted = np.empty((tiles.shape[1], 3)), 0
+        variances, counted = np.empty((3, tiles.shape[1])), 0
         for t in range(tiles.shape[1]):
             w, m, f, mm, mf, ff = tiles[p, t]
             if w < smallest:
@@ -133,17 +178,19 @@ def residuals(tiles, smallest, noise, out):  # type: ignore[no-untyped-def]
             m, f = m / w, f / w
             moved, fixed = max(mm / w - m * m, 0.0), max(ff / w - f * f, 0.0)
             if max(moved, fixed) >= noise**2:
-                variances[counted, 0], variances[counted, 1], variances[counted, 2] = moved, fixed, mf / w - m * f
+                variances[0, counted], variances[1, counted], variances[2, counted] = moved, fixed, mf / w - m * f
                 counted += 1
         if counted == 0:
-            out[p, 0] = out[p, 1] = 1
+            out[p, :2], out[p, 2:] = 1, 0
             continue
-        moved, fixed, both = variances[:counted, 0], variances[:counted, 1], variances[:counted, 2]
+        moved, fixed, both = variances[0, :counted], variances[1, :counted], variances[2, :counted]
         changes = 0.5 * np.log((fixed + floor) / (moved + floor))
         change = np.median(changes)
         gain = np.exp(change)
         left = (fixed - 2 * gain * both + gain**2 * moved) / (fixed + gain**2 * moved + 2 * floor * (1 + gain**2))
+        correlations = both / np.sqrt((moved + floor) * (fixed + floor))
         out[p, 0], out[p, 1] = np.median(left), np.median(np.abs(changes - change))
+        out[p, 2], out[p, 3], out[p, 4] = (correlations >= agrees).mean(), np.median(correlations), counted
 
 
 @compiled

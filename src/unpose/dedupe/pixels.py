@@ -19,12 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from unpose.align import align_from
-from unpose.dedupe.kernels import mark_inside, residuals, smooth, source_points, tile_moments
+from unpose.dedupe.kernels import compare_tiles, mark_inside, smooth, tile_moments
 from unpose.dedupe.neighbours import Candidates
 from unpose.dedupe.regions import Region
 from unpose.dedupe.signature import LAYERS, PATCH, basis_of, disc, fitted, projected, ranks
 from unpose.groups import rotation
-from unpose.images import sample
 
 _N_ANGLES = 96
 _TILES = 10
@@ -191,31 +190,27 @@ def compare(one: NDArray, two: NDArray, one_from_two: NDArray, region_one: Regio
     >>> compare(one, 0.5 * one, np.eye(3), region, region).agreement
     1.0
     """
-    scale = math.sqrt(abs(np.linalg.det(one_from_two[:2, :2])))
+    scale = math.sqrt(abs(one_from_two[0, 0] * one_from_two[1, 1] - one_from_two[0, 1] * one_from_two[1, 0]))
     if scale > 1:
         one, two, region_one, region_two = two, one, region_two, region_one
-        one_from_two, scale = np.linalg.inv(one_from_two), 1 / scale
+        two_from_one, scale = one_from_two, 1 / scale
+    else:
+        two_from_one = np.linalg.inv(one_from_two)
     blur = math.hypot(_BLUR / scale, 0.45 * math.sqrt(1 / scale**2 - 1))
     fixed, moving = _smooth(one, _BLUR), _smooth(two, blur)
-    shape = (one.shape[0], one.shape[1])
-    pixels, points = _source_points(np.stack([np.eye(3), one_from_two]), shape)  # (h, w, 2) each
-    moved = sample(torch.from_numpy(moving)[None, None], torch.from_numpy(points)[None])[0, 0].numpy()
-    inside = np.ones(shape, bool)
-    _mark_inside(pixels, region_one, one.shape, 1.0, inside)
-    n_ours = int(inside.sum())
-    _mark_inside(points, region_two, two.shape, 1 / scale, inside)
+    source, inside = two_from_one.astype(np.float32), np.ones(fixed.shape, bool)
+    n_ours = _mark_inside(np.eye(3, dtype=np.float32), region_one, one.shape, 1.0, inside)
+    n_both = _mark_inside(source, region_two, two.shape, 1 / scale, inside)
     n_theirs = 4 * region_two.half_width * region_two.half_height * scale**2
-    side = max(_SMALLEST_TILE, round(min(shape) / _TILES))
-    tiles = _tile_moments(moved[None], fixed[None], inside[None], side)[0]  # (tiles, 6)
-    correlations, is_textured = _textured(tiles, side)
-    values = correlations[is_textured]
-    residual, contrast_spread = _residuals(tiles[None], side)[0].tolist()
+    side = max(_SMALLEST_TILE, round(min(fixed.shape) / _TILES))
+    tiles = _tile_moments(moving[None], fixed[None], source[None], inside[None], math.inf, side)
+    residual, contrast_spread, agreement, typical, count = _compare_tiles(tiles, side)[0].tolist()
     return Comparison(
-        correlation=float(_correlations(tiles.sum(0))[0]),
-        agreement=float((values >= _AGREES).mean()) if len(values) else 0.0,
-        typical=float(np.median(values)) if len(values) else 0.0,
-        tiles=len(values),
-        overlap=min(1.0, float(inside.sum()) / max(n_ours, n_theirs, 1.0)),
+        correlation=_correlation(tiles[0].sum(0)),
+        agreement=agreement,
+        typical=typical,
+        tiles=int(count),
+        overlap=min(1.0, n_both / max(n_ours, n_theirs, 1.0)),
         residual=residual,
         contrast_spread=contrast_spread,
     )
@@ -261,22 +256,10 @@ def glance(moving: NDArray, fixed: NDArray, poses: NDArray) -> NDArray:
     Quick and robust against stamps; it decides which candidates are worth the comparison of whole frames.
     """
     side = fixed.shape[-1]
-    found = np.zeros(len(poses))
-    for start in range(0, len(poses), 256):
-        some = slice(start, start + 256)
-        points = _source_points(poses[some], (side, side))  # (p, side, side, 2)
-        moved = sample(torch.from_numpy(moving[some])[:, None].float() / 255, torch.from_numpy(points))[:, 0].numpy()
-        inside = (points[..., 0] ** 2 + points[..., 1] ** 2 <= side**2 / 4) & disc(side)
-        tiles = _tile_moments(moved, fixed[some].astype(np.float32) / 255, inside, side // 8)
-        found[some] = _residuals(tiles, side // 8)[:, 0]
-    return found
-
-
-def _source_points(dst_from_src: NDArray, shape: tuple[int, int]) -> NDArray:
-    """Points that the pixels of frames come from, for affine poses (p, 3, 3): (p, h, w, 2) float32."""
-    points = np.empty((len(dst_from_src), *shape, 2), np.float32)
-    source_points(np.linalg.inv(dst_from_src).astype(np.float32), points)
-    return points
+    source = np.linalg.inv(poses).astype(np.float32)
+    moving, fixed = (np.divide(patches, 255, dtype=np.float32) for patches in (moving, fixed))
+    tiles = _tile_moments(moving, fixed, source, disc(side)[None], side / 2, side // 8)
+    return _compare_tiles(tiles, side // 8)[:, 0]
 
 
 def _smooth(frame: NDArray, sigma: float) -> NDArray:
@@ -289,55 +272,43 @@ def _smooth(frame: NDArray, sigma: float) -> NDArray:
     return smoothed
 
 
-def _mark_inside(points: NDArray, region: Region, shape: tuple[int, ...], pixel: float, inside: NDArray) -> None:
-    """Clear ``inside`` (h, w) where points (h, w, 2) are not inside a region and its frame, half a pixel from the edge.
+def _mark_inside(source: NDArray, region: Region, shape: tuple[int, ...], pixel: float, inside: NDArray) -> int:
+    """Clear ``inside`` (h, w) where pixels do not come from inside a region and its frame, half a pixel from the edge.
 
-    Along a border, the margin is wider; it is given for pixels of the size ``pixel``.
+    ``source`` (3, 3) maps pixels to the frame. Along a border, the margin is wider; it is given for pixels of the size
+    ``pixel``. Returns how many pixels remain.
     """
     height, width = shape
     is_whole = region.half_width >= width / 2 and region.half_height >= height / 2
     margin = 0.5 if is_whole else min(_MARGIN * pixel, 0.2 * region.radius)
-    mark_inside(
-        points, region.x, region.y, region.half_width, region.half_height, region.angle, width, height, margin, inside
-    )
+    return int(mark_inside(
+        source, region.x, region.y, region.half_width, region.half_height, region.angle, width, height, margin, inside
+    ))  # fmt: skip
 
 
-def _tile_moments(moved: NDArray, fixed: NDArray, inside: NDArray, side: int) -> NDArray:
+def _tile_moments(
+    moving: NDArray, fixed: NDArray, source: NDArray, inside: NDArray, radius: float, side: int
+) -> NDArray:
     """Sums of 1, m, f, m m, m f and f f over the pixels inside of each tile: (p, h, w) each -> (p, tiles, 6)."""
     height, width = fixed.shape[1:]
     rows, columns = (max(1, -(-max(each - side // 2, 1) // side)) for each in (height, width))
     sums = np.zeros((len(fixed), rows, columns, 6))
-    tile_moments(np.ascontiguousarray(moved), np.ascontiguousarray(fixed), inside, side, sums)
-    return sums.reshape(len(fixed), -1, 6)
+    tile_moments(moving, fixed, source, inside, np.float32(radius), side, sums)
+    return sums.reshape(len(fixed), rows * columns, 6)
 
 
-def _residuals(tiles: NDArray, side: int) -> NDArray:
-    """The residuals and contrast spreads of pairs from the moments of their tiles (p, tiles, 6): (p, 2)."""
-    found = np.zeros((len(tiles), 2))
-    residuals(tiles, side * side / 2, _NOISE, found)
+def _compare_tiles(tiles: NDArray, side: int) -> NDArray:
+    """Compare pairs by the moments of their tiles (p, tiles, 6): (p, 5), as the kernel says."""
+    found = np.zeros((len(tiles), 5))
+    compare_tiles(tiles, side * side / 2, _NOISE, _AGREES, found)
     return found
 
 
-def _textured(tiles: NDArray, side: int) -> tuple[NDArray, NDArray]:
-    """Correlations of tiles (..., 6), and which of them lie at least half inside both pictures and have texture."""
-    correlations, deviations = _correlations(tiles)
-    return correlations, (tiles[..., 0] >= side * side / 2) & (deviations >= _NOISE)
-
-
-def _correlations(moments: NDArray) -> tuple[NDArray, NDArray]:
-    """Correlation coefficients from moments (..., 6), and the larger standard deviation of both."""
-    _, _, variance_moved, variance_fixed, covariance = _central(moments)
-    floor = (_NOISE / 2) ** 2  # noise that only one of them has must not count as texture of its own
-    correlation = covariance / np.sqrt((variance_moved + floor) * (variance_fixed + floor))
-    return correlation, np.sqrt(np.maximum(variance_moved, variance_fixed))
-
-
-def _central(moments: NDArray) -> tuple[NDArray, ...]:
-    """Means, variances and covariance from moments (..., 6): mean of m, of f, variance of m, of f, covariance."""
-    w, m, f, mm, mf, ff = np.moveaxis(moments, -1, 0)
-    w = np.maximum(w, 1e-9)
-    m, f = m / w, f / w
-    return m, f, np.maximum(mm / w - m**2, 0), np.maximum(ff / w - f**2, 0), mf / w - m * f
+def _correlation(moments: NDArray) -> float:
+    """Correlation coefficient from moments (6,)."""
+    _, m, f, mm, mf, ff = (moments / max(moments[0], 1e-9)).tolist()
+    floor = (_NOISE / 2) ** 2
+    return float((mf - m * f) / math.sqrt((max(mm - m * m, 0) + floor) * (max(ff - f * f, 0) + floor)))
 
 
 def align_candidates(patches: NDArray, owners: NDArray, candidates: Candidates) -> tuple[Candidates, NDArray]:
