@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unpose.files import UnreadableError, decoder_limits, read_frames, read_header
+from unpose.files import UnreadableError, decoder_limits, read_frames, read_grey, read_header
 from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, printable_name
 from unpose.images import onto_canvas
 
@@ -34,6 +34,13 @@ def only(path, side=4096, **options):
         raise frame
     assert (number, told.sizes) == (0, [frame.shape[:2]])
     assert told.colour or frame.ndim == 2
+    if not options:
+        with decoder_limits():
+            grey, header = read_grey(path, side)
+        grey = grey / 255 if grey.dtype == np.uint8 else grey
+        luminance = [each if each.ndim == 2 else each @ LUMINANCE for each in (grey, frame)]
+        np.testing.assert_allclose(*luminance, atol=1 / 255)
+        assert header == told
     return frame
 
 
@@ -69,9 +76,11 @@ def test_colour_of_8_bits(tmp_path, ending):
     np.testing.assert_allclose(only(path), COLOUR / 255, atol=1e-6)
 
 
-def test_jpeg_within_its_loss(tmp_path):
-    path = write(tmp_path / "a.jpg", np.kron(GREY, np.ones((8, 8), np.uint8)), quality=95)
-    np.testing.assert_allclose(only(path), np.kron(GREY, np.ones((8, 8))) / 255, atol=0.03)
+@pytest.mark.parametrize("stored", [GREY, COLOUR], ids=["grey", "colour"])
+def test_jpeg_within_its_loss(tmp_path, stored):
+    large = stored.repeat(8, 0).repeat(8, 1)
+    path = write(tmp_path / "a.jpg", large, quality=95, subsampling=0)
+    np.testing.assert_allclose(only(path), large / 255, atol=0.03)
 
 
 @pytest.mark.parametrize("ending", ["png", "tiff"])
@@ -164,6 +173,7 @@ def test_every_frame_of_an_animation_is_an_image_as_every_page_of_a_tiff_is(tmp_
     pages[0].save(path, save_all=True, append_images=pages[1:], **more)
     told = read_header(path, 64)
     assert told.sizes == [(13, 7)] * 5
+    assert read_grey(path, 64) == (None, told)
     assert ("every frame is an image" in told.note) == (ending != "tiff")
     found = dict(read_frames(path, 64))
     for k in range(5):

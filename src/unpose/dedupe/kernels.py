@@ -36,10 +36,78 @@ def halved_ranks(patches, disc, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def smooth(frame, weights, across, out):  # type: ignore[no-untyped-def]
+def detail(grey):  # type: ignore[no-untyped-def]
+    """Mean step between neighbouring pixels of a frame (h, w), and the standard deviation of its pixels."""
+    height, width = grey.shape
+    down, across, total, squares = 0.0, 0.0, 0.0, 0.0
+    for y in range(height):
+        above = max(y - 1, 0)
+        for x in range(width):
+            value = np.float32(grey[y, x])
+            total += value
+            squares += value * value
+            down += abs(value - np.float32(grey[above, x]))
+        for x in range(1, width):
+            across += abs(np.float32(grey[y, x]) - np.float32(grey[y, x - 1]))
+    n = height * width
+    steps = down / max((height - 1) * width, 1) + across / max(height * (width - 1), 1)
+    return steps, np.sqrt(max(squares / n - (total / n) ** 2, 0.0))
+
+
+@compiled
+def inside_border(grey, low, high, out):  # type: ignore[no-untyped-def]
+    """Set out (h, w) where a frame (h, w) is not a part of its border: pixels between two values, joined to the edge.
+
+    Pixels are joined with their four neighbours.
+    """
+    height, width = grey.shape
+    todo = np.empty(height * width, np.int64)
+    count = 0
+    out[:] = True
+    for y in range(height):
+        for x in range(width):
+            if (y == 0 or x == 0 or y == height - 1 or x == width - 1) and low < grey[y, x] < high:
+                out[y, x] = False
+                todo[count] = y * width + x
+                count += 1
+    while count:
+        count -= 1
+        y, x = todo[count] // width, todo[count] % width
+        for dy, dx in ((-1, 0), (1, 0), (0, -1), (0, 1)):
+            row, column = y + dy, x + dx
+            if 0 <= row < height and 0 <= column < width and out[row, column] and low < grey[row, column] < high:
+                out[row, column] = False
+                todo[count] = row * width + column
+                count += 1
+
+
+@compiled
+def convex_hull(points, out):  # type: ignore[no-untyped-def]
+    """Corners of the convex hull of points (n, 2), sorted by one coordinate and then by the other: out (n + 1, 2).
+
+    Returns how many corners there are. Andrew's monotone chain.
+    """
+    count, first = 0, 2
+    for step in range(2 * len(points) - 1):
+        k = step if step < len(points) else 2 * len(points) - 2 - step
+        if step == len(points):
+            first = count + 1  # the way back must not remove the way there
+        x, y = points[k]
+        while count >= first:
+            ax, ay = out[count - 1, 0] - out[count - 2, 0], out[count - 1, 1] - out[count - 2, 1]
+            if ax * (y - out[count - 2, 1]) - ay * (x - out[count - 2, 0]) > 0:
+                break
+            count -= 1
+        out[count, 0], out[count, 1] = x, y
+        count += 1
+    return count - 1  # the last is the first
+
+
+@compiled
+def smooth(frame, unit, weights, across, out):  # type: ignore[no-untyped-def]
     """Convolve a frame (h, w) with symmetric weights (2 r + 1,) along both axes; beyond its edge it stays constant.
 
-    ``across`` (h, w) holds the frame after the first axis.
+    The frame is multiplied by ``unit``. ``across`` (h, w) holds it after the first axis.
     """
     height, width = frame.shape
     reach = len(weights) // 2
@@ -49,7 +117,7 @@ def smooth(frame, weights, across, out):  # type: ignore[no-untyped-def]
         line = across[y]
         line[:] = 0
         for k in range(len(weights)):
-            weight, shifted = weights[k], padded[k : k + width]
+            weight, shifted = unit * weights[k], padded[k : k + width]
             for x in range(width):
                 line[x] += weight * shifted[x]
     for y in range(height):

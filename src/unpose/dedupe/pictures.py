@@ -18,22 +18,25 @@ def grey_frame(frame: NDArray) -> NDArray:
     Parameters
     ----------
     frame : array of shape (h, w) or (h, w, 3)
-        Pixels in [0, 1]; others are brought there by their smallest and largest value.
+        Bytes, or pixels in [0, 1]; others are brought there by their smallest and largest value.
 
     Returns
     -------
-    float32 array of shape (height, width)
+    uint8 or float32 array of shape (height, width)
+        Bytes for grey bytes.
 
     Examples
     --------
     >>> grey_frame(np.ones((300, 400, 3))).shape
     (120, 160)
     """
-    grey = np.asarray(frame, dtype=np.float32)
-    grey = grey @ LUMINANCE if grey.ndim == 3 else grey
-    low, high = float(grey.min()), float(grey.max())
-    if low < 0 or high > 1.001:
-        grey = (grey - low) / (high - low)
+    grey = frame
+    if frame.dtype != np.uint8 or frame.ndim == 3:
+        grey = np.divide(frame, 255 if frame.dtype == np.uint8 else 1, dtype=np.float32)
+        grey = grey @ LUMINANCE if grey.ndim == 3 else grey
+        low, high = float(grey.min()), float(grey.max())
+        if low < 0 or high > 1.001:
+            grey = (grey - low) / (high - low)
     height, width = grey.shape
     factor = FRAME_SIDE / max(height, width)
     if factor >= 1:
@@ -48,7 +51,7 @@ def extract_patch(grey: NDArray, region: Region, side: int = PATCH) -> NDArray:
     Parameters
     ----------
     grey : array of shape (h, w)
-        The frame in [0, 1].
+        The frame: bytes, or floats in [0, 1].
     region : Region
         A region of the frame.
     side : int, default 64
@@ -68,4 +71,5 @@ def extract_patch(grey: NDArray, region: Region, side: int = PATCH) -> NDArray:
     height, width = grey.shape
     x, y, r = region.x + width / 2, region.y + height / 2, region.radius
     box = (max(0.0, x - r), max(0.0, y - r), min(float(width), x + r), min(float(height), y + r))
-    return np.clip(resize_box(grey, box, (side, side)) * 255 + 0.5, 0, 255).astype(np.uint8)
+    patch = resize_box(grey, box, (side, side))
+    return patch if patch.dtype == np.uint8 else np.clip(patch * 255 + 0.5, 0, 255).astype(np.uint8)

@@ -263,12 +263,12 @@ def glance(moving: NDArray, fixed: NDArray, poses: NDArray) -> NDArray:
 
 
 def _smooth(frame: NDArray, sigma: float) -> NDArray:
-    """Smooth a frame (h, w) by a Gaussian that ends at three standard deviations."""
+    """Smooth a frame (h, w) by a Gaussian that ends at three standard deviations: float32, bytes divided by 255."""
     reach = int(3 * sigma + 0.5)
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
-    frame = np.ascontiguousarray(frame, dtype=np.float32)
-    across, smoothed = np.empty_like(frame), np.empty_like(frame)
-    smooth(frame, (weights / weights.sum()).astype(np.float32), across, smoothed)
+    across, smoothed = np.empty(frame.shape, np.float32), np.empty(frame.shape, np.float32)
+    unit = np.float32(1 / 255 if frame.dtype == np.uint8 else 1)
+    smooth(np.ascontiguousarray(frame), unit, (weights / weights.sum()).astype(np.float32), across, smoothed)
     return smoothed
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
-from scipy.spatial import ConvexHull, QhullError
+
+from unpose.dedupe.kernels import convex_hull, inside_border
 
 _TOLERANCE = 0.06
 """Largest difference of brightness inside a uniform border: JPEG makes borders noisy near their edges."""
@@ -59,7 +59,7 @@ def find_regions(grey: NDArray) -> list[Region]:
     Parameters
     ----------
     grey : array of shape (h, w)
-        The frame in [0, 1].
+        The frame: bytes, or floats in [0, 1].
 
     Returns
     -------
@@ -76,13 +76,13 @@ def find_regions(grey: NDArray) -> list[Region]:
     """
     height, width = grey.shape
     whole = Region(0.0, 0.0, width / 2, height / 2, 0.0, min(height, width) / 2)
-    corners = grey[[0, 0, -1, -1], [0, -1, 0, -1]]
-    colour = float(np.median(corners))
-    if np.abs(corners - colour).max() >= _TOLERANCE:
+    corners = sorted(float(grey[y, x]) for y in (0, -1) for x in (0, -1))
+    colour = (corners[1] + corners[2]) / 2
+    tolerance = _TOLERANCE * (255 if grey.dtype == np.uint8 else 1)
+    if max(colour - corners[0], corners[3] - colour) >= tolerance:
         return [whole]
-    uniform = np.pad(np.abs(grey - colour) < _TOLERANCE, 1, constant_values=True)
-    parts, _ = ndimage.label(uniform)
-    content = (parts != parts[0, 0])[1:-1, 1:-1]
+    content = np.empty(grey.shape, bool)
+    inside_border(np.ascontiguousarray(grey), colour - tolerance, colour + tolerance, content)
     if not _SMALLEST_SHARE <= content.mean() <= _LARGEST_SHARE:
         return [whole]
     inner = _smallest_rectangle(content)
@@ -95,15 +95,14 @@ def find_regions(grey: NDArray) -> list[Region]:
 def _smallest_rectangle(content: NDArray) -> Region | None:
     """The rectangle of least area, at any angle, around the true pixels of a mask (h, w)."""
     height, width = content.shape
-    rows = np.flatnonzero(content.any(1))
-    left = content[rows].argmax(1) - width / 2  # outer edges of the first and last pixel of each row
-    right = width / 2 - content[rows, ::-1].argmax(1)
-    top, bottom = rows - height / 2, rows + 1 - height / 2
-    edges = np.concatenate([np.stack([x, y], 1) for x in (left, right) for y in (top, bottom)])  # (4 rows, 2)
-    try:
-        hull = edges[ConvexHull(edges).vertices]
-    except QhullError:
-        return None
+    first = np.where(content.any(1), content.argmax(1), width)  # outer edges of the first and last pixel of each row
+    last = np.where(content.any(1), width - content[:, ::-1].argmax(1), 0)
+    left = np.minimum(np.append(first, width), np.append(width, first))  # at the edges between rows
+    right = np.maximum(np.append(last, 0), np.append(0, last))
+    y = np.flatnonzero(left < right)
+    ends = np.stack([left[y], y, right[y], y], 1).reshape(-1, 2) - np.array([width, height]) / 2
+    corners = np.empty((len(ends) + 1, 2))
+    hull = corners[: convex_hull(ends, corners)]
     sides = np.roll(hull, -1, axis=0) - hull
     # One side of the smallest rectangle lies on a side of the hull. The upright one is preferred where nothing is won.
     angles = np.append(0.0, np.arctan2(sides[:, 1], sides[:, 0]))
@@ -113,9 +112,9 @@ def _smallest_rectangle(content: NDArray) -> Region | None:
     areas[0] *= 1 - 1e-3
     best = int(areas.argmin())
     middle = np.array([(s[:, best].max() + s[:, best].min()) / 2 for s in (u, v)])
-    x, y = middle @ np.stack([along[:, best], across[:, best]])
+    x, y = (middle @ np.stack([along[:, best], across[:, best]])).tolist()
     half_width, half_height = np.ptp(u[:, best]) / 2, np.ptp(v[:, best]) / 2
     radius = min(half_width, half_height, width / 2 - abs(x), height / 2 - abs(y))
     if radius < _SMALLEST_RADIUS * min(height, width):
         return None
-    return Region(float(x), float(y), float(half_width), float(half_height), float(-angles[best]), float(radius))
+    return Region(x, y, float(half_width), float(half_height), float(-angles[best]), float(radius))

@@ -14,7 +14,7 @@ from unpose.dedupe.regions import Region, find_regions
 from unpose.dedupe.signature import signatures
 from unpose.groups import pose_parts
 
-_CHUNK = 2048
+_CHUNK = 8192
 """Candidates that are aligned at once."""
 
 
@@ -113,7 +113,7 @@ def describe(frames: Sequence[NDArray]) -> Entries:
     Parameters
     ----------
     frames : sequence of arrays of shape (h, w)
-        Grey frames in [0, 1], from :func:`unpose.dedupe.grey_frame`.
+        Grey frames from :func:`unpose.dedupe.grey_frame`: bytes, or floats in [0, 1].
 
     Returns
     -------
@@ -136,7 +136,7 @@ def describe(frames: Sequence[NDArray]) -> Entries:
 
 
 def chunks(owners: NDArray, candidates: Candidates) -> list[Candidates]:
-    """Cut candidates into parts of about 2048, so that all candidates of one pair of pictures are in the same part.
+    """Cut candidates into parts of about 8192, so that all candidates of one pair of pictures are in the same part.
 
     Parameters
     ----------

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unpose.dedupe.kernels import detail
+
 _SAME_AREA = 0.93
 """Pictures whose areas differ by less than this ratio count as equally large: the edges of a turned picture blur."""
 _SAME_SHARPNESS = 0.95
@@ -122,5 +124,5 @@ def sharpness(grey: NDArray) -> float:
     >>> sharpness(frame) > sharpness((frame[1:] + frame[:-1]) / 2)
     True
     """
-    steps = float(np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean())
-    return steps / max(float(grey.std()), 1e-6)
+    steps, deviation = detail(np.ascontiguousarray(grey))
+    return float(steps / max(deviation, 1e-6))

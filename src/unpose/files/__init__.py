@@ -26,7 +26,7 @@ from unpose.files.atomic import atomic_file, read_file, write_chunks, write_imag
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
 from unpose.files.exchange import exchanged_images, read_numbers
-from unpose.files.formats import decoder_limits, read_frames, read_header
+from unpose.files.formats import decoder_limits, read_frames, read_grey, read_header
 from unpose.files.frames import LUMINANCE, Header, UnreadableError, as_unreadable_error, printable_name
 from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
@@ -51,6 +51,7 @@ __all__ = [
     "printable_name",
     "read_file",
     "read_frames",
+    "read_grey",
     "read_header",
     "read_numbers",
     "read_points",

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import Lock
 
+from numpy.typing import NDArray
 from PIL import Image
 
 from unpose.files import dicom, fits, pictures, stacks, tiff, zarr
@@ -123,6 +124,51 @@ def read_frames(path: Path, side: int, wanted: set[int] | None = None, key: str 
             yield from pictures.read_frames(path, side, wanted)
     except Exception as error:
         raise as_unreadable_error(error) from error
+
+
+def read_grey(path: Path, side: int) -> tuple[NDArray | None, Header]:
+    """Read a file that holds one image for a caller who needs no colour; pictures are opened only once.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or the folder of a Zarr array.
+    side : int
+        An image much larger than this may be shrunk, but never below ``2 * side``.
+
+    Returns
+    -------
+    frame : array of shape (h, w) or (h, w, 3), or None
+        The luminance in bytes for JPEG files, as they store it; for others what :func:`read_frames` gives. None for a
+        file that holds several images.
+    header : Header
+        What the file declares.
+
+    Raises
+    ------
+    UnreadableError
+        For anything that is wrong with the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Image.new("RGB", (17, 31), "red").save(folder + "/red.jpg")
+    ...     frame, header = read_grey(Path(folder) / "red.jpg", side=64)
+    >>> frame.shape, frame.dtype, int(frame[0, 0]), header.sizes
+    ((31, 17), dtype('uint8'), 76, [(31, 17)])
+    """
+    try:
+        if open_array(path, None) is None and not _is_tiff(path):
+            frame, header = pictures.read_grey(path, side)
+        else:
+            header = read_header(path, side)
+            frame = next(read_frames(path, side))[1] if len(header.sizes) == 1 else None
+    except Exception as error:
+        raise as_unreadable_error(error) from error
+    if isinstance(frame, UnreadableError):
+        raise frame
+    return frame, header
 
 
 def decoder_limits() -> AbstractContextManager[None]:

@@ -80,44 +80,67 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # otherwise damaged 
 def read_header(path: Path, side: int) -> Header:
     """Read sizes and memory cost from the file's header."""
     with _open(path) as image:
-        width, height = image.size
-        check_size(height, width)
-        count = _frame_count(image, path)
-        # The base class's method, because that of PNG decodes the image to find metadata behind the pixels.
-        is_turned = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) > 4
-        raw_mode = _png_raw_mode(image)
-        is_grey = image.mode in _GREY_MODES or image.mode.startswith("I;16") or raw_mode == _GREY_ALPHA_16
-        notes = []
-        if _ppm_white(image) > 255 or (raw_mode in _DEEP_PNG_MODES and count > 1):
-            notes.append("colour of more than 8 bits read at 8 bits")
-        if count > 1:
-            notes.append("an animation, of which every frame is an image")
-        cost = _decoding_bytes(image, side) + BYTES_AS_FLOATS * min(height * width, (4 * side) ** 2)
-    sizes = [(width, height) if is_turned else (height, width)] * count
-    return Header(sizes, not is_grey or count > 1, cost, "; ".join(notes))
+        return _header(image, path, side)
 
 
 def read_frames(path: Path, side: int, wanted: set[int] | None = None) -> Iterator[Frame]:
     """Read all frames or those wanted; images much larger than ``side`` are shrunk."""
     with _open(path) as image:
-        count = _frame_count(image, path)
-        if count == 1 and (raw_mode := _png_raw_mode(image)) in _DEEP_PNG_MODES:
-            yield 0, check_frame(_deep_png_pixels(path, raw_mode, image.info.get("transparency"), side))
+        yield from _frames(image, path, side, wanted)
+
+
+def read_grey(path: Path, side: int) -> tuple[NDArray | UnreadableError | None, Header]:
+    """Read the header and, if it is the only one, the image, of a JPEG file the luminance (h, w) uint8."""
+    with _open(path) as image:
+        header = _header(image, path, side, grey=True)
+        if len(header.sizes) > 1:
+            return None, header
+        if image.format != "JPEG" or image.mode != "L":
+            return next(_frames(image, path, side, None))[1], header
+        image.load()
+        factor = shrink_factor(image.height, image.width, side)
+        return upright(np.array(image.reduce(factor) if factor > 1 else image), _orientation(image)), header
+
+
+def _header(image: ImageFile.ImageFile, path: Path, side: int, *, grey: bool = False) -> Header:
+    """The header of an opened image. A JPEG is set to the size at which it is decoded, and to grey if that is asked."""
+    width, height = image.size
+    check_size(height, width)
+    count = _frame_count(image, path)
+    # The base class's method, because that of PNG decodes the image to find metadata behind the pixels.
+    is_turned = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) > 4
+    raw_mode = _png_raw_mode(image)
+    is_grey = image.mode in _GREY_MODES or image.mode.startswith("I;16") or raw_mode == _GREY_ALPHA_16
+    notes = []
+    if _ppm_white(image) > 255 or (raw_mode in _DEEP_PNG_MODES and count > 1):
+        notes.append("colour of more than 8 bits read at 8 bits")
+    if count > 1:
+        notes.append("an animation, of which every frame is an image")
+    mode = "L" if grey else image.mode
+    cost = _decoding_bytes(image, side, mode) + BYTES_AS_FLOATS * min(height * width, (4 * side) ** 2)
+    sizes = [(width, height) if is_turned else (height, width)] * count
+    return Header(sizes, not is_grey or count > 1, cost, "; ".join(notes))
+
+
+def _frames(image: ImageFile.ImageFile, path: Path, side: int, wanted: set[int] | None) -> Iterator[Frame]:
+    count = _frame_count(image, path)
+    if count == 1 and (raw_mode := _png_raw_mode(image)) in _DEEP_PNG_MODES:
+        yield 0, check_frame(_deep_png_pixels(path, raw_mode, image.info.get("transparency"), side))
+        return
+    for number in range(count):
+        if wanted is not None and number not in wanted:
+            continue
+        try:
+            if count > 1:
+                image.seek(number)
+            frame = check_frame(pixels(image, side))
+        except Exception as error:
+            if number == 0:
+                raise
+            # Frames are drawn over the previous ones, so that those after a damaged one are lost too.
+            yield from ((later, as_unreadable_error(error)) for later in range(number, count))
             return
-        for number in range(count):
-            if wanted is not None and number not in wanted:
-                continue
-            try:
-                if count > 1:
-                    image.seek(number)
-                frame = check_frame(pixels(image, side))
-            except Exception as error:
-                if number == 0:
-                    raise
-                # Frames are drawn over the previous ones, so that those after a damaged one are lost too.
-                yield from ((later, as_unreadable_error(error)) for later in range(number, count))
-                return
-            yield number, frame
+        yield number, frame
 
 
 def pixels(image: ImageFile.ImageFile, side: int, *, white_is_zero: bool = False) -> NDArray:
@@ -184,12 +207,12 @@ def _orientation(image: Image.Image) -> int:
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 
-def _decoding_bytes(image: ImageFile.ImageFile, side: int) -> int:
-    """Memory that Pillow needs to decode an image. A JPEG is set to the reduced size at which it is decoded."""
+def _decoding_bytes(image: ImageFile.ImageFile, side: int, mode: str) -> int:
+    """Memory that Pillow needs to decode an image. A JPEG is set to the mode, and the size at which it is decoded."""
     n_pixels, codec = _canvas_pixels(image), image.tile[0].codec_name if image.tile else ""
     if codec == "jpeg":
         coefficients = _BYTES_OF_COEFFICIENTS * n_pixels if image.info.get("progressive") else 0
-        image.draft(image.mode, (2 * side, 2 * side))
+        image.draft(mode, (2 * side, 2 * side))
         return coefficients + 4 * prod(image.size)
     if codec in ("zip", "raw") and not getattr(image, "is_animated", False):  # decoded row by row into the image
         copies = 3 if _png_raw_mode(image) in _DEEP_PNG_MODES else 1

@@ -83,7 +83,7 @@ def onto_canvas(frame: NDArray, shape: tuple[int, int]) -> NDArray:
     factor = min(shape[0] / frame.shape[0], shape[1] / frame.shape[1])
     inner = tuple(min(most, side) for most, side in zip(shape, _scaled(frame.shape[:2], factor), strict=True))
     if inner != frame.shape[:2]:
-        channels = frame[..., None] if frame.ndim == 2 else frame  # (h, w, c)
+        channels = np.asarray(frame[..., None] if frame.ndim == 2 else frame, dtype=np.float32)  # (h, w, c)
         scaled = np.stack([_resized(channels[..., c], inner) for c in range(channels.shape[-1])], axis=-1)
         frame = scaled[..., 0] if frame.ndim == 2 else scaled
     if inner == shape:
@@ -141,6 +141,7 @@ def resize_box(frame: NDArray, box: tuple[float, float, float, float], shape: tu
     Parameters
     ----------
     frame : ndarray, shape (h, w)
+        Bytes stay bytes, other types become float32.
     box : (float, float, float, float)
         Left, top, right and bottom edge in pixels from the upper left corner of the frame, not outside of it.
     shape : (int, int)
@@ -148,7 +149,7 @@ def resize_box(frame: NDArray, box: tuple[float, float, float, float], shape: tu
 
     Returns
     -------
-    ndarray of float32, shape (height, width)
+    ndarray of uint8 or float32, shape (height, width)
 
     Notes
     -----
@@ -159,7 +160,7 @@ def resize_box(frame: NDArray, box: tuple[float, float, float, float], shape: tu
     >>> resize_box(np.eye(8, dtype=np.float32), (2.0, 2.0, 6.0, 6.0), (4, 4)).diagonal()
     array([1., 1., 1., 1.], dtype=float32)
     """
-    return _resized(np.asarray(frame, dtype=np.float32), shape, box)
+    return _resized(frame if frame.dtype == np.uint8 else np.asarray(frame, dtype=np.float32), shape, box)
 
 
 def border_level(images: NDArray) -> NDArray:
@@ -183,7 +184,7 @@ def border_level(images: NDArray) -> NDArray:
 
 
 def _resized(channel: NDArray, shape: tuple[int, ...], box: tuple[float, float, float, float] | None = None) -> NDArray:
-    picture = Image.fromarray(np.ascontiguousarray(channel, dtype=np.float32))
+    picture = Image.fromarray(np.ascontiguousarray(channel))
     scaled = np.asarray(picture.resize((shape[1], shape[0]), Image.Resampling.BICUBIC, box))
     return np.clip(scaled, channel.min(), channel.max())
 

@@ -35,14 +35,12 @@ from unpose.dedupe import (
     sharpness,
 )
 from unpose.files import (
-    UnreadableError,
     as_unreadable_error,
     decoder_limits,
     list_images,
     list_paths,
     printable_name,
-    read_frames,
-    read_header,
+    read_grey,
     write_chunks,
     write_text,
 )
@@ -332,10 +330,9 @@ class DuplicateSearch:
         """Read some files and store what was found; the first frames are remembered, so as not to read them twice."""
         photographs, frames = [], []
         for each, (grey, shape, reason) in zip(files, pool.map(_read, [each.path for each in files]), strict=True):
-            floats = _floats(grey)
-            detail = 0.0 if floats is None else sharpness(floats)
+            detail = 0.0 if grey is None else sharpness(grey)
             photographs.append(replace(each, height=shape[0], width=shape[1], sharpness=detail, reason=reason))
-            frames.append(floats)
+            frames.append(grey)
             if grey is not None and len(remembered) < _REMEMBERED:
                 remembered[each.key] = grey
         good = [k for k, frame in enumerate(frames) if frame is not None]
@@ -408,8 +405,9 @@ class DuplicateSearch:
 
                 def read(which: Sequence[int]) -> list[NDArray | None]:
                     missing = [k for k in which if photographs[k].key not in frames]
-                    again = dict(zip(missing, pool.map(_try_grey, [photographs[k].path for k in missing]), strict=True))
-                    return [_floats(again[k] if k in again else frames[photographs[k].key]) for k in which]
+                    found = pool.map(_read, [photographs[k].path for k in missing])  # None if it changed meanwhile
+                    again = {k: grey for k, (grey, *_) in zip(missing, found, strict=True)}
+                    return [again[k] if k in again else frames[photographs[k].key] for k in which]
 
                 for number, part in enumerate(parts):
                     file = self.folder / "checked" / f"{digest.hexdigest()[:16]}-{number}.json"
@@ -433,33 +431,16 @@ class DuplicateSearch:
 
 
 def _read(path: Path) -> tuple[NDArray | None, tuple[int, int], str]:
-    """The grey frame of a file, its height and width, and why it could not be read if it could not."""
+    """The grey frame of a file, (h, w) uint8, its height and width, and why it could not be read if it could not."""
     try:
-        sizes = read_header(path, FRAME_SIDE).sizes
-        if len(sizes) != 1:
-            return None, (0, 0), f"holds {len(sizes):,} images and is {_MANY_FRAMES}"
-        return _read_grey(path), sizes[0], ""
+        frame, header = read_grey(path, FRAME_SIDE)
+        if frame is None:
+            return None, (0, 0), f"holds {len(header.sizes):,} images and is {_MANY_FRAMES}"
+        grey = grey_frame(frame)
+        grey = grey if grey.dtype == np.uint8 else (grey * 255 + 0.5).astype(np.uint8)
+        return grey, header.sizes[0], ""
     except Exception as error:  # decoders raise any exception; Ctrl-C is not an Exception and passes
         return None, (0, 0), str(as_unreadable_error(error))
-
-
-def _read_grey(path: Path) -> NDArray:
-    """The grey frame of a file: (h, w) uint8, a quarter of the memory of floats."""
-    frame = next(frame for _, frame in read_frames(path, FRAME_SIDE))
-    if isinstance(frame, UnreadableError):
-        raise frame
-    return (grey_frame(frame) * 255 + 0.5).astype(np.uint8)
-
-
-def _try_grey(path: Path) -> NDArray | None:
-    try:
-        return _read_grey(path)
-    except Exception:
-        return None  # the file was removed or changed in the meantime
-
-
-def _floats(grey: NDArray | None) -> NDArray | None:
-    return None if grey is None else np.divide(grey, 255, dtype=np.float32)
 
 
 def _by_key(photographs: list[Photograph], entries: Entries) -> dict[str, tuple[Photograph, Entries]]:
