@@ -79,7 +79,7 @@ def test_from_a_folder_to_a_network(run, photos):
     assert np.asarray(Image.open(out / "curves.png")).std() > 5
 
 
-def test_figures_by_class_stand_beside_two_baselines(run):
+def test_figures_by_class_stand_beside_two_baselines(run, photos):
     out, done = run
     assert "on this machine; --size, --epochs and --group change it, --quick takes seconds" in done.stderr
     assert "first answer: the quick classifier is right for" in done.stderr
@@ -89,6 +89,9 @@ def test_figures_by_class_stand_beside_two_baselines(run):
     assert counts.trace() / 4 == result["test_accuracy"]
     assert list(result["baselines"]) == ["quick classifier", "always bar"]
     assert result["baselines"]["always bar"]["test_accuracy"] == 0.5
+    data, _, upright = measured(out / "quick.safetensors", photos)  # the baseline had the images of the network's test
+    assert (data["images"], data["left_out"]) == (4, 26)
+    assert upright["quick.safetensors"] == result["baselines"]["quick classifier"]["test_accuracy"]
     card = (out / "card.md").read_text()
     for line in ("group_cnn c4", "quick classifier", "always bar", "recall", "precision"):
         assert line in done.stdout

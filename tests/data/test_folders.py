@@ -78,7 +78,7 @@ def test_folders_named_by_date_or_run_are_not_classes(tmp_path, picture, names):
             picture(tmp_path / name / f"{k}.png")
     found = read_images(tmp_path)
     assert found.labels is None
-    assert found.notes == ["folders are named by date or by run, so they are not taken as classes"]
+    assert found.notes == ["Folders are named by date or by run, so they are not taken as classes"]
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def read_images(
     source_shape = sizes[0] if len(set(sizes)) == 1 else None
     notes = _notes(listing, readable)
     if labels is not None and all(_DATE_OR_RUN.fullmatch(label) for label in labels):
-        notes.append("folders are named by date or by run, so they are not taken as classes")
+        notes.append("Folders are named by date or by run, so they are not taken as classes")
         labels = None
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
 
