@@ -410,7 +410,7 @@ class DuplicateSearch:
                     return [again[k] if k in again else frames[photographs[k].key] for k in which]
 
                 for number, part in enumerate(parts):
-                    file = self.folder / "checked" / f"{digest.hexdigest()[:16]}-{number}.json"
+                    file = self.folder / "checked" / f"{digest.hexdigest()[:16]}-{number}-of-{len(parts)}.json"
                     stored = _read_json(file)
                     if "matches" not in stored:
                         found = [match for match in check(some, part, read) if match.probability >= _STORED_PROBABILITY]
