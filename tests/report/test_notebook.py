@@ -121,6 +121,7 @@ def test_search_results_show_poses_and_neighbours():
 
 def test_clusters_show_their_averages(tmp_path):
     images = posed(np.tri(12, dtype=np.float32)[None], copies=4, max_shift=1.0)
+    assert repr(images) == "Posed(4 images of 12x12)"
     assert images._repr_html_().count("<img") == 4
     model = InvariantClustering(1, features="pixels")
     before = model._repr_html_()
@@ -137,7 +138,9 @@ def test_clusters_show_their_averages(tmp_path):
 
 def test_data_sets_show_an_image_of_each_class():
     part = Split(np.random.default_rng(0).random((5, 8, 7)), np.array([0, 2, 2, 0, 2]))
-    html = Dataset("<made up>", "here", ("a", "b", "c"), part, part, part)._repr_html_()
+    dataset = Dataset("<made up>", "here", ("a", "b", "c"), part, part, part)
+    assert "train=Split(5 images of 8x7)" in repr(dataset)
+    html = dataset._repr_html_()
     assert html.count("<img") == 2
     assert "c: 3" in html
     assert "&lt;made up&gt;: 3 classes, images of 8 x 7 pixels" in html
@@ -200,7 +203,9 @@ def test_other_results_show_themselves():
 def test_what_was_read_shows_pictures_and_what_was_not_read(tmp_path):
     np.save(tmp_path / "stack.npy", np.random.default_rng(0).random((20, 9, 7)))
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    html = read_images(tmp_path)._repr_html_()
+    found = read_images(tmp_path)
+    assert repr(found) == "ImageSet(20 images of 9x7, 1 not read)"
+    html = found._repr_html_()
     WellFormed(html)
     assert html.count("data:image/png;base64,") == 12
     assert "20 images of 9 x 7 pixels" in html

@@ -121,6 +121,10 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        size = "x".join(map(str, self.images.shape[1:]))
+        return f"ImageSet({len(self):,} images of {size}, {len(self.rejected):,} not read)"
+
     def _repr_html_(self) -> str:
         """Some of the images with their names, and what could not be read, for notebooks."""
         from unpose.report import evenly_spaced, pictures_html, text_html

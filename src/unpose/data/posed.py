@@ -35,6 +35,9 @@ class Posed:
     poses: NDArray
     sources: NDArray
 
+    def __repr__(self) -> str:
+        return f"Posed({len(self.images):,} images of {'x'.join(map(str, self.images.shape[1:]))})"
+
     def _repr_html_(self) -> str:
         """Some of the copies, for notebooks."""
         from unpose.report import evenly_spaced, pictures_html

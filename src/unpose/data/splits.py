@@ -62,6 +62,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        return f"Split({len(self):,} images of {'x'.join(map(str, self.images.shape[1:]))})"
+
     def take(self, chosen: NDArray) -> "Split":
         """The images with these indices, or where this mask is true."""
         return Split(self.images[chosen], self.labels[chosen])
