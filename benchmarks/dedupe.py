@@ -167,6 +167,8 @@ def child(method: str, folder: Path, out: Path) -> None:
     else:
         pairs = hash_distances(folder, 8 if method == "phash8" else 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    if (status := Path("/proc/self/status")).exists():  # getrusage also counts the process that started this one
+        peak = 1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
     seconds = {"wall": time.perf_counter() - began, "cpu": time.process_time() - used}
     out.write_text(json.dumps({"pairs": pairs, "seconds": seconds, "memory": peak}))
 
