@@ -65,7 +65,8 @@ def with_colour(frame: NDArray, colour: Colour) -> NDArray:
         return frame
     scale = max(1.0, float(np.abs(frame).max()))
     if colour == "grey" or (colour == "auto" and float(np.ptp(frame, axis=-1).max()) <= _GREY_TOLERANCE * scale):
-        return frame @ LUMINANCE
+        red, green, blue = np.moveaxis(frame, -1, 0)
+        return green + LUMINANCE[0] * (red - green) + LUMINANCE[2] * (blue - green)  # exact where all are equal
     return frame
 
 
