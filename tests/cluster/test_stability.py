@@ -89,6 +89,14 @@ def test_turned_views_of_a_few_things_are_no_copies():
     assert adjusted_rand_score(views.sources, model.labels_) == 1.0
 
 
+def test_pictures_that_were_all_saved_twice_are_counted_once():
+    """As an image and as a file with losses; half of the images are then like another one."""
+    images = photographs(12, 4)
+    again = images + np.random.default_rng(0).normal(0, 0.02 * images.std(), images.shape).astype(np.float32)
+    model = InvariantClustering(features="pixels").fit(np.concatenate([images, again]))
+    assert model.copies_.tolist() == 2 * list(range(12))
+
+
 def test_views_count_where_some_of_them_are_blurred():
     """A thin bar at another angle is blurred and stretched by interpolation, a square is not."""
     bar, square = np.zeros((2, 20, 20), np.float32)

@@ -17,6 +17,8 @@ _COPY = (0.995, 0.02)
 largest stretch, shear and tilt of the pose, as a share. Two things of one kind need more."""
 _VIEW = (0.99, 0.1)
 """The same for another view of a thing: the stretch of a thin bar is not known to 2 %."""
+_AT_REST = 0.2
+"""Largest shift of a corner, in pixels, by the pose of a picture that was saved again, such as by another format."""
 _FIRST_LOOK = 0.95
 """Pairs that correlate less than this, according to the distance that the search found, are not compared again."""
 
@@ -32,8 +34,9 @@ def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distan
     """Index of the first image that is the same up to pose and light, for each of the images (n, c, h, w): (n,).
 
     If at least half of the images are views of others, then the set consists of views of a few things. The clusters
-    are these things, and every image counts. With ``cosine_distances``, distances are sqrt(2 - 2 r) for the
-    correlation r, and only pairs that are alike by them are compared.
+    are these things, and every view counts; an image at the same pose as another is no other view. With
+    ``cosine_distances``, distances are sqrt(2 - 2 r) for the correlation r, and only pairs that are alike by them are
+    compared.
     """
     n = len(images)
     deformations = _deformations(neighbours.poses, max(images.shape[-2:]))
@@ -41,18 +44,21 @@ def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distan
     if cosine_distances:
         possible &= 1 - neighbours.distances**2 / 2 > _FIRST_LOOK
     pairs = np.argwhere(possible)
-    links = []  # (4, number): two images, correlation, deformation
+    links = []  # (5, number): two images, correlation, deformation, largest shift of a corner
     for part in np.array_split(pairs, len(pairs) // 1024 + 1):
         row, rank = part.T
         others = neighbours.indices[row, rank]
         own = images[row]
         moved = warp(images[others], torch.from_numpy(neighbours.poses[row, rank]).to(own))
         cosine = torch.nn.functional.cosine_similarity(own.flatten(1), moved.flatten(1), dim=1).numpy()
-        links.append(np.stack([row, others, cosine, deformations[row, rank]])[:, cosine > _VIEW[0]])
+        shifts = _corner_shifts(neighbours.poses[row, rank], images.shape[-2:])
+        links.append(np.stack([row, others, cosine, deformations[row, rank], shifts])[:, cosine > _VIEW[0]])
     views = np.concatenate(links, axis=1)
-    if 2 * len(np.unique(_first_linked(views, n))) <= n:
-        return np.arange(n)
-    return _first_linked(views[:, (views[2] > _COPY[0]) & (views[3] < _COPY[1])], n)
+    copies = views[:, (views[2] > _COPY[0]) & (views[3] < _COPY[1])]
+    saved_again = _first_linked(copies[:, copies[4] < _AT_REST], n)
+    if 2 * len(np.unique(_first_linked(views, n))) <= len(np.unique(saved_again)):
+        return saved_again
+    return _first_linked(copies, n)
 
 
 def _first_linked(links: NDArray, n: int) -> NDArray:
@@ -63,6 +69,14 @@ def _first_linked(links: NDArray, n: int) -> NDArray:
         sparse.csgraph.connected_components(graph, directed=False)[1], return_index=True, return_inverse=True
     )
     return first[component]
+
+
+def _corner_shifts(poses: NDArray, size: tuple[int, ...]) -> NDArray:
+    """How far poses (..., 3, 3) move the corners of an image (h, w) at most, in pixels: (...)."""
+    height, width = (side / 2 for side in size)
+    corners = np.array([[-width, width, -width, width], [-height, -height, height, height], [1, 1, 1, 1]])
+    moved = poses @ corners
+    return np.linalg.norm(moved[..., :2, :] / moved[..., 2:, :] - corners[:2], axis=-2).max(-1)
 
 
 def _deformations(poses: NDArray, side: int) -> NDArray:
