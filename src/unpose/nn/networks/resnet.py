@@ -122,7 +122,7 @@ def group_resnet(
     -----
     The maps of every stage are pooled to their mean and deviation over the image, of the maximum and of the mean over
     the group. Learnt without labels, vectors of all stages have more neighbours of the same class than those of the
-    last stage alone (``docs/howto/unlabelled.md``).
+    last stage alone (``docs/benchmarks/unlabelled.md``).
 
     Examples
     --------
