@@ -34,7 +34,7 @@ def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distan
     """Index of the first image that is the same up to pose and light, for each of the images (n, c, h, w): (n,).
 
     If at least half of the images are views of others, then the set consists of views of a few things. The clusters
-    are these things, and every view counts; an image at the same pose as another is no other view. With
+    are these things, and every image counts. Pictures that were saved again, at the same pose, are no other views. With
     ``cosine_distances``, distances are sqrt(2 - 2 r) for the correlation r, and only pairs that are alike by them are
     compared.
     """
@@ -55,9 +55,9 @@ def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distan
         links.append(np.stack([row, others, cosine, deformations[row, rank], shifts])[:, cosine > _VIEW[0]])
     views = np.concatenate(links, axis=1)
     copies = views[:, (views[2] > _COPY[0]) & (views[3] < _COPY[1])]
-    saved_again = _first_linked(copies[:, copies[4] < _AT_REST], n)
-    if 2 * len(np.unique(_first_linked(views, n))) <= len(np.unique(saved_again)):
-        return saved_again
+    n_pictures = len(np.unique(_first_linked(copies[:, copies[4] < _AT_REST], n)))  # without those saved again
+    if 2 * len(np.unique(_first_linked(views, n))) <= n_pictures:
+        return np.arange(n)
     return _first_linked(copies, n)
 
 
