@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from unpose.compiled import compiled, inlined
+from unpose.compiled import compiled
+from unpose.images.kernels.keys_cpu import keys_weights, weighted_sum
 
 
 @compiled
@@ -155,26 +156,6 @@ def mark_inside(m, x, y, half_width, half_height, angle, width, height, margin, 
     return count
 
 
-@inlined
-def _keys(t):  # type: ignore[no-untyped-def]
-    """The four Keys weights at a fraction t, float32."""
-    one, half = np.float32(1), np.float32(0.5)
-    two, a, b = one + one, one + half, one + one + half
-    return (
-        ((two - t) * t - one) * t * half, (a * t - b) * t * t + one,
-        ((two - a * t) * t + half) * t, (t - one) * t * t * half,
-    )  # fmt: skip
-
-
-@inlined
-def _dot(flat, at, u):  # type: ignore[no-untyped-def]
-    """Weighted sum of four neighbouring pixels."""
-    step = np.uintp(1)  # unsigned indices: numba tests signed ones for wraparound at every access
-    return (
-        flat[at] * u[0] + flat[at + step] * u[1] + flat[at + step + step] * u[2] + flat[at + step + step + step] * u[3]
-    )
-
-
 @compiled
 def tile_moments(moving, fixed, src_from_dst, inside, radius, side, out):  # type: ignore[no-untyped-def]
     """Sum 1, m, f, m m, m f and f f over the pixels of each tile: out (p, rows, columns, 6).
@@ -185,7 +166,7 @@ def tile_moments(moving, fixed, src_from_dst, inside, radius, side, out):  # typ
     precision of the sums of squares. The last tile of a row or column is larger.
     """
     (n, rows, columns, _), (_, height, width), (_, tall, wide) = out.shape, fixed.shape, moving.shape
-    half, flat, stride = np.float32(0.5), moving.ravel(), np.uintp(wide)
+    one, half, flat, stride = np.float32(1), np.float32(0.5), moving.ravel(), np.uintp(wide)
     half_width, half_height = np.float32((wide - 1) / 2), np.float32((tall - 1) / 2)
     for p in range(n):
         m, is_inside = src_from_dst[p], inside[min(p, len(inside) - 1)]
@@ -204,14 +185,14 @@ def tile_moments(moving, fixed, src_from_dst, inside, radius, side, out):  # typ
                         continue
                     across, down = across + half_width, down + half_height
                     left, top = np.floor(across), np.floor(down)
-                    u, v = _keys(across - left), _keys(down - top)
+                    u, v = keys_weights(across - left, one), keys_weights(down - top, one)
                     first, start = np.int64(left) - 1, np.int64(top) - 1
                     value = -half
                     if first >= 0 and start >= 0 and first + 3 < wide and start + 3 < tall:
                         at = np.uintp((p * tall + start) * wide + first)
-                        value += _dot(flat, at, u) * v[0] + _dot(flat, at + stride, u) * v[1]
+                        value += weighted_sum(flat, at, u) * v[0] + weighted_sum(flat, at + stride, u) * v[1]
                         at += stride + stride
-                        value += _dot(flat, at, u) * v[2] + _dot(flat, at + stride, u) * v[3]
+                        value += weighted_sum(flat, at, u) * v[2] + weighted_sum(flat, at + stride, u) * v[3]
                     else:  # zero outside the frame
                         for i in range(4):
                             for j in range(4):

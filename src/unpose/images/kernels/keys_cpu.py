@@ -11,6 +11,8 @@ from torch import Tensor
 
 from unpose.compiled import compiled, in_threads, inlined
 
+__all__ = ["keys_weights", "sample", "weighted_sum"]
+
 _MARGIN = 4
 
 
@@ -51,7 +53,7 @@ def _split(position, size, one, tolerance):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _weights(t, one):  # type: ignore[no-untyped-def]
+def keys_weights(t, one):  # type: ignore[no-untyped-def]
     """The four Keys weights at a fraction t; ``one`` carries the dtype, since constants would widen it to float64."""
     two = one + one
     half = one / two
@@ -68,7 +70,7 @@ def _weight_derivatives(t, one):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _dot(flat, at, weights):  # type: ignore[no-untyped-def]
+def weighted_sum(flat, at, weights):  # type: ignore[no-untyped-def]
     """Weighted sum of four neighbouring pixels."""
     step = np.uintp(1)  # unsigned indices: numba tests signed ones for wraparound at every access
     return (
@@ -96,14 +98,14 @@ def _values(images, points, start, stop, values):  # type: ignore[no-untyped-def
                 for c in range(channels):
                     values[i, c, k] = 0
                 continue
-            u, v = _weights(tx, one), _weights(ty, one)
+            u, v = keys_weights(tx, one), keys_weights(ty, one)
             for c in range(channels):
                 at = np.uintp(((image * channels + c) * rows + y) * columns + x)
                 values[i, c, k] = (
-                    _dot(flat, at, u) * v[0]
-                    + _dot(flat, at + row_stride, u) * v[1]
-                    + _dot(flat, at + row_stride + row_stride, u) * v[2]
-                    + _dot(flat, at + row_stride + row_stride + row_stride, u) * v[3]
+                    weighted_sum(flat, at, u) * v[0]
+                    + weighted_sum(flat, at + row_stride, u) * v[1]
+                    + weighted_sum(flat, at + row_stride + row_stride, u) * v[2]
+                    + weighted_sum(flat, at + row_stride + row_stride + row_stride, u) * v[3]
                 )
 
 
@@ -124,17 +126,17 @@ def _values_and_gradients(images, points, start, stop, values, gradients):  # ty
                 for c in range(channels):
                     values[i, c, k] = gradients[i, c, k, 0] = gradients[i, c, k, 1] = 0
                 continue
-            u, v = _weights(tx, one), _weights(ty, one)
+            u, v = keys_weights(tx, one), keys_weights(ty, one)
             du, dv = _weight_derivatives(tx, one), _weight_derivatives(ty, one)
             for c in range(channels):
                 first = np.uintp(((image * channels + c) * rows + y) * columns + x)
                 second = first + row_stride
                 third = second + row_stride
                 fourth = third + row_stride
-                a, da = _dot(flat, first, u), _dot(flat, first, du)
-                b, db = _dot(flat, second, u), _dot(flat, second, du)
-                d, dd = _dot(flat, third, u), _dot(flat, third, du)
-                e, de = _dot(flat, fourth, u), _dot(flat, fourth, du)
+                a, da = weighted_sum(flat, first, u), weighted_sum(flat, first, du)
+                b, db = weighted_sum(flat, second, u), weighted_sum(flat, second, du)
+                d, dd = weighted_sum(flat, third, u), weighted_sum(flat, third, du)
+                e, de = weighted_sum(flat, fourth, u), weighted_sum(flat, fourth, du)
                 values[i, c, k] = a * v[0] + b * v[1] + d * v[2] + e * v[3]
                 gradients[i, c, k, 0] = da * v[0] + db * v[1] + dd * v[2] + de * v[3]
                 gradients[i, c, k, 1] = a * dv[0] + b * dv[1] + d * dv[2] + e * dv[3]
