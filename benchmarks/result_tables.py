@@ -24,14 +24,14 @@ PAGES = Path(__file__).parent.parent / "docs" / "benchmarks"
 MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->\n)", re.DOTALL)
 OURS = {
     "rotmnist-z2": "attention c1", "rotmnist-r4": "attention c4", "rotmnist-r8": "attention c8",
-    "rotmnist-r12": "attention c12", "cifar10-z2": "reflections c1", "cifar10-z2m": "reflections d1",
+    "rotmnist-r12": "attention c12", "cifar10-z2": "reflections c1", "cifar10-z2m": "reflections d1, whole",
     **{f"r4-{size}x{size}": f"windows {size}" for size in (3, 7, 9, 15, 19, 23)},
     "r4-5x5": "attention c4", "r4-7x7": "wide 7", "r4-11x11": "wide 11", "r4-28x28": "windows 27",
 }  # fmt: skip
 """Our runs of accuracy.json for each cell of the paper."""
 REMARKS = {
     "attention c8": "16 epochs from the weights for 4 rotations", "attention c12": "the same",
-    "reflections c1": "`swivel_net`, 12 epochs", "reflections d1": "`swivel_net`, 12 epochs",
+    "reflections c1": "`swivel_net`, 12 epochs", "reflections d1, whole": "`swivel_net`, 100 epochs",
     "windows 27": "16 epochs; window of 27", **{f"windows {size}": "16 epochs" for size in (3, 5, 9, 15, 19, 23)},
 }  # fmt: skip
 WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
@@ -67,7 +67,8 @@ def accuracy_table(names, *, by_training=False, papers=None):
         row = [shown, f"{runs[0]['parameters']:,}", runs[0]["epochs"], tests_of(runs)]
         row.append(percent([run["validation_accuracy"] for run in runs]))
         if by_training:
-            row.append(percent([training_accuracy(name, run) for run in runs], 1))
+            trained = [training_accuracy(name, run) for run in runs]
+            row.append("not kept" if None in trained else percent(trained, 1))
         if papers is not None:
             row.append(papers.get(shown, ""))
         rows.append(row)
@@ -81,7 +82,7 @@ def training_accuracy(name, run):
             for row in csv.DictReader(file)
             if (row["run"], int(row["seed"]), int(row["epoch"])) == (name, run["seed"], run["chosen_epoch"])
         ]
-    return found[0]
+    return found[0] if found else None
 
 
 def rotated():
@@ -119,7 +120,8 @@ def upright():
 
 def reflections():
     names = {
-        "`swivel_net` with mirrors": "reflections d1", "translation-only baseline": "reflections c1",
+        "`swivel_net` with mirrors": "reflections d1", "the same, whole recipe": "reflections d1, whole",
+        "translation-only baseline": "reflections c1",
         "the baseline, half of its images mirrored": "reflections c1 mirrored",
     }  # fmt: skip
     return accuracy_table(names, by_training=True)
@@ -161,7 +163,8 @@ def our_columns(cell, accuracy):
     if name not in accuracy:
         return "not run", ""
     tests = [100 * run["test_accuracy"] for run in accuracy[name]]
-    return f"{np.mean(tests):.2f} ({len(tests)} seeds)", REMARKS.get(name, "")
+    seeds = "one seed" if len(tests) == 1 else f"{len(tests)} seeds"
+    return f"{np.mean(tests):.2f} ({seeds})", REMARKS.get(name, "")
 
 
 def transformer_speed():

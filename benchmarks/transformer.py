@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from unpose.nn import count_parameters, equivariant_vit
 
 SIZES = {  # width, depth, heads of the plain network, heads of the d4 network, batch
-    "S": dict(width=384, depth=12, heads=6, frame_heads=8, batch=256),
+    "S": dict(width=384, depth=12, heads=6, frame_heads=4, batch=256),
     "B": dict(width=768, depth=12, heads=12, frame_heads=8, batch=128),
     "L": dict(width=1024, depth=24, heads=16, frame_heads=8, batch=64),
     "tiny": dict(width=192, depth=4, heads=4, frame_heads=8, batch=16),

@@ -1,16 +1,17 @@
 """Train vision transformers with and without a symmetry on CIFAR-10, for the same time, at the same width.
 
-    python benchmarks/transformer_cifar.py FOLDER [--seconds 200] [--seeds 3] [--out FILE]
+    python benchmarks/transformer_cifar.py FOLDER [--seconds 30] [--seeds 3] [--out FILE] [--ready FILE]
 
 FOLDER holds ``cifar10_train_batch1.npz`` to ``5`` and ``cifar10_test.npz``. `plain` is the network of the recipe
 cifar10-vit, `d1` and `d4` those of cifar10-vit-d1 and cifar10-vit-d4; `d4 until 4` has plain blocks after half of its
-depth; `plain, turned` is the plain network, trained on images at random quarter turns and mirrors. Shifts of up to 4
-pixels for all, mirrors for all but those that ignore them.
+depth; `turned` networks are trained on images at random angles and mirrors, half of them inside of a disc. Shifts of up
+to 4 pixels for all, mirrors for all but those that ignore them. `plain, canonicalizer` is the plain network behind a
+canonicalizer (unpose.adapt), which is trained for as long again; the network does not change.
 
-All runs start at the same time on one GPU, each in its own process, and share it in slices of time, so that every
-network has the same share. The learning rate falls with time, not with steps. Compilation does not count. The test set
-is read once, at the end: upright, mean over the three quarter turns, mean over 15, 30, ... 345 degrees inside of a
-disc.
+Every network is trained for as many steps as fit into the given time on a GPU of its own. The time of a step is
+measured first, one network after the other, while nothing else runs; then all runs share the GPU. Compilation does not
+count. The test set is read once, at the end: upright, mean over the three quarter turns, mean over 15, 30, ... 345
+degrees inside of a disc. The file ``--ready`` is written when the times have been measured.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, pad
 
+from unpose.adapt import canonicalize, fit_canonicalizer, learned
 from unpose.groups import rotation
 from unpose.images import warp
 from unpose.nn import count_parameters, equivariant_vit
@@ -33,12 +35,16 @@ from unpose.nn import count_parameters, equivariant_vit
 NETWORKS = {
     "plain": dict(group="c1"),
     "plain, turned": dict(group="c1"),
+    "plain, canonicalizer": dict(group="c1"),
     "d1": dict(group="d1"),
     "d4": dict(group="d4"),
+    "d4, turned": dict(group="d4"),
     "d4 until 4": dict(group="d4", equivariant_until=4, heads=8),
 }
 SIZE = dict(patch=4, depth=8, width=192)
+SCORER = dict(views=2, width=32, stages=(1, 1, 3, 4), dropout=0.1)  # as in adapt_cifar.py, for any angle
 BATCH, RATE, DECAY = 512, 1e-3, 0.05
+TIMED = 40
 
 
 def load(folder):
@@ -60,8 +66,13 @@ def as_tensors(images, labels, device):
     return tensor.contiguous(), torch.from_numpy(labels.astype(np.int64).ravel()).to(device)
 
 
+def disc(device):
+    side = torch.arange(32, device=device) - 15.5
+    return ((side[:, None] ** 2 + side**2).sqrt() <= 16).float()
+
+
 def augment(images, turned):
-    """Shift each image by up to 4 pixels, mirror half of them, and turn them by quarter turns if asked."""
+    """Shift each image by up to 4 pixels, mirror half of them, and turn them by random angles if asked."""
     n, _, h, w = images.shape
     padded = pad(images, (4, 4, 4, 4))
     dy, dx = torch.randint(0, 9, (2, n, 1, 1), device=images.device)
@@ -69,12 +80,12 @@ def augment(images, turned):
     columns = dx + torch.arange(w, device=images.device)
     flip = torch.rand(n, 1, 1, device=images.device) < 0.5
     columns = torch.where(flip, columns.flip(-1), columns)
+    images = padded[torch.arange(n, device=images.device)[:, None, None], :, rows, columns].permute(0, 3, 1, 2)
     if turned:
-        swap = torch.rand(n, 1, 1, device=images.device) < 0.5
-        rows, columns = rows.expand(n, h, w), columns.expand(n, h, w)
-        rows = torch.where(torch.rand(n, 1, 1, device=images.device) < 0.5, rows.flip(-2), rows)
-        rows, columns = (torch.where(swap, index.mT, index) for index in (rows, columns))
-    return padded[torch.arange(n, device=images.device)[:, None, None], :, rows, columns].permute(0, 3, 1, 2)
+        images = warp(images.contiguous(), rotation(2 * math.pi * torch.rand(n, device=images.device)))
+        is_cut = torch.rand(n, 1, 1, 1, device=images.device) < 0.5
+        images = torch.where(is_cut, images * disc(images.device), images)
+    return images
 
 
 def accuracy(network, images, labels):
@@ -85,98 +96,164 @@ def accuracy(network, images, labels):
     return correct / len(images)
 
 
-def train(name, seed, folder, seconds, device):
+class Training:
+    """A network, its optimizer, and one step of it, which is captured as a CUDA graph where there is a GPU."""
+
+    def __init__(self, name, images, labels):
+        self.images, self.labels, self.turned = images, labels, name.endswith("turned")
+        device = images.device
+        self.network = equivariant_vit(in_channels=3, n_classes=10, image_size=32, **(SIZE | NETWORKS[name])).to(device)
+        self.batch = torch.zeros(BATCH, dtype=torch.long, device=device)
+        is_cuda = device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(
+            self.network.parameters(), torch.zeros((), device=device), weight_decay=DECAY, fused=is_cuda,
+            capturable=is_cuda, foreach=None if is_cuda else False,
+        )  # fmt: skip
+        self.rate = self.optimizer.param_groups[0]["lr"]
+        self.replay = self._captured() if is_cuda else self._step
+
+    def _step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        given = augment((self.images[self.batch].float() / 255 - 0.47) / 0.25, self.turned)
+        with torch.autocast(given.device.type, torch.bfloat16, enabled=given.is_cuda):
+            scores = self.network(given)
+        cross_entropy(scores.float(), self.labels[self.batch], label_smoothing=0.1).backward()
+        self.optimizer.step()
+
+    def _captured(self):
+        for block in self.network.blocks:
+            block.compile()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(4):  # at a rate of zero, so that the weights stay
+                self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._step()
+        return graph.replay
+
+    def restart(self):
+        """Forget the gradients of the steps before the first; the weights have not changed."""
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
+
+    def run(self, steps):
+        """All steps; the learning rate rises over a twentieth of them and falls as a cosine."""
+        per_epoch = len(self.images) // BATCH
+        order = torch.randperm(len(self.images), device=self.images.device)
+        for step in range(steps):
+            share = step / steps
+            self.rate.fill_(RATE * min(1.0, share / 0.05) * 0.5 * (1 + math.cos(math.pi * share)))
+            if step % per_epoch == 0:
+                order = torch.randperm(len(self.images), device=self.images.device)
+            self.batch.copy_(order[step % per_epoch * BATCH :][:BATCH])
+            self.replay()
+
+
+def fit_scorer(images, steps, seed):
     torch.manual_seed(seed)
-    network = equivariant_vit(in_channels=3, n_classes=10, image_size=32, **(SIZE | NETWORKS[name])).to(device)
+    scorer = learned("so2", 3, **SCORER).to(images.device)
+    images = (images.float() / 255 - 0.47) / 0.25
+    options = {"batch_size": BATCH, "device": images.device, "random_state": seed}
+    return fit_canonicalizer(None, images, canonicalizer=scorer, mirrors=True, steps=steps, **options)
+
+
+def seconds_of(function):
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    function()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def train(name, seed, folder, device):
+    """Build, wait until told how many steps to train, and measure; a parent process talks to this one."""
     raw = load(folder)
     (images, labels), (tests, answers) = as_tensors(*raw[:2], device), as_tensors(*raw[2:], device)
     tests = (tests.float() / 255 - 0.47) / 0.25
-    optimizer = torch.optim.AdamW(network.parameters(), RATE, weight_decay=DECAY, fused=device == "cuda")
-    if device == "cuda":
-        for block in network.blocks:
-            block.compile()
-
-    def step(batch):
-        optimizer.zero_grad(set_to_none=True)
-        given = augment((images[batch].float() / 255 - 0.47) / 0.25, name == "plain, turned")
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            scores = network(given)
-        loss = cross_entropy(scores.float(), labels[batch], label_smoothing=0.1)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    state = {key: value.clone() for key, value in network.state_dict().items()}
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    for _ in range(3):
-        step(torch.randint(len(images), (BATCH,), device=device))
-    accuracy(network, tests[:1000], answers[:1000])
-    network.load_state_dict(state)
-    optimizer.state.clear()
+    torch.manual_seed(seed)
+    training, has_scorer = Training(name, images, labels), name.endswith("canonicalizer")
+    if has_scorer:
+        fit_scorer(images[:2000], 5, seed)
     print("READY", flush=True)
-    sys.stdin.readline()
-    begin, steps, loss = time.perf_counter(), 0, None
-    order = torch.randperm(len(images), device=device)
-    per_epoch = len(images) // BATCH
-    while (share := (time.perf_counter() - begin) / seconds) < 1:
-        rate = RATE * min(1.0, share / 0.05) * 0.5 * (1 + math.cos(math.pi * share))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        if steps % per_epoch == 0:
-            order = torch.randperm(len(images), device=device)
-        loss = step(order[steps % per_epoch * BATCH :][:BATCH])
-        steps += 1
-        if steps % 8 == 0 and device == "cuda":
-            torch.cuda.synchronize()  # the clock must not run ahead of the work
-    network.eval()
-    result = {"steps": steps, "epochs": steps / per_epoch, "loss": float(loss), "parameters": count_parameters(network)}
-    result["upright"] = accuracy(network, tests, answers)
-    result["quarter turns"] = mean(accuracy(network, torch.rot90(tests, k, (-2, -1)), answers) for k in (1, 2, 3))
-    result["mirrored"] = accuracy(network, tests.flip(-1), answers)
-    side = torch.arange(32, device=device) - 15.5
-    disc = ((side[:, None] ** 2 + side**2).sqrt() <= 16).float()
+    if sys.stdin.readline().startswith("time"):
+        training.rate.zero_()
+        step = seconds_of(lambda: [training.replay() for _ in range(TIMED)]) / TIMED
+        found = [step, seconds_of(lambda: fit_scorer(images[:2000], TIMED, seed)) / TIMED if has_scorer else 0.0]
+        print("TIMES " + json.dumps(found), flush=True)
+        sys.stdin.readline()
+    steps, scorer_steps = json.loads(sys.stdin.readline())
+    training.restart()
+    torch.manual_seed(seed + 1)
+    training.run(steps)
+    model = network = training.network.eval()
+    if has_scorer:
+        model = canonicalize(network, fit_scorer(images, scorer_steps, seed))
+    result = {"steps": steps, "epochs": steps // (len(images) // BATCH), "parameters": count_parameters(network)}
+    result["scorer_steps"] = scorer_steps
+    result["upright"] = accuracy(model, tests, answers)
+    result["quarter turns"] = mean(accuracy(model, torch.rot90(tests, k, (-2, -1)), answers) for k in (1, 2, 3))
+    result["mirrored"] = accuracy(model, tests.flip(-1), answers)
+    inside = disc(device)
     angles = [math.radians(angle) for angle in range(15, 360, 15)]
-    turned = (accuracy(network, warp(tests, rotation(torch.tensor(a)).to(tests)) * disc, answers) for a in angles)
-    result["disc upright"], result["any angle"] = accuracy(network, tests * disc, answers), mean(turned)
+    turned = (accuracy(model, warp(tests, rotation(torch.tensor(a)).to(tests)) * inside, answers) for a in angles)
+    result["disc upright"], result["any angle"] = accuracy(model, tests * inside, answers), mean(turned)
     return result
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder")
-    parser.add_argument("--seconds", type=float, default=200)
+    parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out")
+    parser.add_argument("--ready", type=Path)
     options = parser.parse_args()
     if options.one:
-        found = train(options.one[0], int(options.one[1]), options.folder, options.seconds, options.device)
+        found = train(options.one[0], int(options.one[1]), options.folder, options.device)
         print("RESULT " + json.dumps(found))
         return
-    arguments = [options.folder, "--seconds", str(options.seconds), "--device", options.device]
     running = {
         (name, seed): subprocess.Popen(
-            [sys.executable, __file__, *arguments, "--one", name, str(seed)],
+            [sys.executable, __file__, options.folder, "--device", options.device, "--one", name, str(seed)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
         for name in options.networks
         for seed in range(options.seeds)
     }  # fmt: skip
-    for process in running.values():
-        any(line.startswith("READY") for line in iter(process.stdout.readline, ""))
-    for process in running.values():
-        if process.poll() is None:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+
+    def answer(process, word):
+        return next((line for line in iter(process.stdout.readline, "") if line.startswith(word)), None)
+
+    def tell(process, line):
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
+
+    ready = {key: process for key, process in running.items() if answer(process, "READY")}
+    times = {}
+    for name in options.networks:
+        if (name, 0) in ready:
+            tell(ready[name, 0], "time")
+            times[name] = json.loads(answer(ready[name, 0], "TIMES")[6:])
+    if options.ready:
+        options.ready.touch()
+    for (name, _), process in ready.items():
+        if name in times:
+            tell(process, f"go\n{[max(1, int(options.seconds / each)) if each else 0 for each in times[name]]}")
     results = {}
     for (name, seed), process in running.items():
         lines = [line for line in process.stdout.read().splitlines() if line.startswith("RESULT ")]
         if lines:
             results.setdefault(name, {})[seed] = json.loads(lines[-1][7:])
-    found = {"seconds": options.seconds, "runs at once": len(running), "results": results}
+    found = {"seconds": options.seconds, "step seconds": times, "results": results}
     if options.out:
         Path(options.out).write_text(json.dumps(found, indent=1) + "\n")
     columns = ["upright", "quarter turns", "mirrored", "disc upright", "any angle"]

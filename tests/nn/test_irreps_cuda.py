@@ -69,15 +69,20 @@ def gelu_errors(name, device="cpu"):
     return errors(lambda x, bias: frame_gelu(x, bias, basis, "d4"), inputs)
 
 
+def paired_basis(device):
+    """The basis with neighbouring frames h and h m, m the mirror, as attention uses it."""
+    return fourier_basis(parse("d4"))[:, [0, 4, 1, 5, 2, 6, 3, 7]].to(device)
+
+
 def change_errors(name, device="cpu"):
-    basis = fourier_basis(parse("d4")).to(device)
+    basis = paired_basis(device)
     b, n, channels = FRAMES[name]
     return errors(lambda x: change_basis(x, basis, "d4"), [tensor(b, n, 8, channels, device=device)])
 
 
 def rotary_errors(name, device="cpu"):
     b, n, heads, half = ROTARY[name]
-    basis, angle = fourier_basis(parse("d4")).to(device), tensor(n, 8, heads, half, seed=6, device=device).detach()
+    basis, angle = paired_basis(device), tensor(n, 8, heads, half, seed=6, device=device).detach()
     inputs = [tensor(b, n, 48 * heads * half, device=device), tensor(6 * heads * half, seed=4, device=device)]
     return errors(lambda x, bias: rotary_frames(x, bias, angle.cos(), angle.sin(), basis, "d4"), inputs)
 

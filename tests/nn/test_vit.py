@@ -93,6 +93,20 @@ def test_whole_token_fields_are_exact_at_even_and_odd_numbers_of_patches(name, s
     assert equivariance_error(network, images, name).holds(1e-5)
 
 
+@pytest.mark.equivariance
+@pytest.mark.parametrize("name", ["d1", pytest.param("d4", marks=pytest.mark.slow)])
+def test_a_head_can_be_shared_by_frames_that_a_mirror_exchanges(name, generator):
+    order = parse(name).order
+    network = small(name, 8, width=4 * order, heads=order // 2)
+    images = torch.rand(3, 2, 8, 8, generator=generator)
+    report = equivariance_error(network.token_field, images, name, "regular image")
+    assert report.holds(1e-5), report
+    assert report.control_error > 1e-2
+    separate = small(name, 8, width=4 * order, heads=order)
+    separate.load_state_dict(network.state_dict())  # other heads have the same weights
+    assert not torch.allclose(network(images), separate(images), atol=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.equivariance
 def test_other_sizes_than_the_one_given_and_odd_patches_are_exact(generator):
@@ -177,7 +191,7 @@ def test_checkpointing_and_autocast(generator):
     ("options", "words"),
     [
         ({"width": 30}, "multiple of 8"),
-        ({"heads": 4}, "heads must be a multiple of 8"),
+        ({"heads": 2}, "heads must be a multiple of 8, the order of d4, or half of it"),
         ({"patch": 3}, "do not fill"),
         ({"equivariant_until": 3}, "between 0 and the depth"),
         ({"output": "tensor"}, "scalar, regular, vector"),

@@ -37,7 +37,9 @@ class FrameAttention(ConstantTables):
     width : int
         Numbers of a token: a multiple of the order of the group.
     heads : int
-        Heads of all frames together: a multiple of the order of the group. Each has ``width / heads`` channels.
+        Heads of all frames together, with ``width / heads`` channels each: a multiple of the order of the group, or
+        for a group with mirrors half of its order. Then the frames h and h m, where m is the mirror, share a head:
+        their scores are added. The group permutes such pairs, so the layer stays equivariant.
 
     Examples
     --------
@@ -54,23 +56,29 @@ class FrameAttention(ConstantTables):
         self.group = parse_point_group(group)
         channels = channels_of(width, self.group)
         check_positive(heads=heads)
-        if heads % self.group.order or channels * self.group.order % (2 * heads):
+        self.has_mirrors = self.group.name.startswith("d")
+        is_shared = self.has_mirrors and 2 * heads == self.group.order
+        self.heads = 1 if is_shared else heads // self.group.order  # of each frame
+        if (not is_shared and heads % self.group.order) or channels % (2 * self.heads):
+            half = " or half of it," if self.has_mirrors else ""
             raise ValueError(
-                f"heads must be a multiple of {self.group.order}, the order of {self.group}, and leave an even number "
-                f"of the {width} channels to each head, got {heads}"
+                f"heads must be a multiple of {self.group.order}, the order of {self.group},{half} and leave an even "
+                f"number of the {channels} channels of a frame to each head, got {heads}"
             )
-        self.heads = heads // self.group.order  # of each frame
+        self.total_heads = heads
         self.qkv, self.proj = IrrepLinear(self.group, width, 3 * width), IrrepLinear(self.group, width, width)
         self.compute_tables()
 
     def constant_tables(self) -> dict[str, Tensor]:
         channels = self.qkv.in_features // self.group.order
         frequencies = rotary_frequencies(self.heads, channels // self.heads)  # (heads, d / 2, 2)
-        turned = torch.einsum("gij,hfj->ghfi", self.group.elements[:, :2, :2], frequencies)
-        return {"basis": fourier_basis(self.group), "frequencies": turned}
+        # Frames h and h m are neighbours, so that they can share a head without a copy.
+        frames = torch.arange(self.group.order).view(1 + self.has_mirrors, -1).T.flatten()
+        turned = torch.einsum("gij,hfj->ghfi", self.group.elements[frames, :2, :2], frequencies)
+        return {"basis": fourier_basis(self.group)[:, frames], "frequencies": turned}
 
     def extra_repr(self) -> str:
-        return f"group={self.group}, heads={self.heads} of each frame"
+        return f"group={self.group}, heads={self.total_heads}"
 
     def rotary_angles(self, rows: int, columns: int) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of the angles at each token of a grid: (n, order, heads, d / 2) each."""
@@ -83,10 +91,10 @@ class FrameAttention(ConstantTables):
     def forward(self, tokens: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         projected = self.qkv.multiply(tokens)  # (b, n, 3 * width)
         query, key, value = (
-            part.flatten(2, 3).transpose(1, 2)  # (b, order * heads, n, d)
+            part.flatten(2).unflatten(2, (self.total_heads, -1)).transpose(1, 2)  # (b, total heads, n, d)
             for part in rotary_frames(projected, self.qkv.bias, cos, sin, self.basis, self.group.name)
         )
-        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2)  # (b, n, order * heads, d)
+        attended = scaled_dot_product_attention(query, key, value).transpose(1, 2)  # (b, n, total heads, d)
         frames = attended.flatten(2).unflatten(2, (self.group.order, -1))  # (b, n, order, channels)
         return self.proj(change_basis(frames, self.basis, self.group.name))
 

@@ -175,7 +175,8 @@ def equivariant_vit(
     width : int, default 384
         Numbers of a token, all elements of the group together: a multiple of its order.
     heads : int, optional
-        Heads, all frames together: a multiple of the order of the group. Default: as many as have at least 48 channels.
+        Heads, all frames together: a multiple of the order of the group, or for a group with mirrors half of its order.
+        Default: as many as have at least 48 channels. GPUs compute heads of 64 and 96 channels faster than those of 48.
     mlp_ratio : float, default 4.0
         Hidden numbers of the MLP of each block, relative to the width.
     equivariant_until : int, optional

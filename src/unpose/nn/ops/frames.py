@@ -4,9 +4,11 @@ The channels of a token are ``order x c``: in the irrep basis one row of c chann
 :func:`unpose.groups.fourier_basis`, in frames one row for each element of the group. Nonlinear functions of a number
 commute with the group in frames, where the group permutes rows; linear maps are cheap in the irrep basis.
 
-The CUDA kernels are for d4, whose change of basis takes 20 additions for eight numbers. They read and write every
-token once and write no frames to memory. ``torch.compile`` sees the operators ``unpose::frame_gelu``,
-``unpose::change_basis`` and ``unpose::rotary_frames`` and does not trace into them.
+The CUDA kernels are for d4, whose change of basis takes 20 additions for eight numbers. Their frames are ordered by
+turns, each followed by the same turn after the mirror: the columns of the basis that ``rotary_frames`` and
+``change_basis`` are given must be in this order. They read and write every token once and write no frames to memory.
+``torch.compile`` sees the operators ``unpose::frame_gelu``, ``unpose::change_basis`` and ``unpose::rotary_frames`` and
+does not trace into them.
 """
 
 from typing import Any

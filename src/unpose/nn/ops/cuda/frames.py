@@ -1,10 +1,10 @@
 """Change of basis, GELU and rotary positions for d4 on CUDA, without frames in memory.
 
 A token has eight rows of channels, in the irrep basis A1, A2, B1, B2 and E (component 0 with two copies, component 1
-with two copies), in frames the four turns and the four turns after the mirror. A thread loads the eight numbers of a
-channel, changes their basis with 20 additions, applies its function and changes back. All of these kernels are bound by
-memory: they read and write each number once, 16 bytes at a time. Nothing is summed over tokens, so results are the same
-in every run.
+with two copies), in frames each of the four turns followed by the same turn after the mirror. A thread loads the eight
+numbers of a channel, changes their basis with 20 additions, applies its function and changes back. All of these kernels
+are bound by memory: they read and write each number once, 16 bytes at a time. Nothing is summed over tokens, so results
+are the same in every run.
 """
 
 import torch
@@ -202,12 +202,12 @@ def _turn(first, second, cos, sin, offset, exists, BACKWARD: tl.constexpr):  # t
 
 @triton.jit
 def _irreps(f0, f1, f2, f3, f4, f5, f6, f7):  # type: ignore[no-untyped-def]
-    """Change from frames (turns 0 to 3, then mirrored) to A1, A2, B1, B2, E00, E01, E10, E11.
+    """Change from frames (turn 0, turn 0 after the mirror, turn 1, ...) to A1, A2, B1, B2, E00, E01, E10, E11.
 
     The signs are those of :func:`unpose.groups.fourier_basis`; rows are scaled by 1 / sqrt(8) and 1 / 2.
     """
-    s0, s1, s2, s3 = f0 + f4, f1 + f5, f2 + f6, f3 + f7
-    d0, d1, d2, d3 = f0 - f4, f1 - f5, f2 - f6, f3 - f7
+    s0, s1, s2, s3 = f0 + f1, f2 + f3, f4 + f5, f6 + f7
+    d0, d1, d2, d3 = f0 - f1, f2 - f3, f4 - f5, f6 - f7
     even, odd = s0 + s2, s1 + s3
     even_mirrored, odd_mirrored = d0 + d2, d1 + d3
     norm: tl.constexpr = 0.3535533905932738
@@ -226,7 +226,7 @@ def _frames(a1, a2, b1, b2, e00, e01, e10, e11):  # type: ignore[no-untyped-def]
     s1, s3 = odd + 0.5 * e10, odd - 0.5 * e10
     d0, d2 = even_mirrored + 0.5 * e11, even_mirrored - 0.5 * e11
     d1, d3 = odd_mirrored - 0.5 * e01, odd_mirrored + 0.5 * e01
-    return s0 + d0, s1 + d1, s2 + d2, s3 + d3, s0 - d0, s1 - d1, s2 - d2, s3 - d3
+    return s0 + d0, s0 - d0, s1 + d1, s1 - d1, s2 + d2, s2 - d2, s3 + d3, s3 - d3
 
 
 @triton.jit
