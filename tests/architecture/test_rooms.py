@@ -67,6 +67,7 @@ SIDE_DOORS = {
     "unpose.data.experiments",  # the data of the figures of the invariant attention paper
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
     "unpose.files.arrays",  # readers of the file formats of public data sets
+    "unpose.images.imagenet",  # the network of the extra ``features``, for clusters and for photographs
     "unpose.images.kernels.keys_cpu",  # Keys interpolation, for the compiled loops of other rooms
     "unpose.report.duplicates",  # the page of `unpose dedupe`
     "unpose.report.figures",  # pictures drawn from arrays, for the commands

@@ -76,6 +76,33 @@ def test_labels_decide_whether_a_symmetry_of_the_images_is_one_of_the_classes():
     assert all(down[each.image] != down[each.resembles] for each in found.objections)
 
 
+def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_about_them(monkeypatch):
+    """Two of five images are brighter below, and the others have no upper side."""
+    rng = np.random.default_rng(2)
+    photographs = rng.random((200, 16, 16))
+    photographs[:80] += np.linspace(-2, 2, 16)[:, None]
+    called = []
+
+    def seeing(images):
+        called.append(images)
+        return torch.full((len(images), 1), float(len(called) > 2))  # two parts of the images, then two of moved ones
+
+    def found(images):
+        return discover(images, families=["half turn"])["half turn"]
+
+    assert found(photographs).verdict == "cannot tell"
+    monkeypatch.setattr("unpose.discover.photographs.has_extra_network", lambda: True)
+    monkeypatch.setattr("unpose.discover.photographs.extra_network", lambda device: (seeing, (1,)))
+    assert found(np.pad(photographs, ((0, 0), (5, 5), (5, 5)))).verdict == "cannot tell"
+    assert not called
+    assert found(photographs).verdict == "does not hold"
+    assert called[0].shape == (128, 1, 64, 64)
+    assert all(torch.equal(one.rot90(2, (2, 3)), two) for one, two in zip(called[:2], called[2:], strict=True))
+    blind = lambda images: torch.zeros(len(images), 1)  # noqa: E731
+    monkeypatch.setattr("unpose.discover.photographs.extra_network", lambda device: (blind, (1,)))
+    assert found(photographs).verdict == "cannot tell"
+
+
 def test_the_same_seed_gives_the_same_result_and_json_is_plain(digits):
     one, two = (discover(digits[0], digits[1], families=["mirror"], random_state=3) for _ in range(2))
     assert json.dumps(one.to_dict()) == json.dumps(two.to_dict())

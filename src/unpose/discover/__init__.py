@@ -10,6 +10,7 @@ moving changes the class, and names the largest group that is safe. Files, by wh
 ``auto_group.py``    what ``group="auto"`` means in other rooms
 ``families.py``      the candidates: turns, mirrors, scale, ...
 ``two_sample.py``    can a classifier tell moved images from real ones?
+``photographs.py``   what a network for photographs tells apart, where images cannot tell
 ``label_test.py``    do moved copies mislead the nearest neighbour?
 ``descriptors.py``   what images are compared by
 ==================== ================================================================================================

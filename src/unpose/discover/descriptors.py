@@ -1,6 +1,7 @@
 """What images are compared by: smoothed pixels and histograms of gradient directions, inside the central disc."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -57,7 +58,7 @@ def descriptors(images: Tensor) -> tuple[Tensor, Tensor]:
     [768, 128]
     """
     height, width = images.shape[-2:]
-    images = images * _disc(height, width, images.dtype)
+    images = images * disc(height, width, images.dtype)
     pixels = functional.interpolate(smooth(images, min(height, width) / 32), size=(_PIXELS, _PIXELS), mode="area")
     grey = smooth(images, min(height, width) / 24).mean(dim=1, keepdim=True)
     across = functional.pad(grey[..., 2:] - grey[..., :-2], (1, 1))
@@ -71,14 +72,14 @@ def descriptors(images: Tensor) -> tuple[Tensor, Tensor]:
     return pixels.flatten(1), (histogram / total).sqrt()
 
 
-def joined(sets: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Scale both descriptions to equal weight and join them, with one centre and one scale for all sets.
+def joined(sets: Sequence[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Scale all descriptions to equal weight and join them, with one centre and one scale for all sets.
 
     A centre of its own for each set would tell the sets apart.
 
     Parameters
     ----------
-    sets : list of tuple of Tensor
+    sets : sequence of tuple of Tensor
         Results of :func:`descriptors`.
 
     Returns
@@ -100,7 +101,7 @@ def joined(sets: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     return [torch.cat(parts, dim=1) for parts in zip(*scaled, strict=True)]
 
 
-def _disc(height: int, width: int, dtype: torch.dtype) -> Tensor:
+def disc(height: int, width: int, dtype: torch.dtype) -> Tensor:
     """One inside the largest disc, falling to zero at its rim: the corners would give away a rotation."""
     x, y = (torch.arange(side, dtype=dtype) - (side - 1) / 2 for side in (width, height))
     return _fading(torch.hypot(y[:, None], x) / (min(height, width) / 2))

@@ -12,6 +12,7 @@ from torch import Tensor
 from unpose.discover.descriptors import descriptors, joined, prepare
 from unpose.discover.families import FAMILIES, Family
 from unpose.discover.label_test import LabelGain, label_gains
+from unpose.discover.photographs import PhotographTest
 from unpose.discover.two_sample import Overlap, two_sample_overlap
 from unpose.images import as_batch, from_batch
 
@@ -314,7 +315,9 @@ def discover(
     A classifier is trained to tell them apart and read on images that it has not seen. A symmetry holds if at most 25 %
     can be told apart at any strength. It reaches as far as at least half of the moved images could be real ones; or, if
     that is never less than half although more than half can be told apart, to where half of these can be. Between 25
-    and 50 % images alone cannot tell: moved images occur, but less often.
+    and 50 % images alone cannot tell: moved images occur, but less often. For photographs, which have no background,
+    the network of the extra ``unpose[features]`` is then asked about mirrors, half and quarter turns, if installed. If
+    it tells more than half apart, the symmetry does not hold, and turns reach as far as the curve says.
 
     **With labels.** Moved copies of the images become candidates of a nearest-neighbour classifier. If accuracy falls,
     moving changes the class: a 6 turned by 180 degrees is a 9. If it does not, and moved images could be real, the
@@ -346,13 +349,17 @@ def discover(
     sample = torch.randperm(n, generator=generator)[:MOST_USED].sort().values
     codes = None if classes is None else torch.from_numpy(np.unique(classes, return_inverse=True)[1])[sample]
     small, centred = prepare(batch[sample])
+    photographs = PhotographTest(batch[sample[:_MOST_COMPARED]], random_state)
     findings = []
     for done, family in enumerate(chosen):
         if progress is not None:
             progress("trying transformations", done, len(chosen))
         overlaps = _overlaps(family, small[:_MOST_COMPARED], centred[:_MOST_COMPARED], random_state)
         gains = None if codes is None else _gains(family, small, centred, codes, random_state)
-        findings.append(_finding(family, overlaps, gains, sample))
+        finding = _finding(family, overlaps, gains, sample)
+        if finding.verdict == "cannot tell" and (seen := photographs.overlap(family.name)) is not None:
+            finding = _finding(family, overlaps, gains, sample, seen)
+        findings.append(finding)
     if progress is not None:
         progress("trying transformations", len(chosen), len(chosen))
     return Discovery(tuple(findings), n, labels is not None)
@@ -422,7 +429,14 @@ def _gains(family: Family, images: Tensor, centred: Tensor, labels: Tensor, rand
     return label_gains(real, by_strength, labels, random_state=random_state)
 
 
-def _finding(family: Family, overlaps: list[Overlap], gains: list[LabelGain] | None, sample: Tensor) -> Finding:
+def _finding(
+    family: Family,
+    overlaps: list[Overlap],
+    gains: list[LabelGain] | None,
+    sample: Tensor,
+    seen: Overlap | None = None,
+) -> Finding:
+    """The verdict; ``seen`` is what a network for photographs says, which is asked where images could not tell."""
     strengths = _strengths(family)
     readings = tuple(
         Reading(
@@ -432,7 +446,7 @@ def _finding(family: Family, overlaps: list[Overlap], gains: list[LabelGain] | N
         for k, (strength, overlap) in enumerate(zip(strengths, overlaps, strict=True))
     )  # fmt: skip
     objects = [gains is not None and gains[k].objects for k in range(len(strengths))]
-    verdict, limit, why = _verdict(family, readings, objects)
+    verdict, limit, why = _verdict(family, readings, objects, 0.0 if seen is None else seen.told_apart)
     refused = None if verdict in ("holds", "cannot tell") else _first_refused(readings, objects)
     return Finding(
         family.name, verdict, limit, why, readings, _objections(strengths, overlaps, gains, objects, refused, sample)
@@ -445,8 +459,10 @@ def _first_refused(readings: tuple[Reading, ...], objects: list[bool]) -> int:
     return refused.index(True) if any(refused) else int(np.argmax([reading.told_apart for reading in readings]))
 
 
-def _verdict(family: Family, readings: tuple[Reading, ...], objects: list[bool]) -> tuple[Verdict, float | None, str]:
-    """The verdict from the curve; ``objects`` says at which strengths labels object."""
+def _verdict(
+    family: Family, readings: tuple[Reading, ...], objects: list[bool], seen: float
+) -> tuple[Verdict, float | None, str]:
+    """The verdict from the curve; ``objects`` says at which strengths labels object, ``seen`` what a network sees."""
     told_apart = max(reading.told_apart for reading in readings)
     first = _first_refused(readings, objects)
     reading = readings[first]
@@ -461,9 +477,12 @@ def _verdict(family: Family, readings: tuple[Reading, ...], objects: list[bool])
         return "holds", None, f"At most {max(told_apart, 0.0):.0%} of the moved images can be told from real ones."
     elif reading.gain is not None:
         return "holds", None, "Moved images occur, not equally often, and labels do not object."
-    elif told_apart > HALF:
+    elif max(told_apart, seen) > HALF:
         limit = _crossing(readings, [each.told_apart for each in readings], told_apart / 2)
         why = f"{told_apart:.0%} of the moved images can be told from real ones{at}."
+        if seen > HALF:
+            moved = "images turned by 90 degrees" if family.name == "turns" else "moved images"
+            why = f"A network for photographs tells {seen:.0%} of the {moved} from real ones."
     else:
         return "cannot tell", None, f"Moved images occur, but {told_apart:.0%} can be told apart; labels would decide."
     if family.is_single or limit < family.least:

@@ -7,6 +7,7 @@
 ``smoothing.py``  Gaussian smoothing and downscaling
 ``canvas.py``     images of different sizes on one canvas
 ``light.py``      background and contrast: measure, compare and match them
+``imagenet.py``   a small network for photographs, from the extra ``features``
 ``kernels/``      compiled versions of ``sampling.py`` for the CPU and for CUDA
 ================= ===================================================================================================
 """
