@@ -1,7 +1,8 @@
 """Measure vision transformers with a symmetry against an ordinary one of the same width, in the same run.
 
     python benchmarks/transformer.py --device cuda [--sizes S B L] [--out FILE]
-    python benchmarks/transformer.py --device cpu           # a 64-pixel network, CPU seconds of one thread
+    python benchmarks/transformer.py --device cpu [--threads 2]  # a 64-pixel network: seconds of forward pass and step
+    python benchmarks/transformer.py --exact                # errors of whole token fields under their groups
 
 `plain` is an ordinary ViT in PyTorch's best form: linear layers, ``scaled_dot_product_attention``, learnt positions,
 mean pooling, compiled as a whole. `d4` is :func:`unpose.nn.equivariant_vit` of the same width, depth and patches. On
@@ -26,6 +27,9 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
+from unpose.audit import equivariance_error
+from unpose.groups import parse
+from unpose.images import smooth
 from unpose.nn import count_parameters, equivariant_vit
 
 SIZES = {  # width, depth, heads of the plain network, heads of the d4 network, batch
@@ -174,22 +178,58 @@ def measure_cuda(kind, size, side, patch, batch, rounds, profile):
     return result
 
 
-def measure_cpu(rounds):
-    """Measure the 64-pixel networks on the CPU in turn: CPU seconds of a forward pass and of a training step."""
-    torch.set_num_threads(1)  # CPU seconds then do not depend on what else runs
+def exactness():
+    """Print the errors of token fields of networks with random weights, beside floor and control, as a table."""
+    print("| group | image | patch | tokens | exact elements | others | their floor | others / floor | control |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    cases = [(name, side, 4) for name in ("c4", "d1", "d2", "d4") for side in (48, 52)]
+    cases += [(name, side, patch) for name in ("c8", "d8") for side, patch in ((48, 4), (96, 4), (96, 8))]
+    for name, side, patch in cases:
+        torch.manual_seed(1)
+        order = parse(name).order
+        network = equivariant_vit(name, 2, 3, side, patch=patch, depth=2, width=8 * order, heads=order).eval()
+        images = smooth(torch.randn(3, 2, side, side), side / 12)
+        report = equivariance_error(network.token_field, images / images.std(), name, "regular image")
+        others, floor, ratio = "", "", ""
+        if not report.exact.all():
+            worst = report.errors[~report.exact].argmax()
+            error, least = report.errors[~report.exact][worst], report.floors[~report.exact][worst]
+            others, floor, ratio = f"{error:.3f}", f"{least:.3f}", f"{error / least:.2f}"
+        tokens = f"{side // patch} x {side // patch}"
+        row = [
+            name,
+            side,
+            patch,
+            tokens,
+            f"{report.worst_exact:.1e}",
+            others,
+            floor,
+            ratio,
+            f"{report.control_error:.3f}",
+        ]
+        print(f"| {' | '.join(str(cell) for cell in row)} |")
+
+
+def measure_cpu(rounds, threads):
+    """Measure the 64-pixel networks on the CPU in turn: seconds of a forward pass and of a training step.
+
+    With one thread these are CPU seconds, which depend less on what else runs; with more, seconds of the clock.
+    """
+    torch.set_num_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
     side, patch, given = 64, 8, SIZES["tiny"]
     networks = {kind: build(kind, "tiny", side, patch) for kind in ("plain", "d4")}
     images, labels = torch.randn(given["batch"], 3, side, side), torch.randint(CLASSES, (given["batch"],))
     found = {kind: {"infer": [], "train": []} for kind in networks}
     for _ in range(rounds):
         for kind, network in networks.items():
-            begin = time.process_time()
+            begin = clock()
             with torch.no_grad():
                 network(images)
-            found[kind]["infer"].append(time.process_time() - begin)
-            begin = time.process_time()
+            found[kind]["infer"].append(clock() - begin)
+            begin = clock()
             cross_entropy(network(images), labels).backward()
-            found[kind]["train"].append(time.process_time() - begin)
+            found[kind]["train"].append(clock() - begin)
             network.zero_grad()
     return {
         kind: {"parameters": count_parameters(networks[kind])}
@@ -207,6 +247,8 @@ def main():
     parser.add_argument("--patch", type=int, default=16)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--exact", action="store_true")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--out")
@@ -217,8 +259,11 @@ def main():
         result = measure_cuda(kind, size, options.side, options.patch, batch, options.rounds, options.profile)
         print("RESULT " + json.dumps(result))
         return
+    if options.exact:
+        exactness()
+        return
     if options.device == "cpu":
-        found = {"machine": f"{torch.get_num_threads()} threads", "results": measure_cpu(options.rounds)}
+        found = {"machine": f"{options.threads} threads", "results": measure_cpu(options.rounds, options.threads)}
         for name in ("infer", "train"):
             plain, d4 = (found["results"][kind][name] * 1e3 for kind in ("plain", "d4"))
             print(f"{name:6} plain {plain:8.1f} ms   d4 {d4:8.1f} ms   d4 / plain {d4 / plain:5.2f}")
