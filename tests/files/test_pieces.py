@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +66,25 @@ def test_arrays_of_other_libraries_are_read_in_pieces(tmp_path):
             np.testing.assert_array_equal(opened[key], images[key])
         with pytest.raises(TypeError, match="save them"):
             pickle.dumps(opened)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_pages_of_a_memory_map_are_given_back_and_what_was_written_stays(mode, tmp_path):
+    np.save(tmp_path / "large.npy", np.full((4_000, 64, 64), 3, np.uint8))
+    mapped = np.load(tmp_path / "large.npy", mmap_mode=mode)
+    if mode != "r":
+        mapped[5] = 9
+    images, before = images_in_pieces(mapped), pages_of_files()
+    assert sum(int(piece[0, 0, 0]) for piece in images.pieces(500)) == 3 * 8
+    assert mode == "c" or pages_of_files() - before < 4_000_000  # of 16 MB
+    assert images[5, 0, 0] == (3 if mode == "r" else 9)
+    assert images_in_pieces(mapped[4:7])[1, 0, 0] == images[5, 0, 0]
+
+
+def pages_of_files():
+    """Bytes of files that are mapped into the memory of this process, where the system tells."""
+    status = Path("/proc/self/status")
+    return 1024 * int(status.read_text().split("RssFile:")[1].split()[0]) if status.exists() else 0
 
 
 def test_only_what_is_asked_for_is_read():

@@ -5,6 +5,7 @@ calls to the file, not by a memory map, so that what was read does not stay in m
 other processes as its path.
 """
 
+import mmap
 import os
 import shutil
 import tempfile
@@ -263,9 +264,16 @@ def images_in_pieces(images: Any) -> ImagesInPieces:
     length = chunks[0] if chunks else 1  # a number, or of Dask the lengths of all chunks
     length = max(length) if isinstance(length, tuple) else length
 
+    # The pages of a memory map that were read count as memory of the process until they are given back. Those of a private
+    # map (mode "c") may have been written to and are kept.
+    mapped: Any = images if isinstance(images, np.memmap) and images.mode != "c" else None
+
     def read(start: int, stop: int) -> NDArray:
         with lock:
-            return np.asarray(images[start:stop])
+            block = np.array(images[start:stop])
+            if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+                mapped._mmap.madvise(mmap.MADV_DONTNEED)
+            return block
 
     return ImagesInPieces(read, tuple(int(side) for side in images.shape), np.dtype(images.dtype), int(length))
 
