@@ -264,8 +264,8 @@ def images_in_pieces(images: Any) -> ImagesInPieces:
     length = chunks[0] if chunks else 1  # a number, or of Dask the lengths of all chunks
     length = max(length) if isinstance(length, tuple) else length
 
-    # The pages of a memory map that were read count as memory of the process until they are given back. Those of a private
-    # map (mode "c") may have been written to and are kept.
+    # The pages of a memory map that were read count as memory of the process until they are given back. Those of a
+    # private map (mode "c") may have been written to and are kept.
     mapped: Any = images if isinstance(images, np.memmap) and images.mode != "c" else None
 
     def read(start: int, stop: int) -> NDArray:
