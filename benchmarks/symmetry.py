@@ -246,21 +246,21 @@ def tables(results):
     if planted_rows:
         lines += ["| images | " + " | ".join(PLANTED) + " |", "|---" * (len(PLANTED) + 1) + "|"]
     for base in BASES if planted_rows else ():
-        cells = [planted_cell([row for row in planted_rows if (row["base"], row["planted"]) == (base, condition)])
+        cells = [verdict_cell([row for row in planted_rows if (row["base"], row["planted"]) == (base, condition)])
                  for condition in PLANTED]  # fmt: skip
         lines.append(f"| {base} | " + " | ".join(cells) + " |")
     if planted_rows:
         right, false_alarms = (sum(row[key] for row in planted_rows) for key in ("right", "false_alarm"))
         network = sum(row["why"].startswith(NETWORK) for row in planted_rows)
         lines += ["", f"{right} of {len(planted_rows)} verdicts are right; false alarms: {false_alarms}",
-                  f"* decided by the network of the extra `features`, 'cannot tell' without it: {network}"]  # fmt: skip
+                  f"decided by the network of the extra `features`, 'cannot tell' without it: {network}"]  # fmt: skip
     if real_rows:
         lines += ["", "| images | known | " + " | ".join(TRIED) + " | options |", "|---" * (len(TRIED) + 3) + "|"]
     for name in REAL if real_rows else ():
         for labels in (True, False):
             rows = {row["family"]: row for row in real_rows
                     if row["set"] == name and row["labels"] == labels and row["seed"] == 0}  # fmt: skip
-            cells = [planted_cell([rows[f]]) for f in TRIED]
+            cells = [verdict_cell([rows[f]]) for f in TRIED]
             options = rows["all"]["verdict"].split(";")[0]
             known = "labels" if labels else "images only"
             lines.append(f"| {name} | {known} | " + " | ".join(cells) + f" | `{options}` |")
@@ -271,11 +271,16 @@ def tables(results):
     return "\n".join(lines)
 
 
-def planted_cell(rows):
-    """The verdicts of all seeds, equal ones once; wrong ones bold, those of the network with a star."""
-    words = [row["verdict"] + "*" * row["why"].startswith(NETWORK) for row in rows]
-    words = [word if row["right"] in (True, None) else f"**{word}**" for word, row in zip(words, rows, strict=True)]
-    return "; ".join(dict.fromkeys(words)).replace("; holds up to", ";") or "-"
+def verdict_cell(rows):
+    """The verdicts of all seeds, equal ones once; wrong ones bold, those of the network marked."""
+    limits = {}  # verdict without its limit, with its marks -> limits
+    for row in rows:
+        limit, _, unit = row["verdict"].removeprefix("holds up to ").partition(" ")
+        is_limited = row["verdict"].startswith("holds up to ")
+        words = f"holds up to {{}} {unit}" if is_limited else row["verdict"]
+        words += " (network)" if row["why"].startswith(NETWORK) else ""
+        limits.setdefault(words if row["right"] is not False else f"**{words}**", []).append(limit)
+    return "; ".join(words.format(", ".join(dict.fromkeys(each))) for words, each in limits.items()) or "-"
 
 
 def generator_table(rows):
