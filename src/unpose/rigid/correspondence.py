@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import LinearOperator, cg
 from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
-_NEAREST = 32  # nearest components of the mixture that can explain a point
-_MERGED = 0.8  # side of the cells whose points are merged, in standard deviations of the noise
-_BALANCED, _OVER = 5, 1.6  # rounds of balancing in each step, and their over-relaxation
+_NEAREST = 48  # nearest components of the mixture that can explain a point
+_MERGED = 1.2  # side of the cells whose points are merged, in standard deviations of the noise
+_BALANCED = 10  # conjugate gradient iterations in each Newton step that balances the mixture
 _COPY = 0.9  # variance of the loads, relative to independent samples, below which b is a noisy copy of a
+_STALE = 0.25  # the nearest components are found again when points have moved by so many standard deviations
+_LOCAL, _MEMORY = 0.3, 5  # steps below so many standard deviations are accelerated, from so many of the last ones
+_FEW = 10_000  # points of b that take part unless b is a copy of a
 _LEAST = 1e-7  # least standard deviation of the mixture
 _PLANE, _FLAT = 12, 0.25  # neighbours that span a tangent plane; ratio of variances across and along it on a surface
 
@@ -43,6 +47,7 @@ class Mixture:
         # Points much closer together than the noise are merged, so that few components explain a point completely.
         self.a, self.counts = _merge(a, _MERGED * noise)
         self.b = b
+        self.axes = np.ascontiguousarray(self.a.T)
         self.tree = cKDTree(self.a)
         self.uniform = 1 / float(np.prod(np.ptp(b, axis=0) + 1e-6))
 
@@ -50,37 +55,40 @@ class Mixture:
         """Expectation maximisation over pose, variance and share of outliers.
 
         With ``one_to_one`` the prior weight of each component is set so that it explains as many points of b as it has
-        points: Sinkhorn's iterations, an approximation of the likelihood over all permutations. Where b is a noisy copy
+        points: Sinkhorn's scaling, an approximation of the likelihood over all permutations. Where b is a noisy copy
         of a this averages the noise about as well as known correspondence does; independent samples forget that the
-        counts are not random.
+        counts are not random. Ambiguous correspondence makes the steps small; Anderson's method accelerates them.
         """
         pose, variance, outliers = fit.pose, max(fit.variance, _LEAST**2), fit.outliers
         d, total = len(pose) - 1, self.counts.sum()
         handed = np.sign(np.linalg.det(pose[:-1, :-1]))
         relative = np.ones(len(self.a))  # prior weight of each component for each of its points
-        for step in range(steps):
+        index, placed = np.empty((0, 0), int), np.full_like(self.b, math.inf)
+        past: list[tuple[NDArray, NDArray]] = []
+        for _ in range(steps):
             back = move(np.linalg.inv(pose), self.b)
-            if step % 5 == 0:  # the nearest components hardly change from step to step
-                weights, rows = self._nearest(back)
-            squares = np.square(back[rows] - self.a[weights.indices]).sum(1)
+            if np.abs(back - placed).max() > _STALE * math.sqrt(variance):
+                index, placed = self.tree.query(back, k=min(_NEAREST, len(self.a)))[1].reshape(len(back), -1), back
+            gaps = (axis[index] - x[:, None] for axis, x in zip(self.axes, back.T, strict=True))  # (n, k) each
+            squares = sum(np.square(gap) for gap in gaps).ravel()
             density = (1 - outliers) / total * (2 * math.pi * variance) ** (-d / 2) * np.exp(-0.5 * squares / variance)
-            weights.data = density * self.counts[weights.indices]
+            density *= self.counts[index].ravel()
+            places = np.arange(0, index.size + 1, index.shape[1])
+            weights = csr_matrix((density, index.ravel(), places), (len(back), len(self.a)))
             if one_to_one:
-                transposed = weights.T.tocsr()
-                for _ in range(_BALANCED):
-                    load = transposed @ (1 / (outliers * self.uniform + weights @ relative)) / self.counts
-                    relative = relative ** (1 - _OVER) / (outliers + load) ** _OVER
+                relative = self._balance(weights, relative, outliers)
             explained = weights @ relative + outliers * self.uniform
-            weights.data *= relative[weights.indices] / explained[rows]
+            weights.data *= (relative[index] / explained[:, None]).ravel()
             matched = np.asarray(weights.sum(1)).ravel()  # (n,), one less the probability of an outlier
             if matched.sum() < 3:
                 break
             new = rigid(weights @ self.a / np.maximum(matched, 1e-300)[:, None], self.b, matched, handed)
-            squares = np.square(move(np.linalg.inv(new), self.b)[rows] - self.a[weights.indices]).sum(1)
             next_variance = max(float(weights.data @ squares / (d * matched.sum())), _LEAST**2)
             outliers = float(np.clip(1 - matched.mean(), 1e-4, 0.9))
-            settled = np.abs(new - pose).max() < 1e-5 * math.sqrt(variance) / 0.05
-            settled = settled and abs(next_variance / variance - 1) < 1e-3
+            moved = np.abs(new - pose).max() / math.sqrt(variance)
+            settled = moved < 2e-4 and abs(next_variance / variance - 1) < 1e-3
+            if one_to_one and moved < _LOCAL:  # far from its end the iteration would leave for another maximum
+                new = _accelerate(past, pose, new, handed)
             pose, variance = new, next_variance
             if settled:
                 break
@@ -90,20 +98,44 @@ class Mixture:
         is_copy = outliers < 0.05 and abs(len(self.b) / total - 1) < 0.05 and spread < _COPY
         return Fit(pose, variance, outliers, float(-np.log(explained).mean()), bool(is_copy))
 
-    def _nearest(self, points: NDArray) -> tuple[csr_matrix, NDArray]:
-        """A sparse matrix (n, m) with places for the nearest components of each point, and the row of each place."""
-        n, k = len(points), min(_NEAREST, len(self.a))
-        index = self.tree.query(points, k=k)[1].reshape(n * k)
-        return csr_matrix((np.ones(n * k), index, np.arange(0, n * k + 1, k)), (n, len(self.a))), np.repeat(range(n), k)
+    def _balance(self, weights: csr_matrix, relative: NDArray, outliers: float) -> NDArray:
+        """One Newton step towards the prior weights at which each component explains as many points as it has."""
+        share = 1 / (weights @ relative + outliers * self.uniform)
+        loads, lost = relative * (weights.T @ share), outliers * self.counts * relative
+        scale = 1 / np.sqrt(loads + lost)
+
+        def curvature(x: NDArray) -> NDArray:
+            inner = scale * relative
+            return x - inner * (weights.T @ (share**2 * (weights @ (inner * x))))
+
+        system = LinearOperator((len(self.a),) * 2, curvature, dtype=float)
+        change = scale * cg(system, scale * (self.counts - lost - loads), maxiter=_BALANCED)[0]
+        return relative * np.exp(np.clip(change, -1, 1))
+
+
+def _accelerate(past: list[tuple[NDArray, NDArray]], pose: NDArray, new: NDArray, handed: float) -> NDArray:
+    """The next pose by Anderson's method: the combination of the last poses whose steps nearly cancel."""
+    past.append((new[:-1].ravel(), (new - pose)[:-1].ravel()))
+    del past[:-_MEMORY]
+    if len(past) > 1:
+        points, moves = (np.diff(each, axis=0).T for each in zip(*past, strict=True))
+        ahead = past[-1][0] - points @ np.linalg.lstsq(moves, past[-1][1], rcond=1e-2)[0]
+        ahead = ahead.reshape(new[:-1].shape)
+        return as_pose(procrustes(ahead[:, :-1].T, handed), ahead[:, -1])
+    return new
 
 
 def refine(fit: Fit, a: NDArray, b: NDArray) -> Fit:
     """Maximise the likelihood on large samples; different samples of a surface slide along its tangent planes."""
-    mixture = Mixture(a, b, noise=math.sqrt(fit.variance))
+    few = b[:_FEW]
+    mixture = Mixture(a, few, noise=math.sqrt(fit.variance))
     fit = mixture.maximise(fit, steps=20)
+    if len(b) > len(few):
+        mixture = Mixture(a, b, noise=math.sqrt(fit.variance))
+        fit = replace(fit, is_copy=mixture.maximise(fit, steps=4).is_copy)
     if fit.is_copy:
-        return replace(mixture.maximise(fit, steps=80, one_to_one=True), outliers=fit.outliers)
-    return replace(fit, pose=_slide(fit.pose, a, b, reach=3 * fit.noise))
+        return replace(mixture.maximise(fit, steps=40, one_to_one=True), outliers=fit.outliers)
+    return replace(fit, pose=_slide(fit.pose, a, few, reach=3 * fit.noise))
 
 
 def _slide(pose: NDArray, a: NDArray, b: NDArray, reach: float) -> NDArray:

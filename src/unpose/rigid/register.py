@@ -22,7 +22,7 @@ _GRID = {2: 48, 3: 576}  # rotations of the uniform grid: 7.5 degrees apart in t
 _SCORED, _SAMPLE = 160, 600  # points at which seeds are scored, and that take part in closest-point iterations
 _FINALISTS = 24  # seeds that closest-point iterations start from; four times as many where the first result is doubtful
 _KEPT = 0.7  # share of the points that are compared while the overlap is unknown
-_REFINED = 10_000  # points of b in the refinement; ten times as many of a, so that most have a counterpart
+_REFINED = 100_000  # points of each cloud in the refinement
 _TIED, _TRIED = 1.4, 4  # candidates within this factor of the best residual are refined, at most so many
 _SAME = 1.15  # candidates within this factor of the best residual are reported as alternatives
 
@@ -124,9 +124,10 @@ def register(
     # In random order, so that the first points are a sample.
     ours, theirs = (rng.permutation(cloud) / size for cloud in (first - from_centre, second - centre))
     pair = _Pair(ours[: 4 * _SAMPLE], theirs[: 4 * _SAMPLE])
-    found = _search(ours, theirs, pair, mirrors, _FINALISTS)
+    refined: list[tuple[NDArray, Fit]] = []
+    found = _search(ours, theirs, pair, mirrors, _FINALISTS, refined)
     if found.notes:  # partial overlap needs more starts; symmetric shapes stay doubtful
-        more = _search(ours, theirs, pair, mirrors, 4 * _FINALISTS)
+        more = _search(ours, theirs, pair, mirrors, 4 * _FINALISTS, refined)
         found = more if more.residual <= found.residual or not more.notes else found
 
     def in_units(pose: NDArray) -> NDArray:
@@ -137,14 +138,18 @@ def register(
     return replace(found, pose=in_units(found.pose), residual=found.residual * size, alternatives=others)
 
 
-def _search(a: NDArray, b: NDArray, pair: "_Pair", mirrors: bool, finalists: int) -> Registration:
-    """Register clouds of unit size from the best seeds."""
+def _search(
+    a: NDArray, b: NDArray, pair: "_Pair", mirrors: bool, finalists: int, refined: list[tuple[NDArray, Fit]]
+) -> Registration:
+    """Register clouds of unit size from the best seeds; ``refined`` keeps the results of refinement."""
     candidates = _distinct([pair.iterate(pose) for pose in _best_seeds(a, b, pair, mirrors, finalists)])
     near_ties = [pose for pose, residual in candidates if residual <= _TIED * candidates[0][1]][:_TRIED]
     mixture = Mixture(pair.a, pair.b)
     fits = [mixture.maximise(Fit(pose, pair.residual(pose) ** 2, 0.1), steps=60) for pose in near_ties]
     fits = sorted(fits, key=lambda fit: fit.cost)
-    best = refine(fits[0], a[: 10 * _REFINED], b[:_REFINED])
+    same = [fit for start, fit in refined if np.allclose(start, fits[0].pose, atol=1e-2)]
+    best = same[0] if same else refine(fits[0], a[:_REFINED], b[:_REFINED])
+    refined.append((fits[0].pose, best))
     residual = pair.residual(best.pose)
     others = _distinct([(fit.pose, pair.residual(fit.pose)) for fit in fits] + candidates[len(near_ties) :])
     others = [each for each in others if not _is_near(each[0], best.pose)]
