@@ -168,7 +168,7 @@ WORLDS = {
     "turned by any angle": (lambda x, s: turned(x, s, 180), ("so2", "c2")),
     "mirrored at random": (mirrored, ("d1",)),
 }
-DISCOVERED = 19.5  # degrees within which discover says that turns of digits hold; see the part `real`
+DISCOVERED = 19.5  # degrees within which discover said that turns of digits hold when `learned` was run
 RECIPES = {
     "plain": {},
     "blind augmentation, 180 degrees": {"poses": {"max_angle": 180}},
