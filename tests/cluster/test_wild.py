@@ -58,6 +58,9 @@ def test_new_images_join_the_clusters_of_their_kind(fitted):
     model, _, kind = fitted
     images, new_kind = lumps(each=3, seed=1)
     assert accuracy(np.append(model.labels_, model.predict(images)), np.append(kind, new_kind)) > 0.95
+    # Pixels do not know brightness, so only features can tell that a new one is of no known kind.
+    assert (model.assign(images).p_values > 0.01).all()
+    assert (model.assign(images[new_kind == 2] * 1.5).p_values < 0.01).all()
 
 
 def test_saved_clusters_take_new_images_once_they_have_the_network_again(fitted, tmp_path):

@@ -486,17 +486,21 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         found = self._nearest_references(images, progress)
         scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
         shares = vote_shares(found.indices, found.distances, scales, self.labels_[counted], self.n_clusters_)
+        score, typical = neighbour_distance(found.distances), self._typical_distances
         if self.features_ is not None:
             network = feature_network(self._network(), given, self.device)
             vectors = orbit_features(
                 given, network, orbit_poses(self.range_.group, self.range_.max_angle), self.device, progress
             )
             pixels = self.features_.pixel_share
-            shares = pixels * shares + (1 - pixels) * self.features_.votes(vectors, every, self.n_clusters_)
+            by_features, new, own = self.features_.votes(vectors, every, self.n_clusters_)
+            shares = pixels * shares + (1 - pixels) * by_features
+            if pixels < 0.5:  # what decides the cluster also decides whether an image belongs to it
+                score, typical = neighbour_distance(new), neighbour_distance(own)
         order = np.argsort(-shares, axis=1, kind="stable")
         labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
         second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
-        p_values = outlier_p_values(neighbour_distance(found.distances), labels, self._typical_distances, every)
+        p_values = outlier_p_values(score, labels, typical, every)
         return (labels, shares.max(1), p_values, second), replace(found, indices=counted[found.indices])
 
     def cut(self, n_clusters: int) -> NDArray:

@@ -101,12 +101,16 @@ class FittedFeatures:
     whitening: NDArray  # (r, r)
     points: NDArray  # (m, r), the fitted images that count
 
-    def votes(self, features: NDArray, labels: NDArray, n_clusters: int) -> NDArray:
-        """Share of each cluster in the attention of vectors (n, d) to fitted images with ``labels`` (m,): (n, K)."""
-        new = whitened(self.space(features), self.whitening)
-        near = cosine_neighbours(new, self.points, N_NEIGHBOURS)
-        scales = bandwidths(cosine_neighbours(self.points, None, N_NEIGHBOURS)[1])
-        return vote_shares(*near, scales, labels, n_clusters)
+    def votes(self, features: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, NDArray, NDArray]:
+        """Share of each cluster in the attention of vectors (n, d) to fitted images with ``labels`` (m,): (n, K).
+
+        Also returns the distances of the vectors, (n, k), and of the fitted images, (m, k), to their nearest ones.
+        """
+        indices, distances = cosine_neighbours(
+            whitened(self.space(features), self.whitening), self.points, N_NEIGHBOURS
+        )
+        own = cosine_neighbours(self.points, None, N_NEIGHBOURS)[1]
+        return vote_shares(indices, distances, bandwidths(own), labels, n_clusters), distances, own
 
     def notes(self) -> list[str]:
         """What was compared, and by how much the features still depend on pose, in a sentence."""
