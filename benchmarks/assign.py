@@ -1,14 +1,15 @@
 """New images: the votes of their neighbours beside the nearest average, confidences, and images of unseen kinds.
 
-    UNPOSE_DATA=/path/to/arrays python benchmarks/assign.py [--only digits,clothes,...] [--seed 11]
+    UNPOSE_DATA=/path/to/arrays python benchmarks/assign.py [--only digits,clothes,...] [--seed 11] [--features auto]
 
 Two kinds of every set are left out of the fit. Of the others, 65 % of the images are fitted and 35 % are new. "Joint"
 is the share of new images that get the cluster that a fit of fitted and new images together gives them; "class" is the
 share whose cluster has their class as its most frequent one. ECE is the expected calibration error of the confidence
 against "joint", in eight bins of equal size. An image is called foreign if its p-value is below 0.05: "false alarms" is
 the share of new images of known kinds, "found" the share of images of the two kinds left out. Beside it is the rule
-that calls an image foreign if it is farther from the nearest average than 99 % of the members of the cluster. With the
-extra `features` installed, images are compared by pixels and by features, and the p-value by what counts more.
+that calls an image foreign if it is farther from the nearest average than 99 % of the members of the cluster. With
+``--features auto`` and the extra `features`, images are compared by pixels and by features, and p-values are those of
+what counts more.
 """
 
 import argparse
@@ -28,13 +29,13 @@ def calibration_error(confidences, right, bins=8):
     return sum(len(part) * abs(confidences[part].mean() - right[part].mean()) for part in parts) / len(right)
 
 
-def measure(images, classes):
+def measure(images, classes, features):
     kinds, classes = np.unique(classes, return_inverse=True)
     unseen = np.flatnonzero(classes < 2)
     seen = np.random.default_rng(0).permutation(np.flatnonzero(classes >= 2))
     fitted, new = np.split(seen, [int(0.65 * len(seen))])
     count = len(kinds) - 2
-    model = InvariantClustering(count).fit(images[fitted])
+    model = InvariantClustering(count, features=features).fit(images[fitted])
     joint = clone(model).fit(images[np.concatenate([fitted, new])]).labels_
     table = np.zeros((count, count))
     np.add.at(table, (model.labels_, joint[: len(fitted)]), 1)
@@ -58,6 +59,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="digits,clothes,silhouettes,characters,plankton")
     parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--features", default="pixels", choices=("pixels", "auto"))
     options = parser.parse_args()
     columns = [
         "set", "joint, votes", "joint, average", "class, votes", "class, average", "confidence", "ECE", "false alarms",
@@ -65,7 +67,7 @@ def main():
     ]  # fmt: skip
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     for name in options.only.split(","):
-        figures = measure(*SETS[name](IMAGES.get(name, 420), options.seed))
+        figures = measure(*SETS[name](IMAGES.get(name, 420), options.seed), options.features)
         print(f"| {name} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |", flush=True)
 
 
