@@ -44,8 +44,12 @@ def prepare(images: Tensor) -> tuple[Tensor, Tensor]:
 def reduced(images: Tensor) -> Tensor:
     """Reduce images (n, c, h, w) to at most 32 pixels on each side, and subtract the median of their border."""
     images = downscale(images, max(1.0, max(images.shape[-2:]) / SIDE))
-    border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
-    return images - border.median(dim=-1).values[..., None, None]
+    return images - border(images).median(dim=-1).values[..., None, None]
+
+
+def border(images: Tensor) -> Tensor:
+    """The outermost rows and columns of images (n, c, h, w): (n, c, 2 * h + 2 * w); corners count twice."""
+    return torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
 
 
 def descriptors(images: Tensor) -> tuple[Tensor, Tensor]:

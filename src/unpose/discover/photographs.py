@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from unpose.discover.descriptors import disc, joined, reduced
+from unpose.discover.descriptors import border, disc, joined, reduced
 from unpose.discover.two_sample import Overlap, two_sample_overlap
 from unpose.images.imagenet import extra_network, has_extra_network
 
@@ -50,8 +50,7 @@ class PhotographTest:
     @cached_property
     def _has_background(self) -> bool:
         images = reduced(self.images)
-        border = torch.cat([images[..., 0, :], images[..., -1, :], images[..., :, 0], images[..., :, -1]], dim=-1)
-        varied = border.abs().mean(dim=(1, 2)) > _VARIED * images.abs().mean(dim=(1, 2, 3))
+        varied = border(images).abs().mean(dim=(1, 2)) > _VARIED * images.abs().mean(dim=(1, 2, 3))
         return bool(varied.double().mean() <= 0.5)
 
     @cached_property

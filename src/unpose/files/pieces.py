@@ -270,8 +270,9 @@ def images_in_pieces(images: Any) -> ImagesInPieces:
 
     def read(start: int, stop: int) -> NDArray:
         with lock:
-            block = np.array(images[start:stop])
+            block = np.asarray(images[start:stop])
             if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+                block = block.copy()
                 mapped._mmap.madvise(mmap.MADV_DONTNEED)
             return block
 

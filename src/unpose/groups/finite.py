@@ -53,6 +53,11 @@ class FiniteGroup:
         """Number of elements."""
         return len(self.matrices)
 
+    @property
+    def mirrored(self) -> bool:
+        """Whether some element mirrors the image, as for :class:`unpose.groups.LieGroup`."""
+        return any(a * d < b * c for (a, b, _), (c, d, _), _ in self.matrices)
+
     @cached_property
     def elements(self) -> Tensor:
         """The elements as poses, (order, 3, 3) in float64; quarter turns and mirrors are exact."""

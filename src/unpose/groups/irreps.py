@@ -67,18 +67,17 @@ def irreducible_representations(group: FiniteGroup) -> Irreps:
     """
     if not group.is_group or group.name[0] not in "cd":
         raise ValueError(f"irreducible representations are known of cyclic and dihedral groups, got {group}")
-    has_mirrors = group.name[0] == "d"
-    n = group.order // 2 if has_mirrors else group.order
+    n = group.order // 2 if group.mirrored else group.order
     turns = torch.arange(group.order, device="cpu") % n  # k of r^k m^s, in the order of the elements
     mirrored = torch.arange(group.order, device="cpu") >= n
     signs = [torch.ones(group.order, dtype=torch.float64, device="cpu")]
-    if has_mirrors:
+    if group.mirrored:
         signs.append(1.0 - 2.0 * mirrored.double())
     if n % 2 == 0:
         signs += [sign * (1.0 - 2.0 * (turns % 2).double()) for sign in signs]
     pairs = [_pair(turns, mirrored, frequency, n) for frequency in range(1, (n + 1) // 2)]
     empty = torch.zeros(0, group.order, 2, 2, dtype=torch.float64, device="cpu")
-    return Irreps(torch.stack(signs), torch.stack(pairs) if pairs else empty, 2 if has_mirrors else 1)
+    return Irreps(torch.stack(signs), torch.stack(pairs) if pairs else empty, 2 if group.mirrored else 1)
 
 
 @lru_cache(maxsize=64)

@@ -58,11 +58,10 @@ class FrameAttention(ConstantTables):
         self.group = parse_point_group(group)
         channels = channels_of(width, self.group)
         check_positive(heads=heads)
-        self.has_mirrors = self.group.name.startswith("d")
-        is_shared = self.has_mirrors and 2 * heads == self.group.order
+        is_shared = self.group.mirrored and 2 * heads == self.group.order
         self.heads = 1 if is_shared else heads // self.group.order  # of each frame
         if (not is_shared and heads % self.group.order) or channels % (2 * self.heads):
-            half = " or half of it," if self.has_mirrors else ""
+            half = " or half of it," if self.group.mirrored else ""
             raise ValueError(
                 f"heads must be a multiple of {self.group.order}, the order of {self.group},{half} and leave an even "
                 f"number of the {channels} channels of a frame to each head, got {heads}"
@@ -75,7 +74,7 @@ class FrameAttention(ConstantTables):
         channels = self.qkv.in_features // self.group.order
         frequencies = rotary_frequencies(self.heads, channels // self.heads)  # (heads, d / 2, 2)
         # Frames h and h m are neighbours, so that they can share a head without a copy.
-        frames = torch.arange(self.group.order).view(1 + self.has_mirrors, -1).T.flatten()
+        frames = torch.arange(self.group.order).view(1 + self.group.mirrored, -1).T.flatten()
         turned = torch.einsum("gij,hfj->ghfi", self.group.elements[frames, :2, :2], frequencies)
         return {"basis": fourier_basis(self.group)[:, frames], "frequencies": turned}
 
