@@ -1,15 +1,16 @@
 """Adapt networks trained on upright digits and garments: accuracy upright and turned, and cost.
 
-    UNPOSE_DATA=data python benchmarks/adapt.py [--sets mnist fashion] [--seeds 3] [--device cuda] [--out adapt.json]
-        [--quick]
+    UNPOSE_DATA=data python benchmarks/adapt.py [--sets mnist fashion] [--parts frozen rotations affine] [--seeds 3]
+        [--device cuda] [--out adapt.json] [--quick]
     python benchmarks/adapt.py --report adapt.json [...]
 
 Networks are trained on upright images and then frozen; the canonicalizers see the same training images, without their
 labels. The last 5,000 training images are kept apart, for two choices: the gate, which is the best one on turned images
 of those that cost at most 0.2 points upright, and the share of doubtful images that are looked at from two sides. Test
 images are used once, as they are (upright) and each turned once by any angle (turned). The cost is the number of
-multiplications of a call relative to the plain network, as torch counts them. ``--quick`` only tests that the program
-runs; ``--report`` prints the tables of finished runs. ``adapt_cifar.py`` has photographs, ``adapt_dense.py`` masks and
+multiplications of a call relative to the plain network, as torch counts them. The parts are the frozen networks, the
+same network trained with rotations, and affine poses of garments. ``--quick`` only tests that the program runs;
+``--report`` prints the tables of finished runs. ``adapt_cifar.py`` has photographs, ``adapt_dense.py`` masks and
 keypoints.
 """
 
@@ -48,6 +49,7 @@ SETS = {
     "mnist": SMALL | {"file": "mnist", "epochs": 5, "steps": 6000},
     "fashion": SMALL | {"file": "fashion_mnist", "epochs": 8},
 }
+PARTS = "frozen", "rotations", "affine"
 QUICK = {"epochs": 1, "steps": 2, "network": 2, "width": 2, "batch_size": 16}
 HELD_OUT = 5000
 ALLOWED_LOSS = 0.2
@@ -219,15 +221,18 @@ def classification(name, options, seed, table):
             time=seconds(model, images[1][:500]) / plain_time, **more,
         )  # fmt: skip
 
+    if "rotations" in options.parts:
+        turn = lambda images: warped(images, _random_poses(len(images), group).to(images), border)  # noqa: E731
+        for method, longer in (("trained with rotations", 1), ("trained with rotations, four times as long", 4)):
+            torch.manual_seed(seed)
+            row(method, train(resnet(x.shape[1], w), x, y, longer * spec["epochs"], move=turn))
+    if "affine" in options.parts and name == "fashion":
+        affine(network, x, tx, ty, spec, options, seed, table)
+    if "frozen" not in options.parts:
+        return
     row("plain", network, train_seconds=trained)
     row("mean over c8", symmetrize(network, "c8", border=border))
     row("most certain of c8", symmetrize(network, "c8", most_certain, border=border))
-    if seed == 0:
-        turn = lambda images: warped(images, _random_poses(len(images), group).to(images), border)  # noqa: E731
-        torch.manual_seed(seed)
-        other = train(resnet(x.shape[1], w), x, y, spec["epochs"], move=turn)
-        row("trained with rotations", other)
-
     torch.manual_seed(seed)
     scorer = learned(group, x.shape[1], width=spec["width"], stages=spec["stages"])
     start = time.perf_counter()
@@ -253,8 +258,6 @@ def classification(name, options, seed, table):
     features = nn.Sequential(*list(network)[:-1])
     finder = energy(features, x[:5000], "c8", border=border)
     row("energy, c8 (1000 images)", canonicalize(network, finder, border=border), (tx[few], turned[few]), ty[few])
-    if name == "fashion" and seed == 0:
-        affine(network, x, tx, ty, spec, options, seed, table)
 
 
 def tried_gates(network, scorer, kept_apart, shares, border):
@@ -328,6 +331,7 @@ def report(files):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=[*SETS], choices=SETS)
+    parser.add_argument("--parts", nargs="+", default=[*PARTS], choices=PARTS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,7 +1,8 @@
 """Adapt a network for CIFAR-10 to turns by multiples of 45 degrees: accuracy upright and turned, and cost.
 
     UNPOSE_DATA=data python benchmarks/adapt_cifar.py --folder runs/cifar [--seed 0] [--device cuda] [--quick]
-        [--part network|c8|c4|tuned|upright|turned|rest] [--epochs 40] [--tuning 120] [--steps 10000] [--seconds 0]
+        [--part network|c8|c4|tuned|upright|turned|references|rest] [--epochs 40] [--tuning 120] [--steps 10000]
+        [--seconds 0]
     python benchmarks/adapt_cifar.py --report cifar.json
 
 A residual network of 18 layers is trained on 45,000 upright images and frozen. Two canonicalizers are trained on the
@@ -16,8 +17,8 @@ equally long on upright images, and on turned ones, with erased squares too.
 
 The cost is the number of multiplications of a call relative to the plain network, as torch counts them. The network
 and both canonicalizers can be trained at the same time, as parts; "tuned" needs these, "upright" and "turned" (the
-network alone) need the network, and "rest" the files of all other parts. With ``--seconds``, canonicalizers are trained
-for as many of the steps as fit into this time.
+network alone) need the network, "references" tests these alone, and "rest" needs the files of all other parts. With
+``--seconds``, canonicalizers are trained for as many of the steps as fit into this time.
 """
 
 import argparse
@@ -226,12 +227,59 @@ def train_tuned(options):
     torch.save({"weights": tuned.state_dict(), "temperature": temperature}, options.folder / "tuned.pt")
 
 
+def rows_of(network, about, images, labels, file):
+    """A function that measures a model on upright and turned test images, and writes all rows so far to a file."""
+    rows = []
+    upright, turned = images
+    plain_cost, plain_time = multiplications(network, upright[:100]), seconds(network, upright[:500])
+
+    def row(method, model):
+        found = {
+            "method": method,
+            "upright": accuracy(model, upright, labels),
+            "turned": accuracy(model, turned, labels),
+        }
+        found["cost"] = multiplications(model, turned[:100]) / plain_cost
+        found["time"] = seconds(model, turned[:500]) / plain_time
+        rows.append(found)
+        print({k: round(v, 2) if k != "method" else v for k, v in found.items()}, file=sys.stderr, flush=True)
+        file.write_text(json.dumps({"about": about, "results": rows}, indent=1))
+
+    return row
+
+
+def reference_rows(row, options):
+    """The rows of the networks that were tuned alone, and these networks by name."""
+    found = {}
+    for name in REFERENCES:
+        if (options.folder / f"{name}.pt").exists():
+            found[name], _ = stored_network(name, options)
+            row(f"plain, tuned equally long on {name} images", found[name])
+    return found
+
+
+def references(options):
+    """The network alone, plain and tuned, on test images: needs no canonicalizer."""
+    *_, tx, ty = data(options)
+    network, stored = stored_network("network", options)
+    turned, _ = moved_at_random(tx, GROUP, BORDER, 1000 + options.seed)
+    row = rows_of(network, about_run(stored, options), (tx, turned), ty, options.folder / "references.json")
+    row("plain", network)
+    reference_rows(row, options)
+
+
+def about_run(stored, options):
+    machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
+    return {
+        "seed": options.seed, "network_seconds": stored["seconds"], "machine": machine, "torch": torch.__version__,
+        "epochs": options.epochs, "tuning_epochs": tuning_epochs(options),
+    }  # fmt: skip
+
+
 def rest(options):
     x, _, vx, vy, tx, ty = data(options)
     network, stored = stored_network("network", options)
-    machine = torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine()
-    about = {"seed": options.seed, "network_seconds": stored["seconds"], "machine": machine, "torch": torch.__version__}
-    about |= {"epochs": options.epochs, "tuning_epochs": tuning_epochs(options)}
+    about = about_run(stored, options)
     turned, _ = moved_at_random(tx, GROUP, BORDER, 1000 + options.seed)
     kept_apart, poses = turned_and_kept_apart(x, vx, vy, options)
     validation = kept_apart[2]
@@ -242,17 +290,7 @@ def rest(options):
         "plain": accuracy(network, vx, vy), "plain, turned": accuracy(network, validation, vy),
         "true pose, turned": accuracy(network, back, vy),
     }  # fmt: skip
-    rows = []
-    plain_cost, plain_time = multiplications(network, tx[:100]), seconds(network, tx[:500])
-
-    def row(method, model):
-        found = {"method": method, "upright": accuracy(model, tx, ty), "turned": accuracy(model, turned, ty)}
-        found["cost"] = multiplications(model, turned[:100]) / plain_cost
-        found["time"] = seconds(model, turned[:500]) / plain_time
-        rows.append(found)
-        print({k: round(v, 2) if k != "method" else v for k, v in found.items()}, file=sys.stderr, flush=True)
-        (options.folder / "cifar.json").write_text(json.dumps({"about": about, "results": rows}, indent=1))
-
+    row = rows_of(network, about, (tx, turned), ty, options.folder / "cifar.json")
     gate = gate_threshold(scorer, vx, KEPT)
     row("plain", network)
     row("mean over c8", symmetrize(network, "c8", border=BORDER))
@@ -269,12 +307,9 @@ def rest(options):
     about["gates"], about["gate_kept"] = tried, kept
     gated = canonicalize(tuned, scorer, gate_threshold(scorer, vx, kept), border=BORDER)
     row("learned, gate chosen on images kept apart, network tuned", gated)
-    for name in REFERENCES:
-        if (options.folder / f"{name}.pt").exists():
-            other, _ = stored_network(name, options)
-            row(f"plain, tuned equally long on {name} images", other)
-            if name == "upright":
-                row("learned, network tuned on upright images", canonicalize(other, scorer, border=BORDER))
+    upright = reference_rows(row, options).get("upright")
+    if upright is not None:
+        row("learned, network tuned on upright images", canonicalize(upright, scorer, border=BORDER))
 
 
 def tuning(options):
@@ -337,7 +372,9 @@ def main():
     parser.add_argument("--folder", type=Path, default=Path("cifar"))
     parser.add_argument("--report", type=Path, help="print the table of this file")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("UNPOSE_DATA", ".")))
-    parser.add_argument("--part", choices=["all", "network", *SCORERS, "tuned", *REFERENCES, "rest"], default="all")
+    parser.add_argument(
+        "--part", choices=["all", "network", *SCORERS, "tuned", *REFERENCES, "references", "rest"], default="all"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=40)
@@ -365,6 +402,8 @@ def main():
     for name in REFERENCES:
         if options.part in ("all", name):
             train_reference(name, options)
+    if options.part == "references":
+        references(options)
     if options.part in ("all", "rest"):
         rest(options)
         report(options.folder / "cifar.json")
