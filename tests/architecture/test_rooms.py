@@ -69,8 +69,10 @@ SIDE_DOORS = {
     "unpose.files.arrays",  # readers of the file formats of public data sets
     "unpose.images.imagenet",  # the network of the extra ``features``, for clusters and for photographs
     "unpose.images.kernels.keys_cpu",  # Keys interpolation, for the compiled loops of other rooms
+    "unpose.report.audit",  # the page of `unpose audit`
     "unpose.report.duplicates",  # the page of `unpose dedupe`
     "unpose.report.figures",  # pictures drawn from arrays, for the commands
+    "unpose.report.symmetry_page",  # the page of `unpose discover`
     "unpose.runs.audits",  # the audit of a whole model; imports torch, which `unpose --help` must not wait for
     "unpose.runs.duplicates",  # the folder of a search for duplicates; imports torch
     "unpose.runs.moves",  # moves of files that can be undone

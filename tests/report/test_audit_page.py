@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unpose.report import (
+from unpose.report import Rejected, Reproduction
+from unpose.report.audit import (
     AuditedClass,
     AuditedElement,
     AuditedModule,
@@ -17,16 +18,14 @@ from unpose.report import (
     Comparison,
     LayerShare,
     RealPairs,
-    Rejected,
     Repair,
-    Reproduction,
     WorstImage,
     headline,
     percent,
     render_audit,
     sentences,
 )
-from unpose.report.polar import polar_plot
+from unpose.report.audit.polar import polar_plot
 
 HOSTILE = "<img src=x onerror=alert(1)></script><b>'\"&.png"
 

@@ -2,22 +2,31 @@
 
 import base64
 import hashlib
+from typing import Any
 
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
-templates = Environment(
+_templates = Environment(
     loader=PackageLoader("unpose.report", "assets"), autoescape=True, trim_blocks=True, lstrip_blocks=True
 )
 
 
 def asset(name: str) -> str:
     """Read an asset with the line ends that a browser sees, so that hashes agree."""
-    loader = templates.loader
-    text = loader.get_source(templates, name)[0] if loader else ""
+    loader = _templates.loader
+    text = loader.get_source(_templates, name)[0] if loader else ""
     return text.replace("\r\n", "\n")
 
 
-def content_policy(script: str, style: str) -> str:
+def rendered(template: str, style: str, script: str, **values: Any) -> str:
+    """Render a template with its style and script, which are the only ones that its content policy admits."""
+    return _templates.get_template(template).render(
+        policy=_content_policy(script, style), style=Markup(style), script=Markup(script), encodable=encodable, **values
+    )
+
+
+def _content_policy(script: str, style: str) -> str:
     """A content security policy that forbids everything but this script, this style and pictures inside the page."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "

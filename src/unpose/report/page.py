@@ -17,7 +17,7 @@ from PIL import Image
 from scipy import sparse
 
 from unpose.report.attention import AttentionPicture, attention_picture
-from unpose.report.documents import asset, content_policy, encodable, templates
+from unpose.report.documents import asset, encodable, rendered
 from unpose.report.figures import PALETTE
 from unpose.report.results import NO_CLUSTER, Cluster, Results, Round
 from unpose.report.thumbnails import (
@@ -95,10 +95,10 @@ def render(results: Results) -> str:
     labels, confidences = _all_labels(results)
     inside = labels != NO_CLUSTER
     rejected = len(results.rejected) if results.n_rejected is None else results.n_rejected
-    return templates.get_template("page.html.j2").render(
-        policy=content_policy(script, style),
-        style=Markup(style),
-        script=Markup(script),
+    return rendered(
+        "page.html.j2",
+        style,
+        script,
         data=Markup(_json(data)),
         sheets={name: Markup(each.data) for name, each in sheets.items()},
         question=encodable(results.question),

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
-from unpose.report.documents import asset, content_policy, encodable, templates
+from unpose.report.documents import asset, rendered
 from unpose.report.results import Reproduction
 from unpose.report.thumbnails import display_range, thumbnail, webp
+
+__all__ = ["SymmetryFamily", "SymmetryResults", "render_symmetry"]
 
 _SIDE = 96
 _MARKS = {"holds": "good", "does not hold": "bad"}
@@ -18,107 +19,44 @@ _MARKS = {"holds": "good", "does not hold": "bad"}
 
 @dataclass(frozen=True)
 class SymmetryFamily:
-    """One family of transformations on the page.
-
-    Parameters
-    ----------
-    name, answer, verdict, why : str
-        Name, verdict with its limit, verdict alone, and reason.
-    strengths : sequence of str
-        Strengths with their units; one empty text for a single transformation.
-    plausible, told_apart : sequence of float
-        The two curves, from 0 to 1.
-    gains : sequence of str, default ()
-        Changes of accuracy as text; empty without labels.
-    says_no : str, default ""
-        What the pictures show.
-    pictures : sequence of (NDArray, str), default ()
-        Pictures that speak against the symmetry, (h, w) or (h, w, 3), with their captions.
-
-    Examples
-    --------
-    >>> SymmetryFamily("mirror", "holds", "holds", "Alike.", [""], [1.0], [0.0]).name
-    'mirror'
-    """
+    """One family of transformations on the page."""
 
     name: str
-    answer: str
-    verdict: str
+    answer: str  # the verdict with its limit
+    verdict: str  # the verdict alone
     why: str
-    strengths: Sequence[str]
-    plausible: Sequence[float]
-    told_apart: Sequence[float]
-    gains: Sequence[str] = ()
-    says_no: str = ""
-    pictures: Sequence[tuple[NDArray, str]] = ()
+    strengths: Sequence[str]  # with their units; one empty text for a single transformation
+    plausible: Sequence[float]  # one curve, from 0 to 1
+    told_apart: Sequence[float]  # the other curve, from 0 to 1
+    gains: Sequence[str] = ()  # changes of accuracy as text; none without labels
+    says_no: str = ""  # what the pictures show
+    pictures: Sequence[tuple[NDArray, str]] = ()  # that speak against it, (h, w) or (h, w, 3), with their captions
 
 
 @dataclass(frozen=True)
 class SymmetryResults:
-    """Everything that the page of a discovery shows.
+    """Everything that the page of a discovery shows."""
 
-    Parameters
-    ----------
-    source : str
-        Where the images are from.
-    count : int
-        Number of images.
-    labelled : bool
-        Whether labels were used.
-    headline : str
-        The answer in one line.
-    sentences : sequence of str
-        What follows from it.
-    families : sequence of SymmetryFamily
-        Figures of every transformation.
-    reproduction : Reproduction
-        The command.
-
-    Examples
-    --------
-    >>> run = Reproduction("unpose discover photos", seed=0, version="0.1.0")
-    >>> SymmetryResults("photos", 100, False, "All turns are safe.", [], [], run).count
-    100
-    """
-
-    source: str
-    count: int
-    labelled: bool
-    headline: str
-    sentences: Sequence[str]
+    source: str  # where the images are from
+    count: int  # of images
+    labelled: bool  # whether labels were used
+    headline: str  # the answer in one line
+    sentences: Sequence[str]  # what follows from it
     families: Sequence[SymmetryFamily]
     reproduction: Reproduction
 
 
 def render_symmetry(results: SymmetryResults) -> str:
-    """Write the results of a discovery as an HTML page.
+    """Write the results of a discovery as an HTML page; the same results give the same text.
 
-    Parameters
-    ----------
-    results : SymmetryResults
-        What the page shows.
-
-    Returns
-    -------
-    str
-        The page; the same results give the same text.
-
-    Examples
-    --------
     >>> run = Reproduction("unpose discover photos", seed=0, version="0.1.0")
     >>> mirror = SymmetryFamily("mirror", "holds", "holds", "Alike.", [""], [1.0], [0.0])
     >>> "mirror" in render_symmetry(SymmetryResults("photos", 100, False, "Mirrors are safe.", [], [mirror], run))
     True
     """
     style, script = asset("page.css") + asset("audit.css") + asset("symmetry.css"), asset("audit.js")
-    return templates.get_template("symmetry.html.j2").render(
-        r=results,
-        policy=content_policy(script, style),
-        style=Markup(style),
-        script=Markup(script),
-        families=[_shown(family) for family in results.families],
-        encodable=encodable,
-    )
+    families = [_shown(family) for family in results.families]
+    return rendered("symmetry.html.j2", style, script, r=results, families=families)
 
 
 def _shown(family: SymmetryFamily) -> dict[str, Any]:

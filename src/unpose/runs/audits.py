@@ -34,17 +34,15 @@ from unpose.audit import (
     orbit_outputs,
     version_diff,
 )
-from unpose.report import (
+from unpose.report import Rejected, Reproduction, evenly_spaced
+from unpose.report.audit import (
     AuditedClass,
     AuditedElement,
     AuditedModule,
     AuditResults,
     Comparison,
     LayerShare,
-    Rejected,
-    Reproduction,
     WorstImage,
-    evenly_spaced,
 )
 from unpose.runs.audited_images import AuditedImages
 from unpose.runs.measures import MEASURES, device_of, further_measures

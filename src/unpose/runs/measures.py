@@ -23,7 +23,8 @@ from unpose.audit import (
     instability,
     pose_collapse,
 )
-from unpose.report import AuditedMeasure, evenly_spaced
+from unpose.report import evenly_spaced
+from unpose.report.audit import AuditedMeasure
 from unpose.runs.remembered_calls import RememberedCalls
 
 MEASURES = ("explanations", "completeness")

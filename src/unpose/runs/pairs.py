@@ -17,7 +17,7 @@ from torch import Tensor
 from unpose.align import align
 from unpose.audit import digital_against_real
 from unpose.images import smooth
-from unpose.report import RealPairs
+from unpose.report.audit import RealPairs
 from unpose.runs.audited_images import AuditedImages
 
 _SMOOTHED = (0.0, 1.0, 2.0)

@@ -12,7 +12,7 @@ from torch import Tensor
 from unpose.adapt import recommend, try_adaptations
 from unpose.audit import as_model, orbit_outputs
 from unpose.groups import FiniteGroup, Group, LieGroup, as_quarter_turns, parse
-from unpose.report import Repair, percent
+from unpose.report.audit import Repair, percent
 
 LARGEST_HALF = 48
 """Images in each half for groups whose elements need interpolation: every average then needs calls of its own."""

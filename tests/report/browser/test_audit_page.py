@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from unpose.files import write_text
-from unpose.report import (
+from unpose.report import Reproduction
+from unpose.report.audit import (
     AuditedClass,
     AuditedElement,
     AuditedModule,
     AuditResults,
     Repair,
-    Reproduction,
     WorstImage,
     render_audit,
 )

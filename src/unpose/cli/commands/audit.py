@@ -34,7 +34,7 @@ from unpose.runs import RunSettings, folder_lock
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unpose.report import Comparison, RealPairs
+    from unpose.report.audit import Comparison, RealPairs
     from unpose.runs.audits import AuditedImages, AuditRun, RememberedCalls
 
 _MODEL_FAILED = 3
@@ -454,7 +454,7 @@ def _passed(run: "AuditRun", fail_above: float | None) -> bool:
 
 def _write(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
     """Write the files that were asked for; the answers of the model are not needed any more."""
-    from unpose.report import headline, render_audit
+    from unpose.report.audit import headline, render_audit
 
     text = json.dumps(_dictionary(asked, runs, model), indent=2) + "\n"
     if asked.json_out not in (None, _STDOUT):
@@ -505,7 +505,7 @@ def _print(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
 
 
 def _print_run(asked: _Asked, run: "AuditRun") -> None:
-    from unpose.report import sentences
+    from unpose.report.audit import sentences
 
     results = run.results
     click.echo(run.report.table())

@@ -15,7 +15,7 @@ from unpose.cli.shared.progress import progress
 if TYPE_CHECKING:
     from unpose.data import ImageSet
     from unpose.discover import Discovery, Finding
-    from unpose.report import SymmetryFamily, SymmetryResults
+    from unpose.report.symmetry_page import SymmetryFamily, SymmetryResults
 
 
 @click.command(
@@ -64,7 +64,7 @@ def command(
         used = images.labels if labels else None
         found = discover(images.images, used, families=families or None, random_state=seed, progress=report)
     if out is not None:
-        from unpose.report import render_symmetry
+        from unpose.report.symmetry_page import render_symmetry
 
         words = ["unpose", "discover", str(source), "-o", str(out)] + [
             word for name in families for word in ("--try", name)
@@ -83,7 +83,8 @@ def command(
 
 def _page(source: Path, images: "ImageSet", found: "Discovery", command: str, seed: int) -> "SymmetryResults":
     import unpose
-    from unpose.report import Reproduction, SymmetryResults
+    from unpose.report import Reproduction
+    from unpose.report.symmetry_page import SymmetryResults
 
     safe = [each.family for each in found.findings if each.verdict == "holds"]
     return SymmetryResults(
@@ -99,7 +100,7 @@ def _page(source: Path, images: "ImageSet", found: "Discovery", command: str, se
 
 def _family(finding: "Finding", images: "ImageSet") -> "SymmetryFamily":
     from unpose.discover import moved_example
-    from unpose.report import SymmetryFamily
+    from unpose.report.symmetry_page import SymmetryFamily
 
     pictures = []
     for objection in finding.objections[:4]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from unpose.audit import EquivarianceReport, NetworkReport
-    from unpose.report import AuditedElement, AuditResults
+    from unpose.report.audit import AuditedElement, AuditResults
     from unpose.runs.audits import AuditRun
 
 
@@ -31,7 +31,7 @@ def verdict_line(measured: "EquivarianceReport", tolerance: float) -> str:
 
 def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed: bool) -> dict[str, Any]:
     """Everything that was measured, for JSON."""
-    from unpose.report import headline, sentences
+    from unpose.report.audit import headline, sentences
 
     results = run.results
     text = report_dictionary(run.report, run.modules, model, results.tolerance)
@@ -146,7 +146,7 @@ def _pairs(results: "AuditResults") -> dict[str, Any] | None:
 
 def junit_cases(run: "AuditRun", fail_above: float | None, output: str = "") -> list[tuple[str, str]]:
     """One case for each element, one for the discrimination and one for two equal calls: names and messages."""
-    from unpose.report import movement, percent
+    from unpose.report.audit import movement, percent
 
     results, cases = run.results, []
     for element in results.elements[1:]:

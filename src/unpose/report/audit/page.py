@@ -7,13 +7,12 @@ forbids all scripts, styles and addresses but the page's own.
 import math
 from typing import Any
 
-from markupsafe import Markup
 from numpy.typing import NDArray
 
-from unpose.report.audit_results import AuditedElement, AuditResults
-from unpose.report.audit_words import movement, percent, sentences
-from unpose.report.documents import asset, content_policy, encodable, templates
-from unpose.report.polar import polar_plot
+from unpose.report.audit.polar import polar_plot
+from unpose.report.audit.results import AuditedElement, AuditResults
+from unpose.report.audit.words import movement, percent, sentences
+from unpose.report.documents import asset, rendered
 from unpose.report.thumbnails import display_range, thumbnail, webp
 
 PICTURE_SIDE = 160
@@ -25,21 +24,9 @@ _LEAST_LIMIT = 0.05
 
 
 def render_audit(results: AuditResults) -> str:
-    r"""Write the results of an audit as an HTML page.
+    r"""Write the results of an audit as an HTML page; the same results give the same text.
 
-    Parameters
-    ----------
-    results : AuditResults
-        What the page shows.
-
-    Returns
-    -------
-    str
-        The page; the same results give the same text.
-
-    Examples
-    --------
-    >>> from unpose.report import AuditedElement, Reproduction
+    >>> from unpose.report import Reproduction
     >>> rows = [AuditedElement("identity", True, 0, 0, 0.0, 0.0), AuditedElement("turn 90", True, 0.3, 0, 0.07, 0.0)]
     >>> run = Reproduction("unpose audit model.onnx", seed=0, version="0.1.0")
     >>> page = render_audit(AuditResults("model.onnx", "c4", "photos", 200, rows, rows[0], 1.0, 1e-5, run))
@@ -48,11 +35,11 @@ def render_audit(results: AuditResults) -> str:
     """
     style, script = asset("page.css") + asset("audit.css"), asset("audit.js")
     first, *verdict = map(_unbroken, sentences(results))
-    return templates.get_template("audit.html.j2").render(
+    return rendered(
+        "audit.html.j2",
+        style,
+        script,
         r=results,
-        policy=content_policy(script, style),
-        style=Markup(style),
-        script=Markup(script),
         headline=first,
         verdict=verdict,
         state=_state(results),
@@ -64,7 +51,6 @@ def render_audit(results: AuditResults) -> str:
         percent=percent,
         movement=movement,
         number=_number,
-        encodable=encodable,
         isfinite=math.isfinite,
     )
 

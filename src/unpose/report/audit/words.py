@@ -3,7 +3,7 @@
 import math
 import re
 
-from unpose.report.audit_results import AuditResults, Comparison, RealPairs
+from unpose.report.audit.results import AuditResults, Comparison, RealPairs
 
 _FEW = 5
 """Classes with fewer images are not named as the worst."""
@@ -12,17 +12,6 @@ _FEW = 5
 def percent(share: float) -> str:
     """A share as per cent: whole numbers from 10 on, one digit below, never 0 or 100 unless exactly so.
 
-    Parameters
-    ----------
-    share : float
-        Between 0 and 1; larger values are allowed.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> percent(0.0), percent(0.0004), percent(0.074), percent(0.31), percent(0.999), percent(1.0)
     ('0 %', '0.1 %', '7.4 %', '31 %', '99 %', '100 %')
     """
@@ -42,17 +31,6 @@ def percent(share: float) -> str:
 def movement(element: str) -> str:
     """What an element does to a picture, in words.
 
-    Parameters
-    ----------
-    element : str
-        The name that the audit gives it.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> movement("mirror, turn 90"), movement("scale 1.2, turn 33, shift (+1.0, -2.0)")
     ('mirrored and turned by 90 degrees', 'scaled by 1.2, turned by 33 degrees and shifted by (+1.0, -2.0) pixels')
     """
@@ -70,18 +48,7 @@ def movement(element: str) -> str:
 def headline(results: AuditResults) -> str:
     """The answer in one short sentence.
 
-    Parameters
-    ----------
-    results : AuditResults
-        The audit.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> from unpose.report import AuditedElement, Reproduction
+    >>> from unpose.report.audit.results import AuditedElement, Reproduction
     >>> rows = [AuditedElement("identity", True, 0, 0, 0.0, 0.0), AuditedElement("turn 90", True, 0.3, 0, 0.07, 0.0)]
     >>> print(headline(AuditResults("m", "c4", "photos", 200, rows, rows[0], 1.0, 1e-5, Reproduction("", 0, ""))))
     7 % of the answers change when the picture is turned by 90 degrees.
@@ -103,19 +70,7 @@ def headline(results: AuditResults) -> str:
 def sentences(results: AuditResults) -> list[str]:
     """The verdict: the headline, how much changes, where it is worst, what causes it and what would help.
 
-    Parameters
-    ----------
-    results : AuditResults
-        The audit.
-
-    Returns
-    -------
-    list of str
-        Full sentences; the first is the headline.
-
-    Examples
-    --------
-    >>> from unpose.report import AuditedElement, Reproduction
+    >>> from unpose.report.audit.results import AuditedElement, Reproduction
     >>> rows = [AuditedElement("identity", True, 0, 0, 0.0, 0.0), AuditedElement("turn 90", True, 0.3, 0, 0.07, 0.0)]
     >>> results = AuditResults("m", "c4", "photos", 200, rows, rows[0], 1.0, 1e-5, Reproduction("", 0, ""))
     >>> sentences(results)
@@ -217,17 +172,6 @@ def _cause(results: AuditResults) -> list[str]:
 def comparison_sentences(comparison: Comparison) -> list[str]:
     """What got better and what got worse from one version of a model to another.
 
-    Parameters
-    ----------
-    comparison : Comparison
-        The two versions.
-
-    Returns
-    -------
-    list of str
-
-    Examples
-    --------
     >>> for line in comparison_sentences(Comparison("old.onnx", [("turn 90", 0.2, 0.1), ("turn 180", 0.1, 0.1)])):
     ...     print(line)
     Compared with old.onnx, 1 of 2 transformations change less and none change more; the worst goes from 20 % to 10 %.
@@ -235,10 +179,9 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
     better, worse, total = comparison.better, comparison.worse, len(comparison.elements)
     old = max((before for _, before, _ in comparison.elements), default=0.0)
     new = max((after for _, _, after in comparison.elements), default=0.0)
-    number = {0: "none"}
     found = [
-        f"Compared with {comparison.other}, {number.get(len(better), len(better))} of {total} transformations change "
-        f"less and {number.get(len(worse), len(worse))} change more; the worst goes from {percent(old)} to "
+        f"Compared with {comparison.other}, {len(better) or 'none'} of {total} transformations change "
+        f"less and {len(worse) or 'none'} change more; the worst goes from {percent(old)} to "
         f"{percent(new)}."
     ]
     if comparison.fixed or comparison.broken:
@@ -265,17 +208,6 @@ def comparison_sentences(comparison: Comparison) -> list[str]:
 def pair_sentences(pairs: RealPairs) -> list[str]:
     """How far the digital audit was from photographs of the same things at other poses.
 
-    Parameters
-    ----------
-    pairs : RealPairs
-        The pairs.
-
-    Returns
-    -------
-    list of str
-
-    Examples
-    --------
     >>> print(pair_sentences(RealPairs(20, 0.3, 0.2, 0.1, 0.2, 0.1, 0.0))[0])
     In 20 % of 20 real pairs the answer differs; turning the pictures digitally gave 10 %: 10 points too few.
     """
