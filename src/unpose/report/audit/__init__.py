@@ -1,4 +1,4 @@
-"""The page of an audit: its contents (``results.py``), its verdict (``words.py``), its HTML (``page.py``, ``polar.py``)."""
+"""The page of an audit: contents in ``results.py``, verdict in ``words.py``, HTML in ``page.py`` and ``polar.py``."""
 
 from unpose.report.audit.page import render_audit
 from unpose.report.audit.results import (
