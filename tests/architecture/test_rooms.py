@@ -67,6 +67,9 @@ SIDE_DOORS = {
     "unpose.data.experiments",  # the data of the figures of the invariant attention paper
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
     "unpose.files.arrays",  # readers of the file formats of public data sets
+    "unpose.files.exchange",  # arrays exchanged with other programs
+    "unpose.files.formats",  # headers and frames of any image file
+    "unpose.files.listing",  # which files of a folder could be images
     "unpose.images.imagenet",  # the network of the extra ``features``, for clusters and for photographs
     "unpose.images.kernels.keys_cpu",  # Keys interpolation, for the compiled loops of other rooms
     "unpose.report.audit",  # the page of `unpose audit`

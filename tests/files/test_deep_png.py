@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.files import UnreadableError, decoder_limits, read_frames, read_header
+from unpose.files import UnreadableError
+from unpose.files.formats import decoder_limits, read_frames, read_header
 from unpose.files.frames import PIXEL_LIMIT
 
 GREY, COLOUR, GREY_ALPHA, COLOUR_ALPHA = 0, 2, 4, 6

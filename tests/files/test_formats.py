@@ -11,7 +11,8 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unpose.files import UnreadableError, decoder_limits, read_frames, read_grey, read_header
+from unpose.files import UnreadableError
+from unpose.files.formats import decoder_limits, read_frames, read_grey, read_header
 from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, printable_name
 from unpose.images import onto_canvas
 

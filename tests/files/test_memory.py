@@ -15,14 +15,15 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unpose.files import decoder_limits, read_header
+from unpose.files.formats import decoder_limits, read_header
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc, which tells the peak memory")
 
 MEASURE = """
 import sys
 from pathlib import Path
-from unpose.files import UnreadableError, decoder_limits, read_frames, read_header
+from unpose.files import UnreadableError
+from unpose.files.formats import decoder_limits, read_frames, read_header
 
 def peak():
     lines = Path("/proc/self/status").read_text().splitlines()

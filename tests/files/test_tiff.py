@@ -8,7 +8,8 @@ import tifffile
 from PIL import Image
 
 from unpose.data import read_images
-from unpose.files import UnreadableError, decoder_limits, read_frames, read_header
+from unpose.files import UnreadableError
+from unpose.files.formats import decoder_limits, read_frames, read_header
 
 
 def read(path):

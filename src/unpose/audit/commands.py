@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numpy.typing import NDArray
 
-from unpose.files import exchanged_images, read_numbers
+from unpose.files.exchange import exchanged_images, read_numbers
 
 
 class Command:

@@ -7,7 +7,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.files import LUMINANCE, Header, ListedFile, UnreadableError, as_unreadable_error, read_frames, read_header
+from unpose.files import LUMINANCE, UnreadableError
+from unpose.files.formats import Header, as_unreadable_error, read_frames, read_header
+from unpose.files.listing import ListedFile
 from unpose.images import onto_canvas
 
 Colour = Literal["auto", "grey", "rgb"]

@@ -24,21 +24,9 @@ from unpose.data.decoding import (
     stack_frames,
     with_colour,
 )
-from unpose.files import (
-    Header,
-    ImagesInPieces,
-    ListedFile,
-    Listing,
-    UnreadableError,
-    decoder_limits,
-    in_bytes,
-    list_images,
-    list_paths,
-    printable_name,
-    readable_bytes,
-    split_array_name,
-    store_images,
-)
+from unpose.files import ImagesInPieces, UnreadableError, in_bytes, printable_name, readable_bytes, store_images
+from unpose.files.formats import Header, decoder_limits
+from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
 from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_one_canvas
 
 Progress = Callable[[str, int, int], None]

@@ -20,7 +20,9 @@ from unpose.data.decoding import (
     stack_frames,
 )
 from unpose.data.folders import DEFAULT_MEMORY, InputError, is_kept_in_file
-from unpose.files import Header, decoder_limits, in_bytes, list_images, printable_name, split_array_name
+from unpose.files import in_bytes, printable_name
+from unpose.files.formats import Header, decoder_limits
+from unpose.files.listing import list_images, split_array_name
 from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas
 
 _SURVEYED = 2000

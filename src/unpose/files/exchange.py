@@ -12,25 +12,16 @@ from numpy.typing import NDArray
 
 from unpose.files.atomic import write_image
 
+__all__ = ["exchanged_images", "read_numbers"]
+
 
 @contextmanager
 def exchanged_images(images: NDArray, form: str) -> Iterator[tuple[Path, Path]]:
-    """Write images to a temporary folder that is removed afterwards.
+    """Write images (n, h, w) or (n, h, w, c) in [0, 1] to a temporary folder that is removed afterwards.
 
-    Parameters
-    ----------
-    images : (n, h, w) or (n, h, w, c) array of float
-        Values in [0, 1].
-    form : {"png", "npy"}
-        A folder of PNG files 000000.png, 000001.png, ..., or one NumPy file.
+    Yields the folder of PNG files 000000.png, 000001.png, ... (``form`` "png") or the NumPy file ("npy"), and an empty
+    folder for answers.
 
-    Yields
-    ------
-    (Path, Path)
-        The folder or file of the images, and an empty folder for answers.
-
-    Examples
-    --------
     >>> with exchanged_images(np.zeros((2, 5, 7)), "png") as (images, answers):
     ...     sorted(path.name for path in images.iterdir())
     ['000000.png', '000001.png']
@@ -51,25 +42,10 @@ def exchanged_images(images: NDArray, form: str) -> Iterator[tuple[Path, Path]]:
 
 
 def read_numbers(path: str | os.PathLike[str]) -> NDArray:
-    """Read numbers from a .npy file, or from a .csv file with one row for each image.
+    """Read numbers from a .npy file, or from a .csv file with one row for each image: (rows, columns).
 
-    Parameters
-    ----------
-    path : str or path
-        The file. In a CSV file a header and a first column of names are skipped.
+    A header and a first column of names are skipped in a CSV file; the numbers are integers if all of them are.
 
-    Returns
-    -------
-    ndarray
-        Of a CSV file (rows, columns); integers if all numbers are.
-
-    Raises
-    ------
-    ValueError
-        If the file is missing or does not hold numbers.
-
-    Examples
-    --------
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.csv").write_text("file,label\\nb.png,3\\na.png,4\\n")
     ...     read_numbers(folder + "/a.csv").tolist()

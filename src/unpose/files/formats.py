@@ -20,6 +20,8 @@ from PIL import Image
 from unpose.files import dicom, fits, pictures, stacks, tiff, zarr
 from unpose.files.frames import PIXEL_LIMIT, Frame, Header, UnreadableError, as_unreadable_error
 
+__all__ = ["Header", "as_unreadable_error", "decoder_limits", "read_frames", "read_grey", "read_header"]
+
 _ARRAY_FORMATS = (
     (0, (b"\x93NUMPY",), stacks.open_npy),
     (0, (b"PK\x03\x04", b"PK\x05\x06"), stacks.open_npz),
@@ -40,29 +42,11 @@ _ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb
 
 
 def read_header(path: Path, side: int, key: str | None = None) -> Header:
-    """Read what a file declares: the sizes of its frames and what reading it costs.
+    """Read what a file, or the folder of a Zarr array, declares: the sizes of its frames and what reading it costs.
 
-    Parameters
-    ----------
-    path : Path
-        A file, or the folder of a Zarr array.
-    side : int
-        The largest ``side`` that :func:`read_frames` will be given; larger images are shrunk and then cost less.
-    key : str, optional
-        The array to read from a file that holds several.
+    ``side`` is the largest that :func:`read_frames` will be given; larger images are shrunk and then cost less. ``key``
+    names the array to read from a file that holds several. An :class:`UnreadableError` says what is wrong with a file.
 
-    Returns
-    -------
-    Header
-        Sizes, colour, cost and notes.
-
-    Raises
-    ------
-    UnreadableError
-        For anything that is wrong with the file.
-
-    Examples
-    --------
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(folder + "/stack.npy", np.zeros((2, 31, 17)))
@@ -82,31 +66,12 @@ def read_header(path: Path, side: int, key: str | None = None) -> Header:
 
 
 def read_frames(path: Path, side: int, wanted: set[int] | None = None, key: str | None = None) -> Iterator[Frame]:
-    """Read the frames of a file; in place of a bad frame comes its error.
+    """Read the frames of a file: the index of each, and its pixels (h, w) or (h, w, 3) in float32 or its error.
 
-    Parameters
-    ----------
-    path : Path
-        A file, or the folder of a Zarr array.
-    side : int
-        Frames much larger than this may be shrunk, but never below ``2 * side``.
-    wanted : set of int, optional
-        Indices of the frames to read; all by default.
-    key : str, optional
-        The array to read from a file that holds several.
+    Frames much larger than ``side`` may be shrunk, but never below ``2 * side``. ``wanted`` are the indices of the
+    frames to read, by default all, and ``key`` names the array to read from a file that holds several. If the whole
+    file is damaged, an :class:`UnreadableError` is raised; frames that came before should then be discarded too.
 
-    Returns
-    -------
-    iterator of (int, ndarray or UnreadableError)
-        Index of each frame, and its pixels (h, w) or (h, w, 3) in float32, or why it could not be read.
-
-    Raises
-    ------
-    UnreadableError
-        If the whole file is damaged; frames that came before should then be discarded too.
-
-    Examples
-    --------
     >>> import tempfile, numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(folder + "/stack.npy", np.zeros((2, 31, 17)))
@@ -129,28 +94,9 @@ def read_frames(path: Path, side: int, wanted: set[int] | None = None, key: str 
 def read_grey(path: Path, side: int) -> tuple[NDArray | None, Header]:
     """Read a file that holds one image for a caller who needs no colour; pictures are opened only once.
 
-    Parameters
-    ----------
-    path : Path
-        A file, or the folder of a Zarr array.
-    side : int
-        An image much larger than this may be shrunk, but never below ``2 * side``.
+    The frame of a JPEG file is its luminance in bytes, as the file stores it; for others it is what :func:`read_frames`
+    gives. It is None for a file that holds several images.
 
-    Returns
-    -------
-    frame : array of shape (h, w) or (h, w, 3), or None
-        The luminance in bytes for JPEG files, as they store it; for others what :func:`read_frames` gives. None for a
-        file that holds several images.
-    header : Header
-        What the file declares.
-
-    Raises
-    ------
-    UnreadableError
-        For anything that is wrong with the file.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     Image.new("RGB", (17, 31), "red").save(folder + "/red.jpg")
@@ -177,13 +123,6 @@ def decoder_limits() -> AbstractContextManager[None]:
     Warnings and Pillow's limit belong to the process, so enter this once, around all threads that read. If several
     callers use it at a time, the first one sets the limits and the last one restores them.
 
-    Returns
-    -------
-    context manager
-        To be used in a ``with`` statement.
-
-    Examples
-    --------
     >>> with decoder_limits():
     ...     2 * Image.MAX_IMAGE_PIXELS == PIXEL_LIMIT
     True

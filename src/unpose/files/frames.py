@@ -32,29 +32,12 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a file declares, read before any pixel.
+    """What a file declares, read before any pixel."""
 
-    Parameters
-    ----------
-    sizes : list of (int, int)
-        Height and width of each frame.
-    colour : bool
-        Whether some frame has colour channels, which may all be equal.
-    cost : int
-        Bytes of memory needed while the file is read, besides the frames that are kept.
-    note : str, default ""
-        What reading will lose, if anything.
-
-    Examples
-    --------
-    >>> Header([(31, 17)], colour=False, cost=10_000).sizes
-    [(31, 17)]
-    """
-
-    sizes: list[tuple[int, int]]
-    colour: bool
-    cost: int
-    note: str = ""
+    sizes: list[tuple[int, int]]  # height and width of each frame
+    colour: bool  # whether some frame has colour channels, which may all be equal
+    cost: int  # bytes of memory needed while the file is read, besides the frames that are kept
+    note: str = ""  # what reading will lose, if anything
 
 
 def to_float32(array: NDArray) -> NDArray:
@@ -158,18 +141,6 @@ def import_optional(module: str, extra: str, what: str) -> ModuleType:
 def as_unreadable_error(error: Exception) -> UnreadableError:
     """Convert any exception of a decoder to an :class:`UnreadableError` of one printable line.
 
-    Parameters
-    ----------
-    error : Exception
-        What the decoder raised.
-
-    Returns
-    -------
-    UnreadableError
-        The same object if it is one already.
-
-    Examples
-    --------
     >>> as_unreadable_error(MemoryError())
     UnreadableError('needs more memory than there is')
     """

@@ -9,6 +9,8 @@ from unpose.files.frames import UnreadableError, as_unreadable_error, printable_
 from unpose.files.star import read_star
 from unpose.files.zarr import METADATA_FILES
 
+__all__ = ["ListedFile", "Listing", "list_images", "list_paths", "split_array_name"]
+
 _NOT_IMAGES = {
     ".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".md", ".rst", ".html",
     ".htm", ".pdf", ".log", ".py", ".ipynb", ".star", ".db", ".doc", ".docx", ".xls", ".xlsx", ".sh", ".bat", ".tex",
@@ -20,76 +22,28 @@ _SYSTEM_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 
 @dataclass(frozen=True)
 class ListedFile:
-    """A file that could hold images.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        Its path relative to the input, safe to print.
-    folder : str, optional
-        The first folder on the way to the file.
-    row_of_frame : dict of int to int, optional
-        Frames to read, and the row of each in a STAR file; by default all frames are read.
-    key : str, optional
-        The array to read from a file that holds several.
-
-    Examples
-    --------
-    >>> ListedFile(Path("cells/a.png"), "a.png").folder is None
-    True
-    """
+    """A file that could hold images."""
 
     path: Path
-    name: str
-    folder: str | None = None
-    row_of_frame: dict[int, int] | None = None
-    key: str | None = None
+    name: str  # its path relative to the input, safe to print
+    folder: str | None = None  # the first folder on the way to the file
+    row_of_frame: dict[int, int] | None = None  # frames to read, with the row of each in a STAR file; None for all
+    key: str | None = None  # the array to read from a file that holds several
 
 
 @dataclass
 class Listing:
-    """The files found in a folder.
+    """The files found in a folder."""
 
-    Parameters
-    ----------
-    files : list of ListedFile, default []
-        Files that could be images.
-    ignored : int, default 0
-        Number of hidden files, and of files whose ending says that they are not images.
-    linked : int, default 0
-        Number of links to folders, which are not followed.
-    rejected : list of (str, str), default []
-        Name and reason of what could not be listed.
-
-    Examples
-    --------
-    >>> Listing(ignored=2).files
-    []
-    """
-
-    files: list[ListedFile] = field(default_factory=list)
-    ignored: int = 0
-    linked: int = 0
-    rejected: list[tuple[str, str]] = field(default_factory=list)
+    files: list[ListedFile] = field(default_factory=list)  # that could be images
+    ignored: int = 0  # hidden files, and files whose ending says that they are not images
+    linked: int = 0  # links to folders, which are not followed
+    rejected: list[tuple[str, str]] = field(default_factory=list)  # name and reason of what could not be listed
 
 
 def split_array_name(path: Path) -> tuple[Path, str | None] | None:
-    """Split an input ``FILE`` or ``FILE::NAME`` into the file and the name of the array in it.
+    """Split an input ``FILE`` or ``FILE::NAME`` into the file and the name of the array; None if there is no such file.
 
-    Parameters
-    ----------
-    path : Path
-        The input as the user gave it.
-
-    Returns
-    -------
-    (Path, str or None) or None
-        None if there is no such file.
-
-    Examples
-    --------
     >>> split_array_name(Path("missing.h5::images")) is None
     True
     """
@@ -102,21 +56,10 @@ def split_array_name(path: Path) -> tuple[Path, str | None] | None:
 def list_images(path: Path) -> Listing:
     """List the files to read for an input.
 
-    Files are sorted by the bytes of their names, folder after folder. Links to files count as files. Links to folders
-    are counted and not followed, because they could lead in circles or anywhere.
+    The input is a folder, one file, a Zarr folder, or a STAR file that lists stacks; ``FILE::NAME`` is one array of a
+    file. Files are sorted by the bytes of their names, folder after folder. Links to files count as files. Links to
+    folders are counted and not followed, because they could lead in circles or anywhere.
 
-    Parameters
-    ----------
-    path : Path
-        A folder, one file, a Zarr folder, or a STAR file that lists stacks; ``FILE::NAME`` is one array of a file.
-
-    Returns
-    -------
-    Listing
-        The files, and what was ignored or rejected.
-
-    Examples
-    --------
     >>> [file.name for file in list_images(Path("cells.png")).files]
     ['cells.png']
     """
@@ -159,20 +102,10 @@ def list_images(path: Path) -> Listing:
 
 
 def list_paths(paths: Sequence[Path]) -> Listing:
-    """List the files to read for several inputs, in the order given.
+    """List the files to read for several inputs of :func:`list_images`, in the order given.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Each as for :func:`list_images`.
+    Names and folders are relative to the folder that all inputs have in common.
 
-    Returns
-    -------
-    Listing
-        Names and folders are relative to the folder that all inputs have in common.
-
-    Examples
-    --------
     >>> [file.name for file in list_paths([Path("cells/b.png"), Path("cells/a.png")]).files]
     ['b.png', 'a.png']
     """
@@ -182,9 +115,8 @@ def list_paths(paths: Sequence[Path]) -> Listing:
         found = list_images(path)
         for file in found.files:
             absolute = file.path.absolute()
-            named = (
-                _listed_file(root, absolute) if absolute.is_relative_to(root) else file
-            )  # a STAR file leads anywhere
+            # The stacks of a STAR file may be anywhere.
+            named = _listed_file(root, absolute) if absolute.is_relative_to(root) else file
             listing.files.append(replace(file, name=named.name, folder=named.folder))
         listing.ignored += found.ignored
         listing.linked += found.linked

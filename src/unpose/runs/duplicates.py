@@ -34,16 +34,9 @@ from unpose.dedupe import (
     grey_frame,
     sharpness,
 )
-from unpose.files import (
-    as_unreadable_error,
-    decoder_limits,
-    list_images,
-    list_paths,
-    printable_name,
-    read_grey,
-    write_chunks,
-    write_text,
-)
+from unpose.files import printable_name, write_chunks, write_text
+from unpose.files.formats import as_unreadable_error, decoder_limits, read_grey
+from unpose.files.listing import list_images, list_paths
 
 __all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation"]
 

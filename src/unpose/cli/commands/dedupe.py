@@ -304,7 +304,8 @@ def _read(photograph: "Photograph") -> "NDArray | None":
     """A photograph in colour, at a size for the page: (h, w, 3), or None if it can no longer be read."""
     import numpy as np
 
-    from unpose.files import UnreadableError, decoder_limits, read_frames
+    from unpose.files import UnreadableError
+    from unpose.files.formats import decoder_limits, read_frames
     from unpose.images import onto_canvas
 
     try:

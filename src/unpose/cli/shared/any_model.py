@@ -248,7 +248,7 @@ def external(command: str, class_names: Sequence[str]) -> AnyModel:
         )  # fmt: skip
 
     def call(images: "Tensor") -> "np.ndarray":
-        from unpose.files import exchanged_images
+        from unpose.files.exchange import exchanged_images
         from unpose.images import from_batch
 
         with exchanged_images(from_batch(images, channels=True), "png") as (folder, answers):
