@@ -2,7 +2,7 @@
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/wild.py [--only cells,plankton,...] [--seeds 3] [--device cuda]
                                                           [--workers 1] [--out FILE]
-    python benchmarks/wild.py --show FILE        # the tables of a finished run, in Markdown
+    python benchmarks/wild.py --show FILE...     # the tables of finished runs, in Markdown
     python benchmarks/wild.py --cost             # processor time of features beside that of pixels
 
 Needs the extra `unpose[features]`. Every seed draws other images, or other poses where there is one set of images. Only
@@ -213,10 +213,10 @@ def run(job):
     return rows
 
 
-def show(result):
-    """Print the tables of a finished run: means over the seeds, with the smallest and the largest value."""
+def show(results):
+    """Print the tables of finished runs: means over the seeds, with the smallest and the largest value."""
     values = {}
-    for each in result["rows"]:
+    for each in (row for result in results for row in result["rows"]):
         for key, value in each.items():
             if isinstance(value, int | float) and key not in ("seed", "n"):
                 values.setdefault((each["set"], each["method"], key), []).append(value)
@@ -238,8 +238,9 @@ def show(result):
             print("|---" * (len(columns) + 1) + "|")
             print(*lines, "", sep="\n")
 
-    counts = {(each["set"], each["seed"]) for each in result["rows"]}
-    print(f"{len(counts)} sets and seeds on {result['machine']}, {len(result['failures'])} of them failed.")
+    for result in results:
+        names = ", ".join(dict.fromkeys(each["set"] for each in result["rows"]))
+        print(f"{names} on {result['machine']}; {len(result['failures'])} failed.")
     print()
     names = [name for name in SETS if name not in LARGE]
     peers = ("raw", "features, k-means", "features, HDBSCAN", "features, UMAP + HDBSCAN", "pixels", "both")
@@ -303,14 +304,14 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=1, help="sets and seeds that run at the same time")
     parser.add_argument("--out", default="wild.json")
-    parser.add_argument("--show", help="print the tables of this file instead of measuring")
+    parser.add_argument("--show", nargs="+", help="print the tables of these files instead of measuring")
     parser.add_argument("--cost", action="store_true", help="print what features cost beside pixels instead")
     options = parser.parse_args()
     if options.cost:
         cost()
         return
     if options.show:
-        show(json.loads(Path(options.show).read_text()))
+        show([json.loads(Path(file).read_text()) for file in options.show])
         return
     names = options.only.split(",")
     jobs = [(name, seed, options.device) for seed in range(options.seeds) for name in names]
