@@ -78,7 +78,10 @@ SIDE_DOORS = {
     "unpose.report.symmetry_page",  # the page of `unpose discover`
     "unpose.runs.audits",  # the audit of a whole model; imports torch, which `unpose --help` must not wait for
     "unpose.runs.duplicates",  # the folder of a search for duplicates; imports torch
+    "unpose.runs.folder",  # the folder of a run in progress: lock, checkpoints, what may be replaced
     "unpose.runs.moves",  # moves of files that can be undone
+    "unpose.runs.settings",  # the settings of a run and its config.toml
+    "unpose.runs.tables",  # CSV that is safe in spreadsheets
     "unpose.train.state",  # the state of a training that another room's loop saves and continues
     "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }

@@ -16,7 +16,7 @@ from PIL import Image
 
 from unpose.cli import main
 from unpose.cli.commands.audit import command
-from unpose.runs import folder_lock
+from unpose.runs.folder import folder_lock
 
 MODELS = """
 import numpy as np

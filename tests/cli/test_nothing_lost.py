@@ -329,7 +329,7 @@ def test_train_replaces_runs_and_nothing_else(tmp_path):
 
 
 def test_a_stopped_run_says_whether_anything_is_kept(new_shapes, tmp_path, monkeypatch):
-    from unpose.runs import RunFolder
+    from unpose.runs.folder import RunFolder
 
     def interrupt(*_):
         raise KeyboardInterrupt

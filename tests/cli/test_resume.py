@@ -54,7 +54,7 @@ def test_killed_at_random_moments_it_ends_in_the_same_bytes(tmp_path):
 
 def test_a_run_stopped_after_any_stage_ends_in_the_same_bytes(undisturbed, new_shapes, tmp_path, monkeypatch):
     """Stop after each stage in turn, which random moments are not sure to hit."""
-    from unpose.runs import RunFolder
+    from unpose.runs.folder import RunFolder
 
     out = tmp_path / "run"
     store, stopped = RunFolder.store, []
@@ -77,7 +77,7 @@ def test_a_run_stopped_after_any_stage_ends_in_the_same_bytes(undisturbed, new_s
 WAITING = """
 import signal
 from unpose.cli import main
-from unpose.runs import RunFolder
+from unpose.runs.folder import RunFolder
 RunFolder.load = lambda *_: (print("waiting", flush=True), signal.pause())
 main()
 """
@@ -102,7 +102,7 @@ def test_ctrl_c_gives_the_command_that_continues(new_shapes, tmp_path):
 
 def begin(images, out, monkeypatch):
     """A run that stopped early."""
-    from unpose.runs import RunFolder
+    from unpose.runs.folder import RunFolder
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "load", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

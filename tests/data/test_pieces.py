@@ -5,7 +5,7 @@ import pytest
 
 from unpose.data import folders, read_images
 from unpose.files import ImagesInPieces, write_image
-from unpose.runs import fingerprint
+from unpose.runs.folder import fingerprint
 
 
 @pytest.fixture

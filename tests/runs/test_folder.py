@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unpose.runs import RunError, RunFolder, RunSettings, fingerprint
+from unpose.runs import RunError, RunSettings
+from unpose.runs.folder import RunFolder, fingerprint
 
 SETTINGS = RunSettings(clusters=2)
 

@@ -11,7 +11,8 @@ from unpose.cli import main
 from unpose.cluster import InvariantClustering
 from unpose.data import posed, survey_images
 from unpose.files import write_image
-from unpose.runs import Calibration, Plan, RunSettings, plan, plan_run
+from unpose.runs import Plan, RunSettings, plan, plan_run
+from unpose.runs.plan import Calibration
 
 MEASURED = Calibration(decode=0.001, each=0.01, pair=1e-5, indexed=0.02, write=0.001)
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unpose.runs import RunError, RunSettings, read_settings
-from unpose.runs.settings import config_text, read_config
+from unpose.runs.settings import RunError, RunSettings, config_text, read_config, read_settings
 
 ABOUT = {"version": "1", "input": "x", "canvas": "x"}
 

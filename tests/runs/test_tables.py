@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpose.groups import reflection, rotation, scaling, translation
-from unpose.runs import csv_text, pose_parts
+from unpose.groups import pose_parts, reflection, rotation, scaling, translation
+from unpose.runs.tables import csv_text
 
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), min_size=1))

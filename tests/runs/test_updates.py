@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
 from unpose.data import posed, read_images
-from unpose.runs import RunError, RunFolder, RunSettings, read_run, update_run, write_run
+from unpose.runs import RunError, RunSettings, read_run, update_run, write_run
+from unpose.runs.folder import RunFolder
 
 
 def shapes(copies, seed):

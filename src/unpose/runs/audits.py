@@ -7,7 +7,7 @@ that commands and Python get the same results. The model is called through
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,36 +77,14 @@ LEAST_NEIGHBOURS = 9
 
 @dataclass(frozen=True)
 class AuditRun:
-    """The result of :func:`run_audit`.
+    """The result of :func:`run_audit`."""
 
-    Parameters
-    ----------
-    report : EquivarianceReport
-        Errors of the outputs by element.
-    answers : AnswerReport or None
-        Changes of the answers, for scores of classes.
-    modules : NetworkReport or None
-        The modules of a torch network, if it is not invariant.
-    images : AuditedImages
-        The images that were measured.
-    results : AuditResults
-        Everything as the page shows it.
-    answer_names : sequence of str, default ()
-        The answer to each image; empty without scores.
-
-    Examples
-    --------
-    >>> images = AuditedImages(torch.rand(4, 1, 9, 9), list("abcd"))
-    >>> run_audit(lambda x: x.mean(3)[:, 0], images, "c4", angles=False, repair=False).report.group
-    'c4'
-    """
-
-    report: EquivarianceReport
-    answers: AnswerReport | None
-    modules: NetworkReport | None
-    images: AuditedImages
-    results: AuditResults
-    answer_names: Sequence[str] = field(default_factory=tuple)
+    report: EquivarianceReport  # errors of the outputs by element
+    answers: AnswerReport | None  # changes of the answers, for scores of classes
+    modules: NetworkReport | None  # those of a torch network, if it is not invariant
+    images: AuditedImages  # that were measured
+    results: AuditResults  # everything as the page shows it
+    answer_names: Sequence[str] = ()  # the answer to each image; none without scores
 
 
 def run_audit(
@@ -240,7 +218,7 @@ def run_audit(
         classes=_classes(answers, orbit, images.labels, class_names),
         modules=_module_rows(modules),
         shares=_shares(network, images, report, action, tolerance),
-        worst_images=_worst_images(f, images, report, orbit, group, class_names, random_state),
+        worst_images=_worst_images(images, report, orbit, group, class_names, random_state),
         repairs=repairs,
         repair_images=counts,
         advice=text,
@@ -254,24 +232,8 @@ def run_audit(
 
 
 def compare_audits(old: AuditRun, new: AuditRun) -> Comparison:
-    """What changed from one version of a model to another, on the same images.
+    """What changed from one version of a model to another; both audits need the same group and seed.
 
-    Parameters
-    ----------
-    old, new : AuditRun
-        Audits of both versions with the same images, group and seed.
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    ValueError
-        If the elements differ, or only one of them has answers.
-
-    Examples
-    --------
     >>> images = AuditedImages(torch.rand(6, 1, 9, 9, generator=torch.Generator().manual_seed(0)), list("abcdef"))
     >>> rows, sums = (
     ...     run_audit(f, images, "c4", angles=False, repair=False)
@@ -343,14 +305,10 @@ def _without_failures(
     f: RememberedCalls, images: AuditedImages, group: str, seed: int, progress: Progress | None
 ) -> tuple[AuditedImages, list[Rejected]]:
     """Call the model on all pictures of the audit, and leave out the images on which it failed."""
-    total = len(images) * _number_of_calls(images.batch, group, seed)
-    f.restart()
-    f.progress = None if progress is None else lambda done: progress("transformations", min(done, total), total)
     try:
-        orbit_outputs(f, images.batch, group, random_state=seed)
+        _called_over_orbit(f, images.batch, group, seed, "transformations", progress)
     except ValueError as error:
         raise (error.__cause__ if isinstance(error.__cause__, ModelCallError) else error) from None
-    f.progress = None
     failed = f.failed_rows
     if not failed:
         return images, []
@@ -362,6 +320,18 @@ def _without_failures(
             f"{left[0].name}: {left[0].reason}"
         )
     return images.subset(kept), left
+
+
+def _called_over_orbit(
+    f: RememberedCalls, batch: Tensor, group: str, seed: int, stage: str, progress: Progress | None
+) -> OrbitOutputs:
+    """Call the model over the orbits of the images, report how far it is, and list the images on which it failed."""
+    total = len(batch) * _number_of_calls(batch, group, seed)
+    f.restart()
+    f.progress = None if progress is None else lambda done: progress(stage, min(done, total), total)
+    orbit = orbit_outputs(f, batch, group, random_state=seed)
+    f.progress = None
+    return orbit
 
 
 def _number_of_calls(batch: Tensor, group: str, seed: int) -> int:
@@ -489,20 +459,12 @@ def _angles(
     """The full circle, on some of the images."""
     group = f"c{N_ANGLES}"
     chosen = images.subset(evenly_spaced(len(images), ANGLE_IMAGES))
-    total = len(chosen) * _number_of_calls(chosen.batch, group, 0)
-    f.restart()
-    f.progress = None if progress is None else lambda done: progress("angles", min(done, total), total)
-    orbit = orbit_outputs(f, chosen.batch, group)
-    f.progress = None
+    orbit = _called_over_orbit(f, chosen.batch, group, 0, "angles", progress)
     report = equivariance_error(f, chosen.batch, group, action)
     rows = _elements(report, answer_changes(orbit, chosen.labels) if kind == "scores" else None)
     if f.failed_rows:  # images on which the model fails at some angle would count as changes
         return []
-    step = 360 / N_ANGLES
-    return [
-        AuditedElement(r.name, r.exact, r.error, r.floor, r.changed, r.changed_floor, r.accuracy, step * i)
-        for i, r in enumerate(rows)
-    ]
+    return [replace(row, degrees=360 / N_ANGLES * i) for i, row in enumerate(rows)]
 
 
 def _classes(
@@ -523,7 +485,7 @@ def _classes(
 
 
 def _worst_images(
-    f: RememberedCalls, images: AuditedImages, report: EquivarianceReport, orbit: OrbitOutputs | None, group: str,
+    images: AuditedImages, report: EquivarianceReport, orbit: OrbitOutputs | None, group: str,
     class_names: Sequence[str], seed: int,
 ) -> list[WorstImage]:  # fmt: skip
     """The images whose answer is lost most clearly, each under the element that is worst for it."""
@@ -543,14 +505,13 @@ def _worst_images(
     found = []
     for k, i in enumerate(order.tolist()):
         element = pictures.rows[worst[i]]
-        before, after, sure, unsure = "", "", None, None
+        before, sure, unsure = "", None, None
+        after = f"output changes by {report.by_input[worst[i], i]:.2g} of its size"
         if orbit is not None:
             row = orbit.rows[worst[i]]
             first, then = as_probabilities(np.stack([row.before[i], row.after[i]]))
             before, after = class_names[int(first.argmax())], class_names[int(then.argmax())]
             sure, unsure = float(first.max()), float(then.max())
-        else:
-            before, after = "", f"output changes by {report.by_input[worst[i], i]:.2g} of its size"
         shown, moved = images.visible(np.stack([element.before[k], element.after[k]]))
         label = "" if images.labels is None else class_names[images.labels[i]]
         found.append(WorstImage(images.names[i], element.name, before, after, shown, moved, label, sure, unsure))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpose
-from unpose.runs.folder import MEANS_FOLDER, RunFolder, fingerprint
-from unpose.runs.page import attended_sample, enlarged_thumbnails, page_sample, thumbnails
+from unpose.runs.folder import MEANS_FOLDER, RunFolder, cluster_name, fingerprint
+from unpose.runs.page import EnlargedThumbnails, attended_sample, page_sample, thumbnails
 from unpose.runs.settings import RunError, RunSettings
-from unpose.runs.tables import csv_lines, pose_parts
+from unpose.runs.tables import csv_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _COLUMNS = (
 _LARGEST_FILE = 2**33
 _REJECTED_SHOWN = 10_000
 """Files that could not be read of which the page says why; rejected.csv lists all."""
-_FILM_CLUSTERS, _FILM_IMAGES_EACH = 6, 2
+_FILM_CLUSTERS = 6
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,8 @@ class FinishedRun:
         The distance is the RMS difference between the pixels of the aligned image and those of the mean. It is not the
         distance by which ``unpose predict`` decides, which is that of the pose search and ignores light.
         """
+        from unpose.groups import pose_parts  # imports torch, which `unpose --help` must not wait for
+
         classes, names, settled = self.about["classes"], self.cluster_names, self.settled
         refused = self.rejected_names
         for i, name in enumerate(self.about["names"]):
@@ -490,26 +492,6 @@ def write_results(run: FinishedRun) -> None:
     write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
 
 
-def cluster_name(label: int) -> str:
-    """The name of a cluster in files and folders.
-
-    Parameters
-    ----------
-    label : int
-        The number of the cluster, from 0; -1 for images in no cluster.
-
-    Returns
-    -------
-    name : str
-
-    Examples
-    --------
-    >>> cluster_name(7), cluster_name(-1)
-    ('cluster-007', 'no-cluster')
-    """
-    return f"cluster-{label:03d}" if label >= 0 else "no-cluster"
-
-
 def _results(run: FinishedRun) -> "Results":
     """What the page shows, from the run folder alone."""
     import numpy as np
@@ -536,7 +518,7 @@ def _results(run: FinishedRun) -> "Results":
         settings |= {"input": "; ".join(str(note) for note in about["notes"])}
     return Results(
         question=f"What kinds are there in {Path(printable_name(str(run.source))).name}, if pose does not count?",
-        images=enlarged_thumbnails(pictures["images"], run.shape),
+        images=EnlargedThumbnails(pictures["images"], run.shape),
         names=run.names if shown is None else [about["names"][i] for i in rows],
         labels=run.labels[rows],
         confidences=run.confidences.clip(0, 1)[rows],
@@ -577,7 +559,7 @@ def _film_images(model: "InvariantClustering") -> "NDArray":
     for label in range(min(_FILM_CLUSTERS, model.n_clusters_)):
         members = np.flatnonzero(model.labels_ == label)
         ranked = members[np.argsort(-model.confidences_[members], kind="stable")]
-        chosen += [int(model.exemplars_[label]), int(ranked[len(ranked) // 2])][:_FILM_IMAGES_EACH]
+        chosen += [int(model.exemplars_[label]), int(ranked[len(ranked) // 2])]
     return np.array(list(dict.fromkeys(chosen)))
 
 

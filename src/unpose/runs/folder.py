@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from unpose.data import ImageSet
 
+__all__ = ["RunFolder", "cluster_name", "fingerprint", "folder_lock"]
+
 MEANS_FOLDER = "means"
 _CHECKPOINTS = ".pieces"
 _COMPLETE = ".complete"
@@ -44,15 +46,8 @@ class RunFolder:
     """The folder that ``unpose cluster`` or ``unpose align`` writes its results to.
 
     Use :func:`read_run` to read the results of a clustering. This class says what a folder holds, and gives the
-    process that runs a command exclusive access to it.
+    process that runs a command exclusive access to it. :meth:`begin` creates it.
 
-    Parameters
-    ----------
-    path : Path
-        The folder; :meth:`begin` creates it.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     folder = RunFolder(Path(place))
@@ -301,28 +296,7 @@ class RunFolder:
 
 
 def fingerprint(images: "ImageSet") -> str:
-    """Hash everything that was read from the input: pixels, names, classes, and the files that were left out.
-
-    Parameters
-    ----------
-    images : ImageSet
-        Images as :func:`unpose.data.read_images` returns them.
-
-    Returns
-    -------
-    digest : str
-        SHA-256 in hexadecimal.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from unpose.data import read_images
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     np.save(f"{place}/stack.npy", np.eye(11)[None].repeat(3, 0))
-    ...     len(fingerprint(read_images(f"{place}/stack.npy")))
-    64
-    """
+    """The SHA-256 of everything that was read from the input: pixels, names, classes, and files that were left out."""
     import numpy as np
 
     facts = [images.names, images.labels, images.rejected, list(images.images.shape), str(images.images.dtype)]
@@ -330,6 +304,15 @@ def fingerprint(images: "ImageSet") -> str:
     for start in range(0, len(images), 1024):  # they may be in a file
         digest.update(np.ascontiguousarray(images.images[start : start + 1024]).data)
     return digest.hexdigest()
+
+
+def cluster_name(label: int) -> str:
+    """The name of a cluster in files and folders.
+
+    >>> cluster_name(7), cluster_name(-1)
+    ('cluster-007', 'no-cluster')
+    """
+    return f"cluster-{label:03d}" if label >= 0 else "no-cluster"
 
 
 def _identity(command: str, settings: RunSettings, images: "ImageSet") -> dict[str, Any]:
@@ -357,24 +340,10 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Be the only process that works in a folder of results; the folder is created, and removed if nothing is in it.
+    """Be the only process that works in a folder of results, or raise a :class:`RunError`.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder.
+    The folder is created, and removed if nothing is in it.
 
-    Yields
-    ------
-    None
-
-    Raises
-    ------
-    RunError
-        If another process works there.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "out"):
     ...     [file.name for file in (Path(place) / "out").iterdir()]

@@ -78,12 +78,9 @@ def thumbnails(images: Any, rows: "NDArray | None", low: float, high: float, sid
     return np.stack(small if channels == 3 else [each[..., 0] for each in small])
 
 
-def enlarged_thumbnails(small: "NDArray", shape: tuple[int, int]) -> Sequence[Any]:
+class EnlargedThumbnails(Sequence[Any]):
     """Thumbnails at the size of the canvas, the unit of the poses; each is enlarged when it is read."""
-    return _EnlargedThumbnails(small, shape)
 
-
-class _EnlargedThumbnails(Sequence[Any]):
     def __init__(self, small: "NDArray", shape: tuple[int, int]) -> None:
         self._small, self._shape = small, shape
 

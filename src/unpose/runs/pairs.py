@@ -30,27 +30,19 @@ _UNCLEAR = math.radians(5)
 
 @dataclass(frozen=True)
 class EstimatedTurns:
-    """Angles of photographs; the result of :func:`estimated_turns`.
+    """Angles of n photographs; the result of :func:`estimated_turns`.
 
-    Parameters
-    ----------
-    radians : (n,) array
-        By how much the thing is turned, counter-clockwise; relative to its first photograph if no angle was known.
-    uncertainty : (n,) array
-        Largest difference between the angles at several resolutions, in radians; 0 for known angles. In trials with a
-        simulated camera most errors were within twice this.
-    estimated : (n,) array of bool
-        Whether the angle was estimated.
+    ``radians`` say by how much the thing is turned, counter-clockwise, relative to its first photograph if no angle was
+    known. ``uncertainty`` is the largest difference between the angles at several resolutions, in radians; in trials
+    with a simulated camera most errors were within twice this.
 
-    Examples
-    --------
     >>> EstimatedTurns(np.zeros(2), np.array([0.01, 0.2]), np.array([True, True])).is_clear.tolist()
     [True, False]
     """
 
     radians: NDArray[np.float64]
-    uncertainty: NDArray[np.float64]
-    estimated: NDArray[np.bool_]
+    uncertainty: NDArray[np.float64]  # 0 for known angles
+    estimated: NDArray[np.bool_]  # whether the angle was not known
 
     @property
     def is_clear(self) -> NDArray[np.bool_]:

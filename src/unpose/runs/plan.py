@@ -40,30 +40,13 @@ _OVERHEAD = 1.15
 
 @dataclass(frozen=True)
 class Calibration:
-    """CPU seconds measured on this machine, on images like those of the run.
+    """CPU seconds measured on this machine, on images like those of the run."""
 
-    Parameters
-    ----------
-    decode : float
-        To decode an image.
-    each, pair : float
-        To cluster n images takes ``each n + pair n^2`` if all pairs are searched.
-    indexed : float
-        To search the neighbours of an image by an index and to read out and average, for each image.
-    write : float
-        To write the results of an image.
-
-    Examples
-    --------
-    >>> Calibration(0.001, 0.01, 1e-5, 0.02, 0.001).decode
-    0.001
-    """
-
-    decode: float
-    each: float
+    decode: float  # of an image
+    each: float  # to cluster n images takes ``each n + pair n^2`` if all pairs are searched
     pair: float
-    indexed: float
-    write: float
+    indexed: float  # for each image, to search its neighbours by an index and to read out and average
+    write: float  # of the results of an image
 
 
 @dataclass(frozen=True)
@@ -93,6 +76,7 @@ class Plan:
 
     Examples
     --------
+    >>> from unpose.runs.plan import Calibration
     >>> plan = Plan(10, (9, 9), 1, False, 100.0, 90.0, 10**9, 10**6, 0, 2, Calibration(0, 0, 0, 0, 0))
     >>> plan.seconds(), round(plan.seconds(workers=9)), round(plan.gpu_seconds(), 1)
     (55.0, 22, 15.6)
@@ -266,9 +250,5 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
 
 def _parameters(settings: RunSettings) -> dict[str, Any]:
     """Parameters of the estimator for samples, whose number of clusters is small."""
-    return {
-        "n_clusters": None if settings.clusters == "auto" else min(int(settings.clusters), 5), "group": settings.group,
-        "max_angle": math.radians(settings.max_angle), "max_scale": settings.max_scale, "light": settings.light,
-        "max_shift": None if settings.max_shift == "auto" else float(settings.max_shift),
-        "features": settings.features, "mask": None if settings.mask == "none" else settings.mask,
-    }  # fmt: skip
+    n_clusters = None if settings.clusters == "auto" else min(int(settings.clusters), 5)
+    return settings.search_parameters() | {"n_clusters": n_clusters, "features": settings.features}

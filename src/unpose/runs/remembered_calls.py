@@ -99,7 +99,7 @@ class RememberedCalls:
                 self._confirm(part, keys)
             if not all(key in self._place for key in keys):
                 self._ask(part, keys)
-            parts.append(torch.stack([self._batch(batch)[row] for batch, row in map(self._place.__getitem__, keys)]))
+            parts.append(self._known_answers(keys))
             for row, key in enumerate(keys, start):
                 if key in self._failures:
                     self.failed_rows.setdefault(row, self._failures[key])
@@ -127,11 +127,10 @@ class RememberedCalls:
 
     def _confirm(self, images: Tensor, keys: list[bytes]) -> None:
         """Ask the model once more for answers from an earlier process; if they differ, it is another model now."""
-        known = [i for i, key in enumerate(keys) if key in self._place]
         self._unconfirmed = False
-        if known != list(range(len(keys))):
+        if not all(key in self._place for key in keys):
             return
-        kept = torch.stack([self._batch(batch)[row] for batch, row in map(self._place.__getitem__, keys)])
+        kept = self._known_answers(keys)
         fresh, _ = self._outputs(images)
         if kept.shape != fresh.shape or not torch.allclose(kept.double(), fresh.double(), rtol=1e-4, atol=1e-6):
             for path in self._folder.iterdir() if self._folder is not None else []:
@@ -175,12 +174,12 @@ class RememberedCalls:
 
     def _whole(self, images: Tensor) -> Tensor | None:
         """The answers to all images at once; None if the model fails, also with as many images as in other batches."""
-        n, missing = len(images), self._batch_size - len(images)
-        for filled in [images, torch.cat([images, images[-1:].expand(missing, *images.shape[1:])])][
-            : 1 + bool(missing)
-        ]:
+        batches = [images]
+        if missing := self._batch_size - len(images):
+            batches.append(torch.cat([images, images[-1:].expand(missing, *images.shape[1:])]))
+        for batch in batches:
             try:
-                return _as_tensor(self.model(filled.clone()), len(filled))[:n]
+                return _as_tensor(self.model(batch.clone()), len(batch))[: len(images)]
             except Exception:
                 continue  # which image is to blame is found out one by one
         return None
@@ -194,6 +193,9 @@ class RememberedCalls:
             held = sum(batch.nbytes for batch in self._batches.values())
             while held > self._memory and len(self._batches) > 1:
                 held -= self._batches.pop(next(iter(self._batches))).nbytes
+
+    def _known_answers(self, keys: list[bytes]) -> Tensor:
+        return torch.stack([self._batch(number)[row] for number, row in (self._place[key] for key in keys)])
 
     def _batch(self, number: int) -> Tensor:
         if number not in self._batches and self._folder is not None:

@@ -1,11 +1,14 @@
 """The settings of a run as a typed value, and the ``config.toml`` that a run folder keeps them in."""
 
+import math
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+
+__all__ = ["RunConfig", "RunError", "RunSettings", "read_settings"]
 
 _ABOUT_TABLE = "made"
 _HEADER = (
@@ -87,6 +90,14 @@ class RunSettings:
         """The settings that change the results: all but the number of threads and the memory budget."""
         return {name: value for name, value in asdict(self).items() if name not in ("jobs", "memory")}
 
+    def search_parameters(self) -> dict[str, Any]:
+        """The settings of the pose search as the library takes them: angles in radians, None for ``auto``."""
+        return {
+            "group": self.group, "max_angle": math.radians(self.max_angle), "max_scale": self.max_scale,
+            "max_shift": None if self.max_shift == "auto" else float(self.max_shift), "light": self.light,
+            "mask": None if self.mask == "none" else self.mask,
+        }  # fmt: skip
+
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
@@ -94,26 +105,11 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """The contents of a run's ``config.toml``.
+    """The contents of a run's ``config.toml``."""
 
-    Attributes
-    ----------
-    command : {"cluster", "align"}
-        The command that made the run.
-    settings : RunSettings
-        Its settings.
-    about : dict
-        Facts about the run, which set nothing: version, input, canvas, fingerprint of the images, and others.
-
-    Examples
-    --------
-    >>> RunConfig("cluster", RunSettings(), {"version": "1.0"}).settings.group
-    'se2'
-    """
-
-    command: str
+    command: str  # that made the run, "cluster" or "align"
     settings: RunSettings
-    about: dict[str, Any]
+    about: dict[str, Any]  # facts that set nothing: version, input, canvas, fingerprint of the images, and others
 
 
 def config_text(settings: RunSettings, about: dict[str, Any], omit: tuple[str, ...] = ()) -> str:
@@ -136,25 +132,11 @@ def read_config(path: Path) -> RunConfig | None:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read settings from a TOML file, such as the ``config.toml`` of a run.
+    """Read settings from a TOML file, such as the ``config.toml`` of a run, by the names of :class:`RunSettings`.
 
-    Parameters
-    ----------
-    path : Path
-        The file. Its keys are the names of flags, such as ``max-angle``; it need not give all settings.
+    The keys of the file are the names of flags, such as ``max-angle``; it need not give all settings. A
+    :class:`RunError` says if it is not TOML or has entries that are no settings.
 
-    Returns
-    -------
-    settings : dict
-        The values that the file gives, by the names of :class:`RunSettings`.
-
-    Raises
-    ------
-    RunError
-        If the file is not TOML or has entries that are no settings.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
     ...     file = Path(place) / "my.toml"

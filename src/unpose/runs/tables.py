@@ -1,12 +1,11 @@
-"""CSV tables that are safe to open in a spreadsheet, and poses as readable numbers."""
+"""CSV tables that are safe to open in a spreadsheet."""
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+__all__ = ["csv_text"]
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -17,21 +16,9 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any] | Sequence
     Text in the header or in a cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return gets a
     leading apostrophe, which spreadsheets show as text. Floats have six significant digits, booleans are ``yes`` or
     ``no``, None is an empty cell.
+    A row is a dictionary by column name, where missing columns are empty, or the cells in order. Lines end in a line
+    feed.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        The header.
-    rows : iterable of dict or of sequence
-        A row is a dictionary by column name, where missing columns are empty, or the cells in order.
-
-    Returns
-    -------
-    text : str
-        The table, with lines that end in a line feed.
-
-    Examples
-    --------
     >>> print(csv_text(["path", "angle"], [{"path": "=1+1.png", "angle": -0.5}, ["b.png", None]]), end="")
     path,angle
     '=1+1.png,-0.5
@@ -73,31 +60,3 @@ def plain_text(cell: str) -> str:
     ('=1+1.png', "'quoted'")
     """
     return cell[1:] if cell.startswith("'") and cell[1:].startswith((*_FORMULA_STARTS, "\n")) else cell
-
-
-def pose_parts(pose: "NDArray") -> dict[str, Any]:
-    """Decompose a pose into a mirror, a rotation, a scale and a shift, applied in this order.
-
-    The mirror maps ``x`` to ``-x``. Shear and perspective are left out of the decomposition; a run keeps whole
-    matrices in ``model.safetensors``.
-
-    Parameters
-    ----------
-    pose : array of shape (3, 3)
-        Homogeneous matrix.
-
-    Returns
-    -------
-    parts : dict
-        ``angle`` in degrees, counter-clockwise on screen; ``shift_x`` and ``shift_y`` in pixels; ``scale`` as a
-        factor; ``mirrored`` as a bool.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> pose_parts(np.array([[0.0, 1, 3], [-1, 0, 0], [0, 0, 1]]))
-    {'angle': 90.0, 'shift_x': 3.0, 'shift_y': 0.0, 'scale': 1.0, 'mirrored': False}
-    """
-    from unpose.groups import pose_parts  # imports torch, which `unpose --help` must not wait for
-
-    return pose_parts(pose)

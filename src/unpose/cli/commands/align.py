@@ -1,7 +1,6 @@
 """``unpose align``: align images of one object."""
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,9 @@ from unpose.cli.shared.inputs import finished_run, memory_budget, read_run_image
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
-from unpose.runs import RunFolder, RunSettings, csv_text, fingerprint, pose_parts
+from unpose.runs import RunSettings
+from unpose.runs.folder import RunFolder, fingerprint
+from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,10 +77,9 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
         with folder.begin("align", settings, images, force=force), progress(log=folder.log) as report:
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
             stack = align_stack(
-                images.images, group=settings.group, light=settings.light, max_angle=math.radians(settings.max_angle),
-                max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, device=settings.device,
-                mask=None if settings.mask == "none" else settings.mask, n_jobs=value_or_none(settings.jobs),
-                memory=memory_budget(settings), progress=report, checkpoints=folder,
+                images.images, **settings.search_parameters(), device=settings.device,
+                n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings), progress=report,
+                checkpoints=folder,
             )  # fmt: skip
             distances = _write_results(out, images, stack)
             folder.write_rejected(images.rejected)
@@ -109,6 +109,7 @@ def _write_results(out: Path, images: "ImageSet", stack: "AlignedStack") -> "NDA
 
     from unpose.cluster import apply_poses, group_means
     from unpose.files import write_chunks, write_image, write_text
+    from unpose.groups import pose_parts
     from unpose.report import display_range, evenly_spaced, figures
 
     error = stack.standard_error

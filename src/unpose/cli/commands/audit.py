@@ -29,7 +29,8 @@ from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
 from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
 from unpose.cli.shared.progress import progress
-from unpose.runs import RunSettings, folder_lock
+from unpose.runs import RunSettings
+from unpose.runs.folder import folder_lock
 
 if TYPE_CHECKING:
     from torch import Tensor

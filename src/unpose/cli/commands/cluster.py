@@ -16,7 +16,8 @@ from unpose.cli.shared.inputs import finished_run, memory_budget, pick_device, r
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
-from unpose.runs import RunFolder, RunSettings, read_run, write_run
+from unpose.runs import RunSettings, read_run, write_run
+from unpose.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -174,10 +175,8 @@ def _fit(
             settings.device, report,
         )  # fmt: skip
     model = InvariantClustering(
-        value_or_none(settings.clusters), group=settings.group, max_angle=math.radians(settings.max_angle),
-        max_shift=value_or_none(settings.max_shift), max_scale=settings.max_scale, light=settings.light,
-        features=features,
-        mask=None if settings.mask == "none" else settings.mask, random_state=settings.seed, device=settings.device,
-        n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings),
+        value_or_none(settings.clusters), **settings.search_parameters(), features=features,
+        random_state=settings.seed, device=settings.device, n_jobs=value_or_none(settings.jobs),
+        memory=memory_budget(settings),
     )  # fmt: skip
     return model.fit(images.images, y, progress=report_phase, checkpoints=folder, client=client)

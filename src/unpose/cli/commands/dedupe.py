@@ -10,7 +10,8 @@ from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, writing
 from unpose.cli.shared.progress import progress
-from unpose.runs import csv_text, folder_lock, pose_parts
+from unpose.runs.folder import folder_lock
+from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,8 +104,10 @@ def command(
     }  # fmt: skip
     failed = []
     if move_to is not None:
+        from unpose.runs.moves import move_files
+
         moves = [(other.path, move_to.absolute() / _inside(other)) for each in found.sets for other in each.others]
-        failed = _move(moves, out)
+        failed = move_files(moves, out.absolute() / "journal.jsonl")
         summary |= {"moved": len(moves) - len(failed), "not_moved": [[str(path), reason] for path, reason in failed]}
     if as_json:
         click.echo(json.dumps(summary, indent=2))
@@ -124,12 +127,6 @@ def _inside(photograph: "Photograph") -> Path:
     """Where a photograph goes below --move-to: its name relative to the input, without steps upwards."""
     parts = [part for part in Path(photograph.name).parts[:-1] if part not in ("..", "/")]
     return Path(*parts, photograph.path.name)
-
-
-def _move(moves: list[tuple[Path, Path]], out: Path) -> list[tuple[Path, str]]:
-    from unpose.runs.moves import move_files
-
-    return move_files(moves, out.absolute() / "journal.jsonl")
 
 
 def _undo(out: Path, as_json: bool) -> None:
@@ -208,6 +205,7 @@ def _relation_of(each: "DuplicateSet", photograph: "Photograph") -> "tuple[Relat
 
 def _rows(number: int, each: "DuplicateSet") -> list[dict[str, Any]]:
     """The rows of a set in the table, that of the photograph to keep first."""
+    from unpose.groups import pose_parts
 
     def about(photograph: "Photograph") -> dict[str, Any]:
         return {
@@ -253,6 +251,8 @@ def _shown(each: "DuplicateSet") -> "ShownSet":
 
 
 def _facts(relation: "Relation", other: "Photograph", pose: "NDArray") -> list[str]:
+    from unpose.groups import pose_parts
+
     size = f"{other.width} x {other.height} pixels, {other.size:,} bytes"
     if relation.exact or relation.comparison is None:
         return ["the same bytes", size]

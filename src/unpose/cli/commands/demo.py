@@ -13,7 +13,8 @@ from unpose.cli.shared.angle_sweep import N_ANGLES, sweep_angles, sweep_picture
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import load_data
 from unpose.cli.shared.output import counted, write_picture
-from unpose.runs import RunFolder, RunSettings
+from unpose.runs import RunSettings
+from unpose.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,8 @@ import click
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import read_run_again
 from unpose.cli.shared.output import check_output, counted, is_stream, write_lines, writing
-from unpose.runs import cluster_name, pose_parts, read_run
+from unpose.runs import read_run
+from unpose.runs.folder import cluster_name
 
 if TYPE_CHECKING:
     from unpose.runs import FinishedRun
@@ -196,6 +197,8 @@ def _star(run: "FinishedRun", pixel_size: float | None) -> Iterator[str]:
     our poses rotate counter-clockwise, then shift.
     """
     import numpy as np
+
+    from unpose.groups import pose_parts
 
     units = "Angst" if pixel_size else ""
     pixel = (run.source_scale or 1.0) * (pixel_size or 1.0)  # a pixel of the canvas, in the unit of the origins

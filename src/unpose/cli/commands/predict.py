@@ -12,7 +12,8 @@ from unpose.cli.shared.inputs import ModelFile, load_model, pick_device, read_on
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
-from unpose.runs import LEAST_P_VALUE, csv_text, pose_parts, read_run
+from unpose.runs import LEAST_P_VALUE, read_run
+from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,6 +119,8 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
 
 def _cluster_row(name: str, frame: Any, found: "Assignment", k: int) -> dict[str, Any]:
     """The row of image k; a constant image has cluster -1 and no pose."""
+    from unpose.groups import pose_parts
+
     label, p_value = int(found.labels[k]), float(found.p_values[k])
     row: dict[str, Any] = {"path": name, "frame": int(frame), "cluster": label}
     row |= {"confidence": float(found.confidences[k])}

@@ -185,7 +185,7 @@ def measure_lines(results: "AuditResults") -> list[str]:
 
 def images_table(run: "AuditRun") -> str:
     """A CSV table with the answer to every image and what changes it."""
-    from unpose.runs import csv_text
+    from unpose.runs.tables import csv_text
 
     labels, names = run.images.labels, run.images.class_names
     columns = ["image", "class", "answer", "changed_by", "worst_error"]

@@ -21,7 +21,7 @@ def class_lines(figures: "ClassFigures") -> str:
 def write_confusion(stem: Path, figures: "ClassFigures", title: str) -> None:
     """Write the confusion matrix as a picture (``STEM.png``) and as a table (``STEM.csv``)."""
     from unpose.report import figures as drawing
-    from unpose.runs import csv_text
+    from unpose.runs.tables import csv_text
 
     write_picture(
         stem.with_name(f"{stem.name}.png"), drawing.confusion(figures.confusion, figures.classes, title=title)

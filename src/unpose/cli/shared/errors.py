@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from unpose.runs import RunFolder
+from unpose.runs.folder import RunFolder
 
 
 class UserError(click.ClickException):

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from unpose.data import Dataset, ImageSet
     from unpose.nn import Network
-    from unpose.runs import FinishedRun, RunConfig, RunFolder, RunSettings
+    from unpose.runs import FinishedRun, RunSettings
+    from unpose.runs.folder import RunFolder
+    from unpose.runs.settings import RunConfig
 
 _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
@@ -86,7 +88,7 @@ def load_data(
 ) -> "Dataset":  # fmt: skip
     """Load a data set, and list on stderr what could not be read."""
     from unpose.data import load
-    from unpose.runs import RunFolder
+    from unpose.runs.folder import RunFolder
 
     config = RunFolder(Path(name)).finished_config() if os.path.isdir(name) else None
     if config is not None and config.command == "cluster":
@@ -127,7 +129,8 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
 def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     """The images as the run read them; an error if they have changed, because results would be wrong."""
     from unpose.data import read_images
-    from unpose.runs import fingerprint, joined
+    from unpose.runs import joined
+    from unpose.runs.folder import fingerprint
 
     source = moved or run.source
     try:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from unpose.runs import RunError, RunSettings, read_settings
+from unpose.runs.settings import RunError, RunSettings, read_settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
