@@ -28,7 +28,8 @@ from sklearn.svm import SVC
 from unpose.data import Dataset, Split
 from unpose.groups import rotation
 from unpose.images import border_level, warp
-from unpose.train import fit_to_cpu, named_recipe, train, train_quick
+from unpose.train import named_recipe, train, train_quick
+from unpose.train.cost import fit_to_cpu
 
 FOLDS = 3
 SIDE = 32

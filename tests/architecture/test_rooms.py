@@ -82,6 +82,8 @@ SIDE_DOORS = {
     "unpose.runs.moves",  # moves of files that can be undone
     "unpose.runs.settings",  # the settings of a run and its config.toml
     "unpose.runs.tables",  # CSV that is safe in spreadsheets
+    "unpose.train.cost",  # what a training costs, for `unpose train`
+    "unpose.train.processes",  # several processes under torchrun
     "unpose.train.state",  # the state of a training that another room's loop saves and continues
     "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }

@@ -2,8 +2,8 @@
 
 import pytest
 
-from unpose.train import fit_to_cpu, named_recipe, recipe_from, training_operations
-from unpose.train.cost import CPU_BUDGET
+from unpose.train import named_recipe, recipe_from
+from unpose.train.cost import CPU_BUDGET, fit_to_cpu, training_operations
 
 
 def test_operations_grow_with_images_epochs_and_pixels():

@@ -71,7 +71,8 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from unpose.data import load
-from unpose.train import joined_processes, read_recipe, train, was_restarted
+from unpose.train import read_recipe, train
+from unpose.train.processes import joined_processes, was_restarted
 
 recipe = read_recipe(Path("small.toml"))
 with joined_processes(torch.device("cpu")) as processes:

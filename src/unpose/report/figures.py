@@ -35,13 +35,8 @@ _ANCHORS: Final = np.array(
 _WHITE, _INK, _QUIET = (255, 255, 255), (34, 38, 46), (98, 104, 116)
 _FRAME, _GRID, _NO_CLUSTER = (170, 175, 184), (234, 236, 240), (190, 190, 190)
 _TEXT, _HEADING, _TOP_HEADING = 12, 15, 18
-_PAD, _BORDER, _STRIP_WIDTH, _DASH, _SUPERSAMPLING = (
-    8,
-    3,
-    8,
-    6,
-    4,
-)  # lines and dots are drawn at _SUPERSAMPLING times the resolution, against aliasing
+_PAD, _BORDER, _STRIP_WIDTH, _DASH = 8, 3, 8, 6
+_SUPERSAMPLING = 4  # lines and dots are drawn at this many times the resolution, against aliasing
 _COUNTED, _NAMED, _LONGEST_NAME = 20, 50, 24  # classes of a confusion matrix; letters of a name
 _FULL: Final[Colour] = (0, 64, 122)
 _font: Final = cache(ImageFont.load_default)

@@ -9,29 +9,26 @@
 ``training_step.py``         one step; ``cuda_graph.py`` captures and replays it on a GPU
 ``batches.py``               images and random poses of a step
 ``symmetry/``                how far symmetries hold, learned with the network
-``auto_group.py``            the group of a network, found from its training images
 ``optimizers.py, muon.py``   optimizers, learning-rate schedule, moving average
 ``state.py``                 the resumable state of a run
-``checkpoint.py``            networks as files; ``cards.py``: model cards inside them
+``checkpoint.py``            networks as files
 ``pretrained.py, weights/``  trained networks that come with the package
 ``evaluation.py``            outputs and accuracy, upright and rotated; ``baseline.py``: the network without the group
 ``by_class.py``              figures by class: recall, precision, what is taken for what
 ``quick.py, statistics.py``  a classifier of fixed invariant statistics, in seconds
-``cost.py``                  what a training costs, and a recipe that a CPU finishes in minutes
 ``records.py``               what a network's file says about its training images
-``processes.py``             several processes under ``torchrun``
 ============================ =====================================================================================
+
+Doors of their own: ``cards.py`` (model cards inside the files of networks), ``cost.py`` (what a training costs, and a
+recipe that a CPU finishes in minutes), ``processes.py`` (several processes under ``torchrun``) and ``state.py``.
 """
 
-from unpose.train.auto_group import with_found_group
 from unpose.train.baseline import baseline_description
 from unpose.train.by_class import ClassFigures, class_figures, majority_accuracy
 from unpose.train.checkpoint import load_network, read_classes, read_notes, save_network
-from unpose.train.cost import fit_to_cpu, measured_seconds, training_operations
 from unpose.train.evaluation import accuracy, accuracy_by_angle, predict_logits
 from unpose.train.loop import DivergedError, StoppedError, TrainingProgress, TrainingResult, build_network, train
 from unpose.train.pretrained import pretrained, pretrained_file, pretrained_names
-from unpose.train.processes import Processes, joined_processes, was_restarted
 from unpose.train.quick import QuickNetwork, QuickResult, train_quick
 from unpose.train.recipe import Recipe, RecipeError, named_recipe, read_recipe, recipe_from, recipe_names, recipe_toml
 from unpose.train.records import save_quick
@@ -47,7 +44,6 @@ __all__ = [
     "InstanceAugment",
     "InvarianceConstrained",
     "LearnedSymmetry",
-    "Processes",
     "QuickNetwork",
     "QuickResult",
     "Recipe",
@@ -63,11 +59,8 @@ __all__ = [
     "baseline_description",
     "build_network",
     "class_figures",
-    "fit_to_cpu",
-    "joined_processes",
     "load_network",
     "majority_accuracy",
-    "measured_seconds",
     "named_recipe",
     "predict_logits",
     "pretrained",
@@ -84,10 +77,7 @@ __all__ = [
     "train",
     "train_quick",
     "train_unlabelled",
-    "training_operations",
     "unlabelled_recipe",
     "unlabelled_seconds",
     "vicreg_loss",
-    "was_restarted",
-    "with_found_group",
 ]

@@ -104,7 +104,7 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
     content = source.read_bytes()
     try:
         header = read_header(content)
-        description = _description(header)
+        description = _about(header)["description"]
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         _check_plausible(description, len(shapes))
         outline = {name: tuple(tensor.shape) for name, tensor in build_on_meta(description).state_dict().items()}
@@ -196,11 +196,6 @@ def read_header(content: bytes) -> dict[str, Any]:
     if length > _LARGEST_HEADER:
         raise ValueError(f"its header has {length} bytes; at most {_LARGEST_HEADER} are read")
     return strict_json(content[8 : 8 + length], "its header")
-
-
-def _description(header: dict[str, Any]) -> dict[str, Any]:
-    description: dict[str, Any] = _about(header)["description"]
-    return description
 
 
 def _about(header: dict[str, Any]) -> dict[str, Any]:

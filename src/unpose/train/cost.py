@@ -6,11 +6,14 @@ import time
 from dataclasses import replace
 
 import torch
+from torch import Tensor, nn
 
 from unpose.data import Split
 from unpose.images import as_batch
 from unpose.nn import Network, create_network
 from unpose.train.recipe import Recipe
+
+__all__ = ["fit_to_cpu", "measured_seconds", "training_operations"]
 
 CPU_BUDGET = 6e12
 """Floating-point operations of a training on the CPU: about four minutes on two cores of 15 GFLOP/s each."""
@@ -24,22 +27,8 @@ _TIMED = 8
 def training_operations(recipe: Recipe, images: int, channels: int, n_classes: int, size: int) -> float:
     """Count the floating-point operations of the convolutions and matrix products of a training.
 
-    Attention in fused loops is not counted.
+    Attention in fused loops is not counted. ``size`` is the side of the images in pixels.
 
-    Parameters
-    ----------
-    recipe : Recipe
-    images, channels, n_classes : int
-        Number of training images, their channels, and the number of classes.
-    size : int
-        Side of the images in pixels.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
     >>> recipe = Recipe(epochs=10)
     >>> small, large = (training_operations(recipe, 100, 1, 3, size) for size in (32, 64))
     >>> 3.5 < large / small < 4.5
@@ -64,24 +53,9 @@ def fit_to_cpu(
 
     The largest size of at most 64 pixels within the budget is taken; if none is, the smallest and fewer epochs, at
     least 12. The choice counts operations, so it is the same on every machine. Recipes of other networks than
-    ``group_cnn``, whose operations are not counted, are returned as they are.
+    ``group_cnn``, whose operations are not counted, are returned as they are. ``size`` is the longer side of the images
+    as they are; ``may_resize`` says whether they can be made smaller.
 
-    Parameters
-    ----------
-    recipe : Recipe
-    images, channels, n_classes : int
-        Number of training images, their channels, and the number of classes.
-    size : int
-        Longer side of the images in pixels, as they are.
-    may_resize : bool, default True
-        Whether the images can be made smaller; arrays are used as they are.
-
-    Returns
-    -------
-    Recipe
-
-    Examples
-    --------
     >>> from unpose.train import named_recipe
     >>> recipe = named_recipe("folder")
     >>> fit_to_cpu(recipe, 281, 1, 5, 64).data.size, fit_to_cpu(recipe, 5000, 1, 5, 64).epochs
@@ -102,21 +76,6 @@ def fit_to_cpu(
 def measured_seconds(network: Network, recipe: Recipe, train: Split) -> float:
     """Estimate the duration of a training on the CPU from a forward and a backward pass of a few images.
 
-    Parameters
-    ----------
-    network : Network
-        The network of the recipe.
-    recipe : Recipe
-    train : Split
-        The training images.
-
-    Returns
-    -------
-    float
-        In seconds.
-
-    Examples
-    --------
     >>> from unpose.data import load
     >>> from unpose.train import build_network
     >>> digits = load("digits")
@@ -124,9 +83,17 @@ def measured_seconds(network: Network, recipe: Recipe, train: Split) -> float:
     True
     """
     images = as_batch(train.images[: min(len(train), recipe.batch_size, _TIMED)], dtype=torch.float32)
-    copied, seconds = copy.deepcopy(network).train(), math.inf
+    return seconds_per_image(copy.deepcopy(network), images) * len(train) * recipe.epochs
+
+
+def seconds_per_image(network: nn.Module, images: Tensor) -> float:
+    """Measure a forward and a backward pass of images (n, c, h, w) in training mode; gradients are left behind."""
+    network.train()
+    seconds = math.inf
     for _ in range(2):  # the first pass also allocates memory and compiles kernels
         started = time.perf_counter()
-        copied(images).sum().backward()
+        network(images).sum().backward()
+        if images.is_cuda:
+            torch.cuda.synchronize()
         seconds = min(seconds, time.perf_counter() - started)
-    return seconds / len(images) * len(train) * recipe.epochs
+    return seconds / len(images)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from unpose.audit import evaluation
 from unpose.data import Split
 from unpose.groups import rotation
 from unpose.images import as_batch, border_level, warp
@@ -17,7 +18,6 @@ from unpose.train.processes import Processes
 _BATCH = 256
 
 
-@torch.no_grad()
 def predict_logits(
     network: nn.Module, images: NDArray, *, angle: float = 0.0, batch_size: int = _BATCH, mixed: bool = False
 ) -> Tensor:
@@ -48,24 +48,22 @@ def predict_logits(
     torch.Size([2, 10])
     """
     weights = next(network.parameters())
-    modes = [(module, module.training) for module in network.modules()]  # some modules may be frozen in evaluation mode
-    network.eval()
-    try:
-        found = []
+    found = []
+    with evaluation(network):
         for start in range(0, len(images), batch_size):
             batch = as_batch(images[start : start + batch_size], dtype=weights.dtype)
             if angle:
-                # subtract the border level, so that corners are filled with it and not with black
-                level = torch.from_numpy(border_level(batch.float().numpy())).to(batch)  # (b, c)
-                background = level[..., None, None]
-                batch = warp(batch - background, rotation(torch.tensor(angle, dtype=torch.float64))) + background
+                batch = rotated(batch, torch.tensor(angle, dtype=torch.float64))
             with torch.autocast(weights.device.type, torch.bfloat16, enabled=mixed):
                 outputs = network(to_device(batch, weights.device))
             found.append(outputs.float())
-        return torch.cat(found).cpu()  # the only synchronisation with a GPU
-    finally:
-        for module, training in modes:
-            module.training = training
+    return torch.cat(found).cpu()  # the only synchronisation with a GPU
+
+
+def rotated(batch: Tensor, angles: Tensor) -> Tensor:
+    """Images (b, c, h, w) rotated by one angle, or by one each, with corners of the median level of their border."""
+    level = torch.from_numpy(border_level(batch.float().numpy())).to(batch)[..., None, None]  # (b, c, 1, 1)
+    return warp(batch - level, rotation(angles)) + level
 
 
 def accuracy(network: nn.Module, split: Split, *, angle: float = 0.0, batch_size: int = _BATCH) -> float:

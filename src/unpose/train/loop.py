@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
 from unpose.data.splits import decode_fingerprints
-from unpose.discover import Discovery
+from unpose.discover import AUTO, Discovery, discover_group
 from unpose.files import write_text
 from unpose.nn import (
     GroupSelfAttention,
@@ -28,7 +28,6 @@ from unpose.nn import (
     create_network,
     with_larger_group,
 )
-from unpose.train.auto_group import with_found_group
 from unpose.train.batches import ImageStore, make_image_store, seed_for
 from unpose.train.by_class import ClassFigures, class_figures
 from unpose.train.checkpoint import load_network, read_notes, save_network
@@ -240,7 +239,7 @@ def train(
         training and validation images, up to 50,000, so that ``unpose evaluate`` does not test on them.
     device : torch.device or str, default "cpu"
     processes : Processes, optional
-        From :func:`unpose.train.joined_processes` under ``torchrun``; by default this process alone.
+        From ``unpose.train.processes.joined_processes`` under ``torchrun``; by default this process alone.
     resume : bool, default False
         Continue from the state in the folder, if there is one. On the same device and number of threads the result
         equals that of an uninterrupted run bit for bit.
@@ -279,7 +278,10 @@ def train(
     if recipe.unlabelled.loss != "none":
         raise ValueError("this recipe learns without labels; use unpose.train.train_unlabelled")
     processes = processes or Processes()
-    recipe, found = with_found_group(recipe, dataset)
+    found = None
+    if recipe.network.group == AUTO:
+        found = discover_group(dataset.train.images, dataset.train.labels)
+        recipe = recipe.changed(group=found.finite_group)
     learns_symmetry = recipe.symmetry.method != "none"
     state = optimize(
         dataset, recipe, folder, kind=SymmetryObjective if learns_symmetry else Objective, device=device,

@@ -88,9 +88,8 @@ class Muon(Optimizer):
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
-        by_shape: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(
-            list
-        )  # (index of the parameter, one matrix)
+        # (rows, columns) -> (index of the parameter, one matrix)
+        by_shape: dict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
         for number, (parameter, direction) in enumerate(zip(parameters, ahead, strict=True)):
             for part in direction.flatten(1).chunk(self._stacked[id(parameter)]):
                 by_shape[part.shape[0], part.shape[1]].append((number, part))

@@ -20,24 +20,15 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.functional import batch_norm
 
+__all__ = ["Processes", "joined_processes", "was_restarted"]
+
 _TIMEOUT = timedelta(minutes=30)
 """Timeout of collective operations; the first process may be downloading data."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The rank of this process and the number of processes that train together.
-
-    Parameters
-    ----------
-    rank : int, default 0
-    count : int, default 1
-
-    Examples
-    --------
-    >>> Processes().is_first
-    True
-    """
+    """The rank of this process and the number of processes that train together."""
 
     rank: int = 0
     count: int = 1
@@ -63,16 +54,6 @@ class Processes:
 def joined_processes(device: torch.device) -> Iterator[Processes]:
     """Join the processes that ``torchrun`` started, as a context manager; without ``torchrun``, this process alone.
 
-    Parameters
-    ----------
-    device : torch.device
-
-    Yields
-    ------
-    Processes
-
-    Examples
-    --------
     >>> with joined_processes(torch.device("cpu")) as processes:
     ...     processes.count
     1
@@ -96,17 +77,7 @@ def joined_processes(device: torch.device) -> Iterator[Processes]:
 
 
 def was_restarted() -> bool:
-    """Whether ``torchrun`` has restarted these processes after one of them died.
-
-    Returns
-    -------
-    bool
-
-    Examples
-    --------
-    >>> was_restarted()
-    False
-    """
+    """Whether ``torchrun`` has restarted these processes after one of them died."""
     return _restarts() > 0
 
 

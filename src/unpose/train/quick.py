@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unpose.data import Dataset, InputError
-from unpose.groups import dihedral, rotation
-from unpose.images import as_batch, border_level, warp
+from unpose.groups import dihedral
+from unpose.images import as_batch
 from unpose.nn import Network
+from unpose.train.evaluation import rotated
 from unpose.train.statistics import count_statistics, image_statistics
 
 _CENTRES = 500
@@ -192,9 +193,7 @@ def statistics_of(images: NDArray, angles: NDArray, device: torch.device | str =
         batch = as_batch(images[start : start + _BATCH], dtype=torch.float32)
         own = torch.from_numpy(angles[start : start + _BATCH])
         if own.any():
-            # The background is subtracted, so that corners are filled with it and not with black.
-            background = torch.from_numpy(border_level(batch.numpy())).to(batch)[..., None, None]
-            batch = warp(batch - background, rotation(own)) + background
+            batch = rotated(batch, own)
         found.append(image_statistics(batch.to(device)).cpu())
     return torch.cat(found).double().numpy()
 

@@ -45,9 +45,8 @@ class State:
     optimizer: Optimizer
     average: Network | None  # moving average of the weights
     step: int = 0
-    totals: Tensor = field(
-        default_factory=lambda: torch.zeros(3, dtype=torch.float64)
-    )  # of this epoch: loss, correct, images
+    # Of this epoch: loss, correct answers, images.
+    totals: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
     history: list[dict[str, float]] = field(default_factory=list)  # one row per finished epoch
     extra: dict[str, Tensor] = field(default_factory=dict)  # what the objective remembers, written in place
     best: dict[str, Tensor] = field(default_factory=dict)  # weights of the epoch to keep; empty before the first

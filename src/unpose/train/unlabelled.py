@@ -8,7 +8,6 @@ their vectors are similar, while the entries of the vectors vary and do not repe
 import copy
 import json
 import math
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +26,7 @@ from unpose.groups import FiniteGroup, parse
 from unpose.images import as_batch, border_level, displacements, sample, source_points
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
+from unpose.train.cost import seconds_per_image
 from unpose.train.evaluation import predict_logits
 from unpose.train.loop import RESULT_FILE, EpochCallback, ProgressCallback, build_network, optimize
 from unpose.train.objective import Objective
@@ -429,17 +429,10 @@ def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device |
     True
     """
     dataset = _unlabelled_dataset(np.asarray(images)[:_TIMED], "a few")
-    network = EncoderAndExpander(build_network(recipe, dataset), recipe.unlabelled.expander).to(device).train()
+    network = EncoderAndExpander(build_network(recipe, dataset), recipe.unlabelled.expander).to(device)
     batch = as_batch(dataset.train.images, dtype=torch.float32).to(device)
-    seconds = math.inf
-    for _ in range(2):  # the first pass also allocates memory and compiles kernels
-        started = time.perf_counter()
-        network(batch).sum().backward()
-        if batch.is_cuda:
-            torch.cuda.synchronize()
-        seconds = min(seconds, time.perf_counter() - started)
     views = 2 * recipe.batch_size * recipe.unlabelled.steps * recipe.epochs
-    return seconds / len(batch) * views
+    return seconds_per_image(network, batch) * views
 
 
 def _unlabelled_dataset(images: NDArray, name: str) -> Dataset:

@@ -28,7 +28,8 @@ from unpose.cli.shared.train_output import (
 
 if TYPE_CHECKING:
     from unpose.data import Dataset
-    from unpose.train import Processes, QuickResult, Recipe, TrainingProgress
+    from unpose.train import QuickResult, Recipe, TrainingProgress
+    from unpose.train.processes import Processes
 
 _RUN_FILES = (QUICK, CURVES, "log.csv", "state.safetensors")
 """Files of the run of a network that the quick classifier does not replace."""
@@ -126,7 +127,8 @@ def command(
     model.safetensors (the encoder), state.safetensors, card.md and result.json, and serves as --features of unpose
     cluster. --group is d4 (rotations and mirror images) unless it is given.
     """
-    from unpose.train import RecipeError, joined_processes, named_recipe, recipe_names, recipe_toml, was_restarted
+    from unpose.train import RecipeError, named_recipe, recipe_names, recipe_toml
+    from unpose.train.processes import joined_processes, was_restarted
 
     if name == "list":
         names = recipe_names()
@@ -365,7 +367,7 @@ def _fit_to_cpu(
     recipe: "Recipe", dataset: "Dataset", root: Path | None, epochs: int | None
 ) -> "tuple[Recipe, Dataset]":
     """Choose image size and epochs for the CPU; epochs that the user gave are kept."""
-    from unpose.train import fit_to_cpu
+    from unpose.train.cost import fit_to_cpu
 
     is_folder, size = Path(recipe.data.name).is_dir(), max(dataset.image_size)
     chosen = fit_to_cpu(

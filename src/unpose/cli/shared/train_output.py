@@ -32,7 +32,7 @@ def print_parts(dataset: "Dataset") -> None:
 def print_estimate(network: Any, recipe: "Recipe", dataset: "Dataset", resume: bool) -> None:
     """Print what is trained, and how long that takes on this machine."""
     from unpose.nn import count_parameters
-    from unpose.train import measured_seconds
+    from unpose.train.cost import measured_seconds
 
     seconds = measured_seconds(network, recipe, dataset.train)
     duration = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
