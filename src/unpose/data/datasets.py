@@ -16,6 +16,7 @@ from unpose.data.splits import (
     Split,
     integer_labels,
     random_split,
+    read_part,
     with_validation,
     without_shared_images,
 )
@@ -212,11 +213,10 @@ def _from_npz(path: Path, split_by: str | None) -> Dataset:
         raise InputError(
             f"{path} holds {', '.join(sorted(keys)) or 'nothing'}; needed: x and y, or {', '.join(wanted)}"
         )
-    arrays = {key: read_array(path, key) for key in keys if key[:2] in ("x_", "y_")}
-    train, test = (Split(arrays[f"x_{part}"], integer_labels(arrays[f"y_{part}"])) for part in ("train", "test"))
+    train, test = read_part(path, "train"), read_part(path, "test")
     classes = classes or _numbered(np.concatenate([train.labels, test.labels]))
     if {"x_valid", "y_valid"} <= keys:
-        validation = Split(arrays["x_valid"], integer_labels(arrays["y_valid"]))
+        validation = read_part(path, "valid")
         return without_shared_images(Dataset(path.stem, str(path), classes, train, validation, test))
     return without_shared_images(with_validation(path.stem, str(path), classes, train, test))
 

@@ -29,53 +29,25 @@ class Remote:
         return self.url.rpartition("/")[2]
 
 
-_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist"
-_FASHION = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion"
+def _idx_files(address: str, *files: tuple[str, str, int]) -> tuple[Remote, ...]:
+    """Gzipped IDX files below an address, each by its stem, checksum and size."""
+    return tuple(Remote(f"{address}/{stem}-ubyte.gz", sha256, size) for stem, sha256, size in files)
+
 
 REMOTE: dict[str, tuple[Remote, ...]] = {
-    "mnist": (
-        Remote(
-            f"{_MNIST}/train-images-idx3-ubyte.gz",
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            9_912_422,
-        ),
-        Remote(
-            f"{_MNIST}/train-labels-idx1-ubyte.gz",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            28_881,
-        ),
-        Remote(
-            f"{_MNIST}/t10k-images-idx3-ubyte.gz",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            1_648_877,
-        ),
-        Remote(
-            f"{_MNIST}/t10k-labels-idx1-ubyte.gz",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            4_542,
-        ),
+    "mnist": _idx_files(
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
+        ("train-images-idx3", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9_912_422),
+        ("train-labels-idx1", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28_881),
+        ("t10k-images-idx3", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1_648_877),
+        ("t10k-labels-idx1", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4_542),
     ),
-    "fashion-mnist": (
-        Remote(
-            f"{_FASHION}/train-images-idx3-ubyte.gz",
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            26_421_880,
-        ),
-        Remote(
-            f"{_FASHION}/train-labels-idx1-ubyte.gz",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            29_515,
-        ),
-        Remote(
-            f"{_FASHION}/t10k-images-idx3-ubyte.gz",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            4_422_102,
-        ),
-        Remote(
-            f"{_FASHION}/t10k-labels-idx1-ubyte.gz",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            5_148,
-        ),
+    "fashion-mnist": _idx_files(
+        "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
+        ("train-images-idx3", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84", 26_421_880),
+        ("train-labels-idx1", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845", 29_515),
+        ("t10k-images-idx3", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073", 4_422_102),
+        ("t10k-labels-idx1", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5", 5_148),
     ),
     "cifar-10": (
         Remote(

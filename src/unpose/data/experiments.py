@@ -36,23 +36,19 @@ def blobs(random_state: int = 0, per_blob: int = 60) -> LabelledPoints:
     return LabelledPoints(means[labels] + rng.normal(size=(len(labels), 2)), labels, "isotropic Gaussian blobs")
 
 
-def three_classes(
-    random_state: int = 0, *, per_class: int = 6, max_angle: float = math.radians(65), size: int = 64
-) -> LabelledPoints:
-    """A crab, a seven and a creature, each at ``per_class`` random poses (experiment 1): shift up to 10 pixels.
+def three_classes(random_state: int = 0, *, max_angle: float = math.radians(65)) -> LabelledPoints:
+    """A crab, a seven and a creature, each at six random poses (experiment 1): shift up to 10 pixels.
 
     The images are scaled to a mean energy ``||v||^2`` of 4, for which the paper's bandwidth beta = 2 separates them.
     """
-    images = drawings(size)
-    copies = posed(images, "se2", copies=per_class, random_state=random_state, max_angle=max_angle, max_shift=10.0)
+    copies = posed(drawings(64), "se2", copies=6, random_state=random_state, max_angle=max_angle, max_shift=10.0)
     energy = (copies.images**2).sum((1, 2, 3)).mean()
     return LabelledPoints(copies.images * (2 / math.sqrt(energy)), copies.sources, "drawings")
 
 
 def one_class(
-    random_state: int = 0, *, spread: float = 1.0, count: int = 6, kind: int = 1, max_angle: float = math.pi,
-    size: int = 48,
-) -> LabelledPoints:  # fmt: skip
+    random_state: int = 0, *, spread: float = 1.0, count: int = 6, kind: int = 1, size: int = 48
+) -> LabelledPoints:
     """Images of one class (theorem 4.1): one drawing, each time deformed by ``spread`` pixels and at a random pose.
 
     Drawing ``kind`` (1 is the seven) in grey, smoothed by a pixel so that resampling changes it little. Deformation and
@@ -60,7 +56,7 @@ def one_class(
     """
     generator = torch.Generator().manual_seed(random_state)
     drawing = smooth(torch.from_numpy(drawings(size)[kind].mean(-1)), 1.0)
-    poses = parse_continuous("se2").random(count, generator=generator, max_angle=max_angle, max_shift=3.0)
+    poses = parse_continuous("se2").random(count, generator=generator, max_shift=3.0)
     nodes = spread * torch.randn(count, 4, 4, 2, generator=generator)
     points = source_points(poses.to(drawing), (size, size))
     bends = warp(displacements(nodes, (size, size)).permute(0, 3, 1, 2), poses.to(drawing)).permute(0, 2, 3, 1)
@@ -96,14 +92,14 @@ def marked_stars(random_state: int = 0, *, asymmetry: float = 0.0, mark: float =
     )
 
 
-def threes(random_state: int = 0, count: int = 10) -> LabelledPoints:
-    """Handwritten threes rotated by U[0, 90] degrees and shifted (experiment 2).
+def threes(random_state: int = 0) -> LabelledPoints:
+    """Ten handwritten threes rotated by U[0, 90] degrees and shifted (experiment 2).
 
     The paper gives the shift as "the tuple of maximum absolute fraction for horizontal and vertical translations": up
     to 0.1 of the width and 0.2 of the height, in either direction. The digits are those of MNIST if the folder named by
     ``UNPOSE_DATA`` holds ``mnist.npz``, otherwise scikit-learn's smaller digits, enlarged.
     """
-    rng = np.random.default_rng(random_state)
+    rng, count = np.random.default_rng(random_state), 10
     digits, source = _threes()
     chosen = digits[rng.choice(len(digits), count, replace=False)]
     canvas = torch.nn.functional.pad(torch.from_numpy(chosen), [8] * 4)  # a margin for the rotation

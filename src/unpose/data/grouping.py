@@ -25,29 +25,28 @@ def groups_of(folder: Path, names: Sequence[str], split_by: str) -> NDArray:
     ``split_by`` is a column of ``labels.csv`` in the folder, ``"parent-folder"``, or a regular expression that is
     searched in every name, whose first group, or else whose whole match, is the group.
     """
-    table = _read_table(folder)
-    if split_by in table.columns:
-        groups = [table.value(name, split_by) for name in names]
-        missing = [name for name, group in zip(names, groups, strict=True) if not group]
+    columns, rows = _read_table(folder)
+    if split_by in columns:
+        # The table names an image by its path or by its file name.
+        found = [rows.get(name) or rows.get(name.rpartition("/")[2]) or {} for name in names]
+        groups = [(row.get(split_by) or "").strip() for row in found]
         reason = f"have no entry in the column {split_by} of {TABLE}"
     elif split_by == PARENT_FOLDER:
         groups = [name.rpartition("/")[0] for name in names]
         # CLASS/SLIDE/1.png: the slide is named by its own folder, since one slide may hold several classes.
         groups = [group.rpartition("/")[2] if group.count("/") else "" for group in groups]
-        missing = [name for name, group in zip(names, groups, strict=True) if not group]
         reason = "are in no folder below that of their class: CLASS/SLIDE/NAME.png is needed"
     else:
         try:
             pattern = re.compile(split_by)
         except re.error as error:
-            raise InputError(_unknown(split_by, table.columns, f"no regular expression: {error}")) from error
+            raise InputError(_unknown(split_by, columns, f"no regular expression: {error}")) from error
         matches = [pattern.search(name) for name in names]
         groups = [(match[1] if pattern.groups else match[0]) or "" if match else "" for match in matches]
-        missing = [name for name, group in zip(names, groups, strict=True) if not group]
         reason = f"do not match the regular expression {split_by!r}"
-        if len(missing) == len(names):
-            raise InputError(_unknown(split_by, table.columns, "a regular expression that no name matches"))
-    if missing:
+        if not any(groups):
+            raise InputError(_unknown(split_by, columns, "a regular expression that no name matches"))
+    if missing := [name for name, group in zip(names, groups, strict=True) if not group]:
         raise InputError(f"split by {split_by!r}: {len(missing):,} images {reason}, {missing[0]} first")
     return np.array(groups)
 
@@ -60,21 +59,10 @@ def _unknown(split_by: str, columns: Sequence[str], reason: str) -> str:
     )
 
 
-class _Table:
-    """The table of a folder by the names of its images."""
-
-    def __init__(self, columns: Sequence[str], rows: dict[str, dict[str, str]]) -> None:
-        self.columns, self._rows = list(columns), rows
-
-    def value(self, name: str, column: str) -> str:
-        """The entry of an image, which the table names by its path or by its file name; empty if there is none."""
-        row = self._rows.get(name) or self._rows.get(name.rpartition("/")[2]) or {}
-        return (row.get(column) or "").strip()
-
-
-def _read_table(folder: Path) -> _Table:
+def _read_table(folder: Path) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The columns of the table of a folder, and its rows by the names of images."""
     if (path := first_existing([folder], (TABLE,))) is None:
-        return _Table([], {})
+        return [], {}
     try:
         rows = list(csv.DictReader(io.StringIO(read_file(path, _LARGEST_TABLE).decode("utf-8-sig"), newline="")))
     except (ValueError, csv.Error) as error:
@@ -89,12 +77,10 @@ def _read_table(folder: Path) -> _Table:
         if name in by_name:
             raise InputError(f"{path} names {name!r} twice")
         by_name[name] = row
-    return _Table(columns, by_name)
+    return columns, by_name
 
 
-def grouped_split(
-    labels: NDArray, groups: NDArray, shares: Sequence[float], classes: Sequence[str], random_state: int = 0
-) -> list[NDArray]:
+def grouped_split(labels: NDArray, groups: NDArray, shares: Sequence[float], classes: Sequence[str]) -> list[NDArray]:
     """Indices of the images of each part: first the remainder, then one part per share; no group is divided.
 
     Groups are assigned one by one, the largest first and equal ones in random order, each to the part whose numbers of
@@ -110,8 +96,7 @@ def grouped_split(
     counts = np.zeros((len(names), len(classes)))
     np.add.at(counts, (members, labels), 1)
     targets = wanted[:, None] * counts.sum(0) + 1e-9  # (parts, classes)
-    rng = np.random.default_rng(random_state)
-    order = rng.permutation(len(names))
+    order = np.random.default_rng(0).permutation(len(names))
     order = order[np.argsort(-counts[order].sum(1), kind="stable")]
     filled, part_of = np.zeros_like(targets), np.empty(len(names), dtype=np.int64)
     for rank, group in enumerate(order):

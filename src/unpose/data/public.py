@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unpose.data.download import REMOTE, download
 from unpose.data.folders import InputError, Progress
 from unpose.data.posed import posed
-from unpose.data.splits import Dataset, Split, integer_labels, stratified_split, with_validation
+from unpose.data.splits import Dataset, Split, integer_labels, read_part, stratified_split, with_validation
 from unpose.files.arrays import first_existing, read_array, read_idx, read_records, read_table
 from unpose.groups import scaling
 from unpose.images import as_batch, warp
@@ -62,26 +62,20 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unpose"
 
 
-def rotated(
-    images: NDArray, labels: NDArray, counts: tuple[int, int, int] = LAROCHELLE, random_state: int = 0
-) -> tuple[Split, Split, Split]:
+def rotated(images: NDArray, labels: NDArray, counts: tuple[int, int, int] = LAROCHELLE) -> tuple[Split, Split, Split]:
     """Draw different images at random and rotate each by a uniform angle about its centre: train, validation, test.
 
     Pixels are rounded to 8 bits, so that the images are the same on every machine.
     """
     if len(images) < sum(counts):
         raise InputError(f"{sum(counts):,} different images are needed, got {len(images):,}")
-    generator = torch.Generator().manual_seed(random_state)
+    generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(images), generator=generator).numpy()[: sum(counts)]
     turned = posed(images[order], "se2", max_shift=0.0, random_state=generator).images
     pixels = np.clip(np.rint(turned * 255), 0, 255).astype(np.uint8)
-    first, second = counts[0], counts[0] + counts[1]
-    chosen = labels[order]
-    return (
-        Split(pixels[:first], chosen[:first]),
-        Split(pixels[first:second], chosen[first:second]),
-        Split(pixels[second:], chosen[second:]),
-    )
+    ends = np.cumsum(counts)[:-1]
+    train, validation, test = map(Split, np.split(pixels, ends), np.split(labels[order], ends))
+    return train, validation, test
 
 
 _DIGITS = tuple("0123456789")
@@ -97,16 +91,14 @@ def _idx_set(location: Location, classes: tuple[str, ...], stem: str) -> Dataset
 def _idx_parts(location: Location, stem: str) -> tuple[Split, Split, str]:
     """Training and test part of MNIST and sets of its format: one ``.npz``, or four IDX files, plain or gzipped."""
     if (packed := location.find(f"{stem}.npz")) is not None:
-        arrays = [read_array(packed, key) for key in ("x_train", "y_train", "x_test", "y_test")]
-        source = f"{packed}"
-    else:
-        names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-        found = [location.find(name, f"{name}.gz") for name in names]
-        if None in found:
-            downloaded = location.downloaded()
-            found = [path or downloaded[f"{name}.gz"] for path, name in zip(found, names, strict=True)]
-        paths = [path for path in found if path is not None]
-        arrays, source = [read_idx(path) for path in paths], f"IDX files in {paths[0].parent}"
+        return read_part(packed, "train"), read_part(packed, "test"), f"{packed}"
+    names = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    found = [location.find(name, f"{name}.gz") for name in names]
+    if None in found:
+        downloaded = location.downloaded()
+        found = [path or downloaded[f"{name}.gz"] for path, name in zip(found, names, strict=True)]
+    paths = [path for path in found if path is not None]
+    arrays, source = [read_idx(path) for path in paths], f"IDX files in {paths[0].parent}"
     return Split(arrays[0], integer_labels(arrays[1])), Split(arrays[2], integer_labels(arrays[3])), source
 
 
@@ -120,10 +112,9 @@ def _rotated_mnist(location: Location) -> Dataset:
         parts = training.take(np.arange(cut)), training.take(np.arange(cut, len(training))), test
         return Dataset("rotated-mnist", f"the original files in {first.parent}", _DIGITS, *parts)
     train, upright, where = _idx_parts(replace(location, name="mnist"), "mnist")
-    images = np.concatenate([train.images, upright.images])
-    labels = np.concatenate([train.labels, upright.labels])
+    whole = _concatenated([train, upright])
     source = f"made from MNIST ({where}) by the protocol of Larochelle et al., seed 0; not the original files"
-    return Dataset("mnist-rotated-unpose", source, _DIGITS, *rotated(images, labels))
+    return Dataset("mnist-rotated-unpose", source, _DIGITS, *rotated(whole.images, whole.labels))
 
 
 def _amat(path: Path) -> Split:
@@ -134,19 +125,15 @@ def _amat(path: Path) -> Split:
 def _cifar(location: Location) -> Dataset:
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)]
     if (whole := location.find("cifar10.npz", "cifar-10.npz")) is not None:
-        arrays = [read_array(whole, key) for key in ("x_train", "y_train", "x_test", "y_test")]
-        return with_validation(location.name, str(whole), _CIFAR, Split(arrays[0], integer_labels(arrays[1])),
-                                Split(arrays[2], integer_labels(arrays[3])))  # fmt: skip
+        return with_validation(location.name, str(whole), _CIFAR, read_part(whole, "train"), read_part(whole, "test"))
     packed = [location.find(f"cifar10_train_batch{number}.npz") for number in range(1, 6)]
     test = location.find("cifar10_test.npz")
     if test is not None and any(packed):
-        found = [path for path in packed if path is not None]
-        images = np.concatenate([read_array(path, "x_train") for path in found])
-        labels = np.concatenate([integer_labels(read_array(path, "y_train")) for path in found])
-        part = "" if len(found) == 5 else f", {len(found)} of 5 training batches"
-        name = location.name if len(found) == 5 else f"{location.name}-{len(found)}-of-5"
-        last = Split(read_array(test, "x_test"), integer_labels(read_array(test, "y_test")))
-        return with_validation(name, f"arrays in {test.parent}{part}", _CIFAR, Split(images, labels), last)
+        read = [read_part(path, "train") for path in packed if path is not None]
+        part = "" if len(read) == 5 else f", {len(read)} of 5 training batches"
+        name = location.name if len(read) == 5 else f"{location.name}-{len(read)}-of-5"
+        source = f"arrays in {test.parent}{part}"
+        return with_validation(name, source, _CIFAR, _concatenated(read), read_part(test, "test"))
     plain = [location.find(name, f"cifar-10-batches-bin/{name}") for name in [*batches, "test_batch.bin"]]
     if None in plain:
         (archive,) = location.downloaded().values()
@@ -154,8 +141,11 @@ def _cifar(location: Location) -> Dataset:
     else:
         archive = plain[0] or Path()
         read = [_cifar_records(path) for path in plain if path is not None]
-    images, labels = (np.concatenate([getattr(part, what) for part in read[:5]]) for what in ("images", "labels"))
-    return with_validation(location.name, f"{archive}", _CIFAR, Split(images, labels), read[5])
+    return with_validation(location.name, f"{archive}", _CIFAR, _concatenated(read[:5]), read[5])
+
+
+def _concatenated(parts: list[Split]) -> Split:
+    return Split(np.concatenate([part.images for part in parts]), np.concatenate([part.labels for part in parts]))
 
 
 def _cifar_records(path: Path, member: str | None = None) -> Split:

@@ -9,11 +9,13 @@ import hashlib
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unpose.data.folders import InputError
+from unpose.files.arrays import read_array
 
 __all__ = [
     "RANDOM_SPLIT", "Dataset", "Split", "decode_fingerprints", "encode_fingerprints", "image_fingerprints",
@@ -255,6 +257,11 @@ def with_validation(
     """A data set whose validation part is drawn from its training images."""
     kept, validation = stratified_split(train.labels, (_VALIDATION_SHARE,))
     return Dataset(name, source, classes, train.take(kept), train.take(validation), test, notes)
+
+
+def read_part(path: Path, part: str) -> Split:
+    """The images and labels in the arrays ``x_PART`` and ``y_PART`` of an ``.npz`` file."""
+    return Split(read_array(path, f"x_{part}"), integer_labels(read_array(path, f"y_{part}")))
 
 
 def integer_labels(labels: NDArray) -> NDArray:
