@@ -4,11 +4,15 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 
-def llvm_intrinsic(make_builder: Callable[[Any, Any, Any], Any]) -> Callable[[Callable[..., None]], Any]:
+def llvm_intrinsic(
+    make_builder: Callable[[Any, Any, Any], Any], *, inline: bool = True
+) -> Callable[[Callable[..., None]], Any]:
     """Return a decorator that turns a function which emits LLVM instructions into a numba intrinsic.
 
     Numba calls the decorated ``emit(builder, *arguments)`` once while it compiles a kernel that uses the intrinsic; the
@@ -20,6 +24,9 @@ def llvm_intrinsic(make_builder: Callable[[Any, Any, Any], Any]) -> Callable[[Ca
     make_builder : callable
         ``make_builder(context, ir_builder, numba_types)`` returns the first argument of ``emit``: the llvmlite IR
         builder itself, or an object around it. ``numba_types`` are the types of the arguments.
+    inline : bool, default True
+        Whether every call has a copy of the instructions. Otherwise they become a function that all calls in a kernel
+        share, of which there is less to compile.
 
     Returns
     -------
@@ -55,8 +62,22 @@ def llvm_intrinsic(make_builder: Callable[[Any, Any, Any], Any]) -> Callable[[Ca
             def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
                 pairs = zip(kinds, arguments, strict=True)
                 values = [pointer_or_value(context, builder, kind, argument) for kind, argument in pairs]
-                emit(make_builder(context, builder, kinds), *values)
+                if inline:
+                    emit(make_builder(context, builder, kinds), *values)
+                else:
+                    builder.call(shared_function(context, builder.module, [value.type for value in values]), values)
                 return context.get_dummy_value()
+
+            def shared_function(context: Any, module: Any, value_types: list[Any]) -> Any:
+                name = f"{emit.__module__}.{emit.__name__}({', '.join(map(str, value_types))})"
+                function = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), value_types), name)
+                if not function.blocks:
+                    function.linkage = "internal"
+                    function.attributes.add("noinline")
+                    builder = ir.IRBuilder(function.append_basic_block())
+                    emit(make_builder(context, builder, kinds), *function.args)
+                    builder.ret_void()
+                return function
 
             return types.void(*kinds), codegen
 

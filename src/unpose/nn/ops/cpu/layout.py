@@ -80,12 +80,12 @@ def flat_view(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
 
 
 @compiled
-def neighbour_range(pixel_block, n_blocks, first_row, layout):  # type: ignore[no-untyped-def]
+def neighbour_range(first_block, end_block, first_row, layout):  # type: ignore[no-untyped-def]
     """Range of neighbours, in whole units, whose window rows lie in the image for some pixel of these pixel blocks."""
     height, radius = layout.shape[5], layout.radius[0]
     per_row = layout.shape[4] * (2 * layout.radius[1] + 1)
-    top = first_row + pixel_block * PIXEL_BLOCK // layout.row_stride
-    bottom = min(first_row + ((pixel_block + n_blocks) * PIXEL_BLOCK - 1) // layout.row_stride, height - 1)
+    top = first_row + first_block * PIXEL_BLOCK // layout.row_stride
+    bottom = min(first_row + (end_block * PIXEL_BLOCK - 1) // layout.row_stride, height - 1)
     lowest, highest = max(-radius, -bottom), min(radius, height - 1 - top)
     first = (lowest + radius) * per_row // layout.unit * layout.unit
     end = ((highest + radius + 1) * per_row + layout.unit - 1) // layout.unit * layout.unit
@@ -128,10 +128,10 @@ def fill_backward_maps(inputs, b, n, first_row, layout, query_scale, log2_e, map
     padded_query, padded_key, padded_value, padded_grad, padded_lse, deltas, pixel_hashes, grad_key, grad_value = maps
     _, _, outputs, queries, keys, _, _, channels, value_channels = layout.shape
     one, zero = padded_query.dtype.type(1), padded_query.dtype.type(0)
-    pack_map(query, b, n, queries, channels, 1, first_row, layout, query_scale, one, one, padded_query)
-    pack_map(key, b, n, keys, channels, 1, first_row, layout, one, -padded_query.dtype.type(HUGE), zero, padded_key)
-    pack_map(value, b, n, keys, value_channels, 0, first_row, layout, one, one, one, padded_value)
-    pack_map(grad_out, b, n, outputs, value_channels, 0, first_row, layout, one, one, one, padded_grad)
+    pack_map(query, b, n, queries, channels, first_row, layout, query_scale, one, one, padded_query)
+    pack_map(key, b, n, keys, channels, first_row, layout, one, -padded_query.dtype.type(HUGE), zero, padded_key)
+    pack_map(value, b, n, keys, value_channels, first_row, layout, one, one, one, padded_value)
+    pack_map(grad_out, b, n, outputs, value_channels, first_row, layout, one, one, one, padded_grad)
     _pack_statistics(logsumexp, grad_out, out, b, n, first_row, layout, log2_e, padded_lse, deltas)
     pack_pixel_hashes(first_row, layout, pixel_hashes)
     fill(grad_key, zero)
@@ -139,14 +139,15 @@ def fill_backward_maps(inputs, b, n, first_row, layout, query_scale, log2_e, map
 
 
 @compiled
-def pack_map(source, b, n, elements, channels, extra, first_row, layout, factor, outside, inside, padded):  # type: ignore[no-untyped-def]
-    """Copy a row block and its margin, times a factor, into padded maps (elements, channels + extra, map_size).
+def pack_map(source, b, n, elements, channels, first_row, layout, factor, outside, inside, padded):  # type: ignore[no-untyped-def]
+    """Copy a row block and its margin, times a factor, into padded maps (elements, channels or one more, map_size).
 
-    ``source`` is the :func:`flat_view` of a (b, n, elements, h, w, channels) tensor. The extra channel, if ``extra`` is
-    1, holds the number ``inside`` in the image and ``outside`` elsewhere.
+    ``source`` is the :func:`flat_view` of a (b, n, elements, h, w, channels) tensor. The extra channel, if ``padded``
+    has one, holds the number ``inside`` in the image and ``outside`` elsewhere.
     """
     numbers, strides = source
     height, width, radius, size = layout.shape[5], layout.shape[6], layout.radius[0], layout.map_size
+    extra = padded.size // (elements * size) - channels
     # Unsigned indices: numba tests signed ones for wraparound at every access.
     x_stride, channel_stride = np.uintp(strides[4]), np.uintp(strides[5])
     for element in range(elements):

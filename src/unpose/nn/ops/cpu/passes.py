@@ -100,14 +100,14 @@ def forward_row_blocks(inputs, tables, layout, neighbours, dropout, start, stop,
     for job in range(start, stop):
         image, first_row = job // layout.n_row_blocks, job % layout.n_row_blocks * layout.block_rows
         b, n = image // heads, image % heads
-        pack_map(query, b, n, queries, channels, 0, first_row, layout, query_scale, one, one, padded_query)
-        pack_map(key, b, n, keys, channels, 1, first_row, layout, one, -huge, zero, padded_key)
-        pack_map(value, b, n, keys, value_channels, 0, first_row, layout, one, one, one, padded_value)
+        pack_map(query, b, n, queries, channels, first_row, layout, query_scale, one, one, padded_query)
+        pack_map(key, b, n, keys, channels, first_row, layout, one, -huge, zero, padded_key)
+        pack_map(value, b, n, keys, value_channels, first_row, layout, one, one, one, padded_value)
         if threshold > 0:
             pack_pixel_hashes(first_row, layout, pixel_hashes)
         for pixel_block in range(layout.n_pixel_blocks):
             at = layout.origin + pixel_block * PIXEL_BLOCK
-            first, end = neighbour_range(pixel_block, 1, first_row, layout)
+            first, end = neighbour_range(pixel_block, pixel_block + 1, first_row, layout)
             for h in range(0, outputs, OUTPUT_BLOCK):
                 n_outputs = min(OUTPUT_BLOCK, outputs - h)
                 positions = position_table[n if len(position_table) > 1 else 0, h // OUTPUT_BLOCK]
@@ -209,7 +209,7 @@ def backward_row_blocks(  # type: ignore[no-untyped-def]
             fill_backward_maps(inputs, b, n, first_row, layout, query_scale / ln_2, dtype.type(LOG2_E), maps)
             for first_block in range(0, layout.n_pixel_blocks, _N_BLOCKS):
                 n_blocks = min(_N_BLOCKS, layout.n_pixel_blocks - first_block)
-                first, end = neighbour_range(first_block, n_blocks, first_row, layout)
+                first, end = neighbour_range(first_block, first_block + n_blocks, first_row, layout)
                 for h in range(0, outputs, OUTPUT_BLOCK):
                     n_outputs = min(OUTPUT_BLOCK, outputs - h)
                     positions = position_table[n if len(position_table) > 1 else 0, h // OUTPUT_BLOCK]
@@ -274,14 +274,13 @@ def backward_row_blocks(  # type: ignore[no-untyped-def]
                                        n_blocks, n_outputs, keys, element_channels, 0, element_sums.shape[1],
                                        element_sums[h])  # fmt: skip
                     for t in range(n_blocks):
-                        if queries > 1:
-                            for o in range(n_outputs):
-                                store_block(query_sums[t], o, query_scale, first_block + t, first_row, layout,
-                                            grad_query, query_image, h + o)  # fmt: skip
-                        elif h + n_outputs == outputs:
+                        n_stored = n_outputs if queries > 1 else 0
+                        if queries == 1 and h + n_outputs == outputs:
                             _sum_outputs(query_sums[t], min(OUTPUT_BLOCK, outputs))
-                            store_block(query_sums[t], 0, query_scale, first_block + t, first_row, layout, grad_query,
-                                        query_image, 0)  # fmt: skip
+                            n_stored = 1
+                        for o in range(n_stored):
+                            store_block(query_sums[t], o, query_scale, first_block + t, first_row, layout, grad_query,
+                                        query_image, h + o if queries > 1 else o)  # fmt: skip
             add_padded(key_sums, channels + 1, ln_2, first_row, layout, grad_key, key_image)
             add_padded(value_sums, value_channels, one, first_row, layout, grad_value, value_image)
         _add_lane_sums(position_sums, ln_2, channels, grad_positions[n, part])

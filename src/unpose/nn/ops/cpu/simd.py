@@ -175,7 +175,7 @@ class VectorBuilder:
 
 
 microkernel = llvm_intrinsic(
-    lambda context, builder, types: VectorBuilder(builder, context.get_value_type(types[0].dtype))
+    lambda context, builder, types: VectorBuilder(builder, context.get_value_type(types[0].dtype)), inline=False
 )
 """Decorator: make ``emit(simd, ...)`` callable from numba kernels; ``simd`` is a :class:`VectorBuilder`.
 
