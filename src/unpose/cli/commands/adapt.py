@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.audited_images import labels_of, numbers
+from unpose.cli.shared.audited_images import labels_of, normalised, numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ModelFile
@@ -185,8 +185,7 @@ def _read(
     for name, values in (("--mean", mean), ("--std", std)):
         if len(values) not in (1, batch.shape[1]):
             raise click.BadParameter(f"give 1 or {batch.shape[1]} numbers, got {len(values)}", param_hint=name)
-    shift, scale = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (mean, std))
-    return found, (batch - shift) / scale
+    return found, normalised(batch, mean, std)
 
 
 def _classes(labels: Path | None, found: "ImageSet", names: tuple[str, ...]) -> list[int] | None:

@@ -78,7 +78,7 @@ def _run_align(source: Path, out: Path, settings: RunSettings, *, force: bool, r
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
             stack = align_stack(
                 images.images, **settings.search_parameters(), device=settings.device,
-                n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings), progress=report,
+                n_jobs=value_or_none(settings.jobs), memory=memory_budget(settings.memory), progress=report,
                 checkpoints=folder,
             )  # fmt: skip
             distances = _write_results(out, images, stack)

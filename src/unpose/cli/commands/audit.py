@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,6 @@ from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
 from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
 from unpose.cli.shared.progress import progress
-from unpose.runs import RunSettings
 from unpose.runs.folder import folder_lock
 
 if TYPE_CHECKING:
@@ -329,37 +329,33 @@ def _classes(asked: _Asked) -> tuple[str, ...]:
 
 
 def _images(asked: _Asked, model: AnyModel) -> "tuple[AuditedImages, list[tuple[str, str]], list[str]]":
-    memory = _memory(asked)
+    memory = memory_budget(asked.memory)
+    rejected: list[tuple[str, str]] = []
+    remarks: list[str] = []
     if asked.images is None:
         images = noise_images(model, asked.count, asked.size, asked.seed)
-        check_memory(images.batch, memory)
-        return images, [], []
-    read = read_audited(
-        asked.images, model, count=asked.count, size=asked.size, mean=asked.mean, std=asked.std,
-        labels=asked.labels, classes=asked.classes, memory=memory, quiet=asked.quiet,
-    )  # fmt: skip
-    check_memory(read[0].batch, memory)
-    return read
-
-
-def _memory(asked: _Asked) -> int | None:
-    return memory_budget(RunSettings(memory=asked.memory))
+    else:
+        images, rejected, remarks = read_audited(
+            asked.images, model, count=asked.count, size=asked.size, mean=asked.mean, std=asked.std,
+            labels=asked.labels, classes=asked.classes, memory=memory, quiet=asked.quiet,
+        )  # fmt: skip
+    check_memory(images.batch, memory)
+    return images, rejected, remarks
 
 
 def _run(
     asked: _Asked, model: AnyModel, images: "AuditedImages", group: str, rejected: list[tuple[str, str]],
     remarks: list[str], report: Callable[[str, int, int], None],
 ) -> "AuditRun":  # fmt: skip
-    """Audit one model; answers are kept in the folder while it runs."""
+    """Audit one model."""
     import unpose
     from unpose.audit import ModelCallError
     from unpose.report import Reproduction
-    from unpose.runs.audits import RememberedCalls, run_audit
+    from unpose.runs.audits import run_audit
 
-    batch = asked.batch or model.batch_size or _DEFAULT_BATCH
-    calls = RememberedCalls(fitting(model), _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
+    calls = _remembered(asked, model, fitting(model))
     kind = asked.kind or ("embedding" if asked.images is None else None)
-    settings = {"group": group, "batch": batch, "device": asked.device}
+    settings = {"group": group, "batch": _batch_size(asked, model), "device": asked.device}
     try:
         found = run_audit(
             calls, images, group, kind=kind, network=model.network,
@@ -384,14 +380,7 @@ def _run(
 
 def _outputs(asked: _Asked, model: AnyModel, images: "AuditedImages") -> dict[str, AnyModel]:
     """The outputs of a model by name, each as a model; only itself if it has one."""
-    from unpose.runs.audits import RememberedCalls
-
-    batch = asked.batch or model.batch_size or _DEFAULT_BATCH
-
-    def remember(call: "Callable[[Tensor], Tensor]") -> RememberedCalls:
-        return RememberedCalls(call, _calls_folder(asked, model, batch), batch_size=batch, memory=_memory(asked))
-
-    return single_outputs(model, images.batch[:2], remember, _classes(asked))
+    return single_outputs(model, images.batch[:2], partial(_remembered, asked, model), _classes(asked))
 
 
 def _pairs(asked: _Asked, calls: "RememberedCalls", found: "AuditRun") -> "RealPairs":
@@ -418,11 +407,24 @@ def _comparison(runs: "list[AuditRun]") -> "Comparison":
         raise UserError(f"the models cannot be compared: {error}") from error
 
 
-def _calls_folder(asked: _Asked, model: AnyModel, batch: int) -> Path | None:
+def _batch_size(asked: _Asked, model: AnyModel) -> int:
+    return asked.batch or model.batch_size or _DEFAULT_BATCH
+
+
+def _remembered(asked: _Asked, model: AnyModel, call: "Callable[[Tensor], Any]") -> "RememberedCalls":
+    """A function of a model whose answers are kept in the folder while the audit runs."""
+    from unpose.runs.audits import RememberedCalls
+
+    return RememberedCalls(
+        call, _calls_folder(asked, model), batch_size=_batch_size(asked, model), memory=memory_budget(asked.memory)
+    )
+
+
+def _calls_folder(asked: _Asked, model: AnyModel) -> Path | None:
     """Where the answers of a model are kept until the audit is finished; another model gets another folder."""
     if asked.folder is None:
         return None
-    settings = f"{model.fingerprint} {model.name} {batch} {asked.output} {asked.device}"
+    settings = f"{model.fingerprint} {model.name} {_batch_size(asked, model)} {asked.output} {asked.device}"
     folder = asked.folder / _CALLS / hashlib.sha256(settings.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -177,6 +177,6 @@ def _fit(
     model = InvariantClustering(
         value_or_none(settings.clusters), **settings.search_parameters(), features=features,
         random_state=settings.seed, device=settings.device, n_jobs=value_or_none(settings.jobs),
-        memory=memory_budget(settings),
+        memory=memory_budget(settings.memory),
     )  # fmt: skip
     return model.fit(images.images, y, progress=report_phase, checkpoints=folder, client=client)

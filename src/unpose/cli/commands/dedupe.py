@@ -34,27 +34,17 @@ _PAGE_SIDE = 128
 )
 @click.argument("photos", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("duplicates"),
-    show_default=True,
+    "-o", "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("duplicates"), show_default=True,
     help="Folder for the results and for what later runs need not do again.",
-)
+)  # fmt: skip
 @click.option(
-    "--threshold",
-    type=click.FloatRange(0.5, 1),
-    default=0.95,
-    show_default=True,
-    metavar="P",
+    "--threshold", type=click.FloatRange(0.5, 1), default=0.95, show_default=True, metavar="P",
     help="Least probability that two photographs are the same.",
-)
+)  # fmt: skip
 @click.option(
-    "--move-to",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
+    "--move-to", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Move all but the one to keep of every set into this folder. Nothing is deleted or replaced.",
-)
+)  # fmt: skip
 @click.option("--undo", is_flag=True, help="Move everything back that --move-to moved, by the journal in --out.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads that read files; all cores by default.")
 @json_option
@@ -278,10 +268,8 @@ def _pictures(beside: "Photograph", other: "Photograph", pose: "NDArray") -> "li
     captions = ("the one compared with", "as found", "aligned", "difference")
     if one is None or two is None:
         return list(zip(captions, (one, two, None, None), strict=True))
-    to_one, to_two = (
-        max(one.shape[:2]) / max(beside.height, beside.width),
-        max(two.shape[:2]) / max(other.height, other.width),
-    )
+    to_one = max(one.shape[:2]) / max(beside.height, beside.width)
+    to_two = max(two.shape[:2]) / max(other.height, other.width)
     small = np.diag([to_one, to_one, 1]) @ pose @ np.diag([1 / to_two, 1 / to_two, 1])
     scale = float(abs(np.linalg.det(small[:2, :2]))) ** 0.5
     moving = torch.from_numpy(np.ascontiguousarray(two)).movedim(-1, 0)[None]  # (1, 3, h, w)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.options import json_option
+from unpose.cli.shared.output import aligned
 
 if TYPE_CHECKING:
     from unpose.train.cards import NetworkInfo
@@ -51,15 +52,7 @@ def _table(models: "list[NetworkInfo]") -> str:
             (model.name, model.description["group"], f"{model.parameters:,}", f"{card.upright:.2%}",
              f"{card.turned:.2%}", f"{model.size / 1000:.0f} kB", card.title)
         )  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right_aligned = (2, 3, 4, 5)
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i in right_aligned else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return aligned(rows, right=(2, 3, 4, 5))
 
 
 def _as_dictionary(model: "NetworkInfo") -> dict[str, Any]:

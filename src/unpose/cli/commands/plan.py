@@ -46,7 +46,7 @@ def command(images: Path, workers: int, as_json: bool, **options: Any) -> None:
     settings = RunSettings(**options)
     try:
         with progress() as report:
-            plan = plan_run(images, settings, memory=memory_budget(settings), progress=report)
+            plan = plan_run(images, settings, memory=memory_budget(settings.memory), progress=report)
     except ValueError as error:
         raise UserError(str(error)) from error
     place = images if images.is_dir() else images.absolute().parent

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.options import json_option
+from unpose.cli.shared.output import check_output, write_lines
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from unpose.points import Registration
 
 
@@ -45,54 +47,52 @@ def command(a: Path, b: Path, mirrors: bool, seed: int, out: Path | None, force:
       1  found, but doubtful; the output says why
       2  the call is wrong, or a file cannot be read
     """
-    from unpose.files import read_points, write_text
+    from unpose.files import read_points
     from unpose.points import register
 
-    if out is not None and out.exists() and not force:
-        raise UserError(f"{out} exists; --force replaces it")
+    if out is not None:
+        check_output(out, force)
     clouds = read_points(a), read_points(b)
     found = register(*clouds, mirrors=mirrors, random_state=seed)
     if out is not None:
         moved = clouds[0] @ found.pose[:-1, :-1].T + found.pose[:-1, -1]
-        write_text(out, "".join(" ".join(f"{value:.9g}" for value in point) + "\n" for point in moved))
-    click.echo(json.dumps(_as_dictionary(found), indent=2) if as_json else _describe(found))
+        write_lines(out, (" ".join(f"{value:.9g}" for value in point) + "\n" for point in moved))
+    degrees, mirrored = _angle(found.pose[:-1, :-1])
+    if as_json:
+        click.echo(json.dumps(_as_dictionary(found, degrees, mirrored), indent=2))
+    else:
+        click.echo(_describe(found, degrees, mirrored))
     if not found.reliable:
         raise click.exceptions.Exit(1)
 
 
-def _angle(found: "Registration") -> float:
-    """The angle of the rotation in degrees, less a mirror."""
+def _angle(linear: "NDArray") -> tuple[float, bool]:
+    """The angle of a motion in degrees, less a mirror, and whether it has one."""
     import numpy as np
 
-    linear = found.pose[:-1, :-1]
-    if np.linalg.det(linear) < 0:
+    mirrored = bool(np.linalg.det(linear) < 0)
+    if mirrored:
         linear = linear * np.array([-1.0] + [1.0] * (len(linear) - 1))
-    return math.degrees(2 * math.asin(min(1.0, float(np.linalg.norm(linear - np.eye(len(linear)))) / math.sqrt(8))))
+    chord = float(np.linalg.norm(linear - np.eye(len(linear)))) / math.sqrt(8)
+    return math.degrees(2 * math.asin(min(1.0, chord))), mirrored
 
 
-def _describe(found: "Registration") -> str:
+def _describe(found: "Registration", degrees: float, mirrored: bool) -> str:
     rows = "\n".join("  ".join(f"{value:12.6f}" for value in row) for row in found.pose)
-    mirrored = " with a mirror" if _is_mirrored(found) else ""
     lines = [
         "b_from_a, the motion that brings A onto B:",
         rows,
-        f"rotation {_angle(found):.3f} degrees{mirrored}; residual {found.residual:.4g}; "
+        f"rotation {degrees:.3f} degrees{' with a mirror' if mirrored else ''}; residual {found.residual:.4g}; "
         f"{found.overlap:.0%} of B explained; margin {found.margin:.2f}",
     ]
     return "\n".join([*lines, *(f"doubtful: {note}" for note in found.notes)])
 
 
-def _is_mirrored(found: "Registration") -> bool:
-    import numpy as np
-
-    return bool(np.linalg.det(found.pose[:-1, :-1]) < 0)
-
-
-def _as_dictionary(found: "Registration") -> dict[str, object]:
+def _as_dictionary(found: "Registration", degrees: float, mirrored: bool) -> dict[str, object]:
     return {
         "b_from_a": found.pose.tolist(),
-        "degrees": _angle(found),
-        "mirrored": _is_mirrored(found),
+        "degrees": degrees,
+        "mirrored": mirrored,
         "residual": found.residual,
         "overlap": found.overlap,
         "margin": found.margin if math.isfinite(found.margin) else None,

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.output import write_output, write_picture
+from unpose.cli.shared.output import aligned, write_output, write_picture
 from unpose.cli.shared.progress import progress
 from unpose.cli.shared.site import page_line
 from unpose.reproduce import ITEMS, Item, Option, Settings, find
@@ -63,18 +63,14 @@ def _table() -> str:
     """All items: reference, title, command, and expected times."""
     lines = []
     for paper in dict.fromkeys(item.paper for item in ITEMS):
-        items = [item for item in ITEMS if item.paper == paper]
-        rows = [("where", "command", "time", "--full")]
+        rows = [("where", "command", "time", "--full", "what")]
         rows += [
             (item.reference, f"unpose reproduce {item.name}", _duration(item.seconds),
-             "the same" if item.full_seconds is None else _duration(item.full_seconds))
-            for item in items
+             "the same" if item.full_seconds is None else _duration(item.full_seconds), item.title)
+            for item in ITEMS
+            if item.paper == paper
         ]  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += [paper, ""]
-        for row, title in zip(rows, ["what", *(item.title for item in items)], strict=True):
-            lines.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), title]))
-        lines.append("")
+        lines += [paper, "", aligned(rows), ""]
     return "\n".join([*lines, "Times are for two CPU cores; --full of what trains networks is meant for a GPU."])
 
 

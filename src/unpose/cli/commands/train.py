@@ -252,7 +252,7 @@ def _run_unlabelled(
         _check_free(folder, force)
     run_unlabelled(
         images, folder, recipe, torch_device, group=group, size=size, epochs=epochs, minutes=minutes, seed=seed,
-        resume=resume is not None, force=force, stop=_training_progress(False),
+        resume=resume is not None, force=force, training_progress=_training_progress(False),
     )  # fmt: skip
 
 

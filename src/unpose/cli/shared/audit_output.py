@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-    from unpose.audit import EquivarianceReport, NetworkReport
+    from unpose.audit import EquivarianceReport
     from unpose.report.audit import AuditedElement, AuditResults
     from unpose.runs.audits import AuditRun
 
@@ -34,7 +34,14 @@ def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed:
     from unpose.report.audit import headline, sentences
 
     results = run.results
-    text = report_dictionary(run.report, run.modules, model, results.tolerance)
+    measured, modules = run.report, run.modules
+    text = measured.to_dict() | {
+        "checkpoint": model,
+        "holds": measured.holds(results.tolerance),
+        "tolerance": results.tolerance,
+        "worst": {"element": measured.elements[measured.worst], "error": finite(measured.errors[measured.worst])},
+        "culprits": [] if modules is None else list(modules.culprits),
+    }
     if fail_above is not None:
         text |= {"fail_above": fail_above, "passed": passed}
     text |= {
@@ -88,20 +95,6 @@ def as_dictionary(run: "AuditRun", model: str, fail_above: float | None, passed:
     ]  # fmt: skip
     text["comparison"], text["pairs"] = _comparison(results), _pairs(results)
     return text
-
-
-def report_dictionary(
-    measured: "EquivarianceReport", modules: "NetworkReport | None", model: str, tolerance: float
-) -> dict[str, Any]:
-    """The errors of the outputs, by element."""
-    worst = measured.worst
-    return measured.to_dict() | {
-        "checkpoint": model,
-        "holds": measured.holds(tolerance),
-        "tolerance": tolerance,
-        "worst": {"element": measured.elements[worst], "error": finite(measured.errors[worst])},
-        "culprits": [] if modules is None else list(modules.culprits),
-    }
 
 
 def _answers(element: "AuditedElement") -> dict[str, Any]:

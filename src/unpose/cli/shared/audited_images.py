@@ -64,8 +64,7 @@ def read_audited(
     chosen = evenly_spaced(len(found), count or DEFAULT_COUNT)
     batch = _square(as_batch(found.images[chosen], dtype=torch.float32), side)
     offset, scale = (numbers(text, name, batch.shape[1]) for text, name in ((mean, "--mean"), (std, "--std")))
-    shape = (1, -1, 1, 1)
-    batch = (batch - torch.tensor(offset).reshape(shape)) / torch.tensor(scale).reshape(shape)
+    batch = normalised(batch, offset, scale)
     texts = labels_of(labels, found)
     names, truth, remarks = _classes(classes, texts, model.class_names)
     audited = AuditedImages(
@@ -99,9 +98,7 @@ def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list
     if found.rejected:
         name, reason = found.rejected[0]
         raise click.BadParameter(f"{name} cannot be read: {reason}", param_hint="--pairs")
-    shape = (1, -1, 1, 1)
-    batch = _square(as_batch(found.images, dtype=torch.float32), side)
-    batch = (batch - torch.tensor(like.offset).reshape(shape)) / torch.tensor(like.scale).reshape(shape)
+    batch = normalised(_square(as_batch(found.images, dtype=torch.float32), side), like.offset, like.scale)
     images = AuditedImages(batch, [row["image"] for row in rows], class_names=like.class_names)
     return images, [row["thing"] for row in rows], degrees
 
@@ -149,6 +146,14 @@ def _square(batch: "Tensor", side: int | None) -> "Tensor":
         return batch
     around = (across // 2, across - across // 2, down // 2, down - down // 2)
     return torch.nn.functional.pad(batch, around, mode="replicate")
+
+
+def normalised(batch: "Tensor", mean: Sequence[float], std: Sequence[float]) -> "Tensor":
+    """Images (n, c, h, w) with the mean subtracted and divided by the deviation: one number, or one per channel."""
+    import torch
+
+    offset, scale = (torch.tensor(values).reshape(1, -1, 1, 1) for values in (mean, std))
+    return (batch - offset) / scale
 
 
 def numbers(text: str, option: str, channels: int | None = None) -> list[float]:

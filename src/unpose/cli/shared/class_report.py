@@ -28,13 +28,7 @@ def write_confusion(stem: Path, figures: "ClassFigures", title: str) -> None:
     )
     columns = ["class", "images", "recall", "precision", *(f"taken for {name}" for name in figures.classes)]
     rows = [
-        [
-            name,
-            int(figures.support[i]),
-            *(None if value != value else float(value) for value in shares),
-            *counts.tolist(),
-        ]
-        for i, (name, counts) in enumerate(zip(figures.classes, figures.confusion, strict=True))
-        for shares in [(figures.recall[i], figures.precision[i])]
+        [each["class"], each["images"], each["recall"], each["precision"], *counts]
+        for each, counts in zip(figures.as_dictionary()["classes"], figures.confusion.tolist(), strict=True)
     ]
     write_output(stem.with_name(f"{stem.name}.csv"), csv_text(columns, rows).encode())

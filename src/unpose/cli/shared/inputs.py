@@ -246,12 +246,12 @@ def finished_run(command: str, source: Path, folder: "RunFolder", settings: "Run
     return config
 
 
-def memory_budget(settings: "RunSettings") -> int | None:
-    """The memory budget of a run in bytes: by default a share of the memory that is free; None if that is unknown."""
+def memory_budget(memory: int | str) -> int | None:
+    """A memory budget in bytes; ``auto`` is a share of the memory that is free, None if that is unknown."""
     from unpose.files import available_memory
 
-    if settings.memory != "auto":
-        return int(settings.memory)
+    if memory != "auto":
+        return int(memory)
     return None if (free := available_memory()) is None else int(_MEMORY_SHARE * free)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,17 @@ def write_table(text: str, out: Path | None, count: int, rejected: Sequence[tupl
 def counted(count: int, noun: str) -> str:
     """A number with its noun: 1 image, 2 images."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Rows of cells as lines with aligned columns, those of the indices ``right`` to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        [cell.rjust(width) if i in right else cell.ljust(width)
+         for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def print_input_notes(summary: dict[str, Any], out: Path) -> None:

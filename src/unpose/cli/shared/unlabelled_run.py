@@ -1,8 +1,6 @@
 """Encoders that the command line learns without labels: for ``unpose train --unlabelled`` and ``--features learn``."""
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +12,13 @@ from unpose.cli.shared.errors import UserError, training_errors
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     import numpy as np
     from numpy.typing import NDArray
 
-    from unpose.train import Recipe, UnlabelledResult
+    from unpose.train import Recipe, TrainingProgress, UnlabelledResult
 
 _LARGEST = {"cpu": 40, "cuda": 64}
 """Longer side in pixels to which larger images are reduced, unless --size says otherwise."""
@@ -27,12 +28,12 @@ _AUDITED = 16
 
 def run_unlabelled(
     source: Path, folder: Path, recipe: "Recipe | None", device: Any, *, group: str | None, size: int | None,
-    epochs: int | None, minutes: float | None, seed: int | None, resume: bool, force: bool, stop: Any,
+    epochs: int | None, minutes: float | None, seed: int | None, resume: bool, force: bool,
+    training_progress: "AbstractContextManager[Callable[[TrainingProgress], None]]",
 ) -> None:  # fmt: skip
     """Learn an encoder from the images of a folder, and say what it is good for.
 
-    ``recipe`` is that of a run to resume or of a file; by default it is chosen for the device. ``stop`` is a context
-    manager that yields a progress callback.
+    ``recipe`` is that of a run to resume or of a file; by default it is chosen for the device.
     """
     from unpose.data import read_images
     from unpose.train import unlabelled_recipe
@@ -58,7 +59,8 @@ def run_unlabelled(
     again = f"unpose train --resume {shlex.quote(str(folder))}"
     with training_errors(again):
         recipe = within_minutes(recipe, images, device, minutes, resume=resume)
-        result = learn(images, recipe, folder, device, source.name, resume=resume, force=force, stop=stop)
+        with training_progress as report_step:
+            result = learn(images, recipe, folder, device, source.name, report_step, resume=resume, force=force)
     _report(result, recipe, images, folder, source)
 
 
@@ -92,8 +94,8 @@ def within_minutes(
 
 
 def learn(
-    images: "NDArray[np.float32]", recipe: "Recipe", folder: Path, device: Any, name: str, *, resume: bool, force: bool,
-    stop: Any,
+    images: "NDArray[np.float32]", recipe: "Recipe", folder: Path, device: Any, name: str,
+    report_step: "Callable[[TrainingProgress], None]", *, resume: bool, force: bool,
 ) -> "UnlabelledResult":  # fmt: skip
     """Learn an encoder in a folder, with a line about every epoch."""
     from unpose.train import train_unlabelled
@@ -106,11 +108,10 @@ def learn(
             err=True,
         )
 
-    with stop as report_step:
-        return train_unlabelled(
-            images, recipe, folder, name=name, device=device, resume=resume, force=force, progress=report_step,
-            on_epoch=report_epoch,
-        )  # fmt: skip
+    return train_unlabelled(
+        images, recipe, folder, name=name, device=device, resume=resume, force=force, progress=report_step,
+        on_epoch=report_epoch,
+    )  # fmt: skip
 
 
 def learn_for_run(
@@ -129,14 +130,11 @@ def learn_for_run(
         return str(folder)
     recipe = within_minutes(recipe, images, torch.device(device), None)
 
-    @contextmanager
-    def reporting() -> Iterator[Any]:
-        yield lambda step: report("learn", step.step, step.steps)
-
     def run(resume: bool) -> "UnlabelledResult":
         return learn(
-            images, recipe, folder, torch.device(device), "images", resume=resume, force=not resume, stop=reporting()
-        )
+            images, recipe, folder, torch.device(device), "images",
+            lambda step: report("learn", step.step, step.steps), resume=resume, force=not resume,
+        )  # fmt: skip
 
     try:
         result = run((folder / "state.safetensors").exists() and not (folder / "result.json").exists())
