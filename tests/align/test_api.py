@@ -14,16 +14,16 @@ from unpose.images import warp
 
 @pytest.fixture(scope="module")
 def glyphs():
-    """Five shapes without symmetry on 40 pixels, strokes of different directions and lengths."""
+    """Five shapes without symmetry on 29 pixels, strokes of different directions and lengths."""
     rng = np.random.default_rng(5)
-    images = np.zeros((5, 40, 40), np.float32)
-    yy, xx = np.mgrid[:40, :40]
+    images = np.zeros((5, 29, 29), np.float32)
+    yy, xx = np.mgrid[:29, :29]
     for image in images:
         for _ in range(4):
-            (x0, y0), (x1, y1) = rng.uniform(10, 30, (2, 2))
+            (x0, y0), (x1, y1) = rng.uniform(7, 21, (2, 2))
             for t in np.linspace(0, 1, 25):
                 x, y = x0 + t * (x1 - x0), y0 + t * (y1 - y0)
-                image[:] = np.maximum(image, np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / 3))
+                image[:] = np.maximum(image, np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / 2))
     return images
 
 
@@ -90,8 +90,8 @@ class TestAlign:
         assert (found.distances >= literal - 1e-4).all()  # what leaves the frame still counts
 
     def test_symmetric_objects_have_alternatives(self):
-        bar = np.zeros((1, 40, 40), np.float32)
-        bar[0, 10:30, 18:22] = 1.0
+        bar = np.zeros((1, 28, 28), np.float32)
+        bar[0, 7:21, 12:16] = 1.0
         found = align(bar, bar)
         degrees, _ = errors(np.concatenate([found.poses, *found.alternatives]), np.eye(3))
         np.testing.assert_allclose(np.sort(degrees), [0, 180], atol=1)
@@ -128,13 +128,13 @@ class TestAlign:
         ],
     )
     def test_changes_of_brightness_are_ignored(self, glyphs, contrast, change):
-        textured = glyphs + 0.1 * np.mgrid[:40, :40][0].astype(np.float32) / 40
+        textured = glyphs + 0.1 * np.mgrid[:29, :29][0].astype(np.float32) / 29
         copies = posed(
             np.pad(textured, ((0, 0), (12, 12), (12, 12)), mode="edge"),
             "se2",
             copies=2,
             random_state=8,
-            shape=(40, 40),
+            shape=(29, 29),
             max_angle=0.6,
             max_shift=3.0,
         )
@@ -150,15 +150,15 @@ class TestAlign:
 
     def test_the_background_outside_the_mask_is_ignored(self, glyphs, rng):
         copies = posed(glyphs, "se2", random_state=9, max_shift=2.0)
-        mask = np.hypot(*(np.mgrid[:40, :40] - 19.5)) < 17
+        mask = np.hypot(*(np.mgrid[:29, :29] - 14)) < 12.5
         noisy = np.where(mask, copies.images, rng.random(copies.images.shape)).astype(np.float32)
         found = align(glyphs, noisy, mask=mask)
         degrees, _ = errors(found.poses, copies.poses)
         assert np.median(degrees) < 2
 
     def test_constant_images_get_the_identity(self, glyphs):
-        flat = np.stack([np.zeros((40, 40)), np.full((40, 40), 0.7), glyphs[0]]).astype(np.float32)
-        found = align(flat, np.stack([glyphs[0], glyphs[0], np.zeros((40, 40), np.float32)]))
+        flat = np.stack([np.zeros((29, 29)), np.full((29, 29), 0.7), glyphs[0]]).astype(np.float32)
+        found = align(flat, np.stack([glyphs[0], glyphs[0], np.zeros((29, 29), np.float32)]))
         np.testing.assert_array_equal(found.poses, np.broadcast_to(np.eye(3), (3, 3, 3)))
         np.testing.assert_array_equal(found.margins, 0)
         assert not found.converged.any()
