@@ -43,51 +43,24 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """How a tensor transforms: which axes are pixels, which axis the group permutes, which entries are coordinates.
+    """How a tensor transforms: which axes are pixels, which axis the group permutes, which entries are coordinates."""
 
-    Parameters
-    ----------
-    image : bool, default False
-        Whether two axes are the rows and columns of pixels: the last two, or those before the last one.
-    group_axis : int, optional
-        The axis that the group permutes.
-    merged : {"", "inner", "outer"}, default ""
-        Whether the group axis, or the components of vectors in axis 1, are merged with others into one axis, as its
-        fastest or its slowest index.
-    labels : tuple of int, default ()
-        The group element that each entry of the group axis belongs to; in the order of the group if empty.
-    channels_last : bool, default False
-        Whether the pixels are axes -3 and -2.
-    tokens : tuple of int, default ()
-        Axes along which pixels are listed row by row.
-    grid : (height, width), default (0, 0)
-        The grid of the tokens.
-    planes : int, default 1
-        Number of such grids that are listed one after the other along the axis; negative if the planes are the fastest
-        index.
-    extra : int, default 0
-        Number of tokens before those of the grid, such as a class token.
-    cyclic : (axis, direction, offset), default ()
-        An axis of angles, which go round: a rotation moves its entries in this direction, a mirror takes entry i to
-        ``offset - i``.
-    part : str, default ""
-        One of :data:`PART_KINDS`, or :data:`SPECTRUM`.
-    option : str, default ""
-        Order and origin of the coordinates, such as "xy centre".
-    """
-
-    image: bool = False
-    group_axis: int | None = None
+    image: bool = False  # whether two axes are rows and columns of pixels: the last two, or those before the last one
+    group_axis: int | None = None  # the axis that the group permutes
+    # Whether the group axis, or the components of vectors in axis 1, are merged with others into one axis, as its
+    # fastest ("inner") or its slowest ("outer") index.
     merged: str = ""
-    labels: tuple[int, ...] = ()
-    channels_last: bool = False
-    tokens: tuple[int, ...] = ()
-    grid: tuple[int, int] = (0, 0)
-    planes: int = 1
-    extra: int = 0
+    labels: tuple[int, ...] = ()  # group element of each entry of the group axis; in the order of the group if empty
+    channels_last: bool = False  # whether the pixels are axes -3 and -2
+    tokens: tuple[int, ...] = ()  # axes along which pixels are listed row by row
+    grid: tuple[int, int] = (0, 0)  # height and width of the grid of the tokens
+    planes: int = 1  # grids listed one after the other along the axis; negative if the planes are the fastest index
+    extra: int = 0  # tokens before those of the grid, such as a class token
+    # (axis, direction, offset) of an axis of angles, which go round: a rotation moves its entries in this direction, a
+    # mirror takes entry i to offset - i.
     cyclic: tuple[int, ...] = ()
-    part: str = ""
-    option: str = ""
+    part: str = ""  # one of PART_KINDS, or SPECTRUM
+    option: str = ""  # order and origin of the coordinates, such as "xy centre"
 
     @property
     def has_pixels(self) -> bool:
@@ -170,6 +143,11 @@ def field_kinds(tensor: Tensor, group: Group) -> list[Kind]:
             if axis < len(shape) - 2 and min(shape[-2:]) > 1:
                 kinds += [Kind(True, cyclic=turn) for turn in turns]
     return kinds
+
+
+def frame_of(inputs: Tensor, takes: Kind) -> tuple[int, int]:
+    """The frame of inputs of a kind; (1, 1) if they have no pixels."""
+    return (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
 
 
 def check_shape(tensor: Tensor, kind: Kind, order: int, what: str) -> None:

@@ -45,6 +45,11 @@ def evaluation(f: object) -> Iterator[None]:
             module.training = was
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the message of an error, or its class if it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def checked_output(outputs: Any, n: int, name: str = "f") -> Tensor:
     """Check that a model returned finite real numbers, with one entry per input, and return them as a tensor.
 

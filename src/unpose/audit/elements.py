@@ -62,6 +62,11 @@ def plane_group(name: str | Group) -> Group:
     return group if isinstance(group, FiniteGroup) else parse_continuous(group)
 
 
+def order_of(group: Group) -> int:
+    """Number of elements of a finite group; 0 for a continuous one."""
+    return len(group) if isinstance(group, FiniteGroup) else 0
+
+
 def elements_of(group: Group, frame: tuple[int, int], count: int, generator: torch.Generator) -> list[Element]:
     """All elements of a finite group, or the exact ones that preserve the frame plus ``count`` random ones.
 

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.audit.actions import Kind, kind_of
+from unpose.audit.actions import Kind, frame_of, kind_of
 from unpose.audit.calls import evaluation
-from unpose.audit.elements import control_for, elements_of, plane_group
+from unpose.audit.elements import control_for, elements_of, order_of, plane_group
 from unpose.audit.equivariance_report import EquivarianceReport
 from unpose.audit.measurement import (
     Probe,
@@ -24,7 +24,7 @@ from unpose.audit.measurement import (
 )
 from unpose.audit.precision import measure_precision
 from unpose.audit.worlds import OUTPUTS, WorldElement, check_world, world_elements
-from unpose.groups import FiniteGroup, Group
+from unpose.groups import Group
 
 
 def equivariance_error(
@@ -110,9 +110,8 @@ def equivariance_error(
     group = plane_group(group)
     takes = kind_of(input, group, group_axis)
     gives = None if output is None else kind_of(output, group, group_axis)
-    order = len(group) if isinstance(group, FiniteGroup) else 0
-    check_inputs(inputs, takes, gives or Kind(), order)
-    frame = (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
+    check_inputs(inputs, takes, gives or Kind(), order_of(group))
+    frame = frame_of(inputs, takes)
     elements = elements_of(group, frame, n_elements, torch.Generator().manual_seed(int(random_state)))
 
     def call(tensor: Tensor) -> dict[str, Tensor]:

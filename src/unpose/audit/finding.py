@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from unpose.audit.actions import Kind, act, field_kinds, part_kinds
-from unpose.audit.elements import Element, finite_elements
+from unpose.audit.elements import Element, finite_elements, order_of
 from unpose.groups import FiniteGroup, Group
 
 FITS = 1e-2
@@ -27,21 +27,11 @@ _MAX_PLANES = 512
 
 @dataclass(frozen=True)
 class FoundAction:
-    """How an output transforms, as found from the data.
-
-    Parameters
-    ----------
-    kind : Kind
-        The action.
-    misfit : float
-        Deviation of the part of the output that differs between inputs, root mean square over the elements.
-    margin : float
-        The smallest misfit of any other action divided by this one, at most 1e6; near 1 if they cannot be told apart.
-    """
+    """How an output transforms, as found from the data."""
 
     kind: Kind
-    misfit: float
-    margin: float
+    misfit: float  # deviation of the part that differs between inputs, root mean square over the elements
+    margin: float  # smallest misfit of other actions divided by this one, at most 1e6; near 1 if they are alike
 
 
 def shape_kinds(
@@ -216,7 +206,7 @@ def _is_like(shape: tuple[int, ...], frame: tuple[int, int]) -> bool:
 
 def _group_axes(shape: tuple[int, ...], group: Group, n: int, wanted: int | None) -> list[tuple[int | None, str]]:
     found: list[tuple[int | None, str]] = [(None, "")]
-    order = len(group) if isinstance(group, FiniteGroup) else 0
+    order = order_of(group)
     if order < 2 or not shape:
         return found
     axes = range(1, len(shape)) if wanted is None else [wanted % len(shape)]

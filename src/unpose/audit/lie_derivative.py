@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from unpose.audit.actions import Kind, disc_window
 from unpose.audit.calls import evaluation
 from unpose.audit.measurement import check_inputs, checked_numbers, discrimination
+from unpose.audit.modules import NETWORK
 from unpose.audit.orbit import spread
 from unpose.audit.results import Plain
 from unpose.audit.trace import Call, floats, map_floats, trace
@@ -38,7 +39,7 @@ _ROUNDING = 1e-4
 _STEP = 1e-3
 """Step of finite differences, in pixels."""
 
-NETWORK, OUTSIDE = "(network)", "(outside of modules)"
+OUTSIDE = "(outside of modules)"
 
 
 @dataclass(frozen=True)

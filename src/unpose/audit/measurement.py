@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.audit.actions import Kind, act, check_shape, disc_window, round_trip, valid_mask
-from unpose.audit.calls import checked_output
-from unpose.audit.elements import Element, content_radius, exact_elements
+from unpose.audit.calls import checked_output, first_line
+from unpose.audit.elements import Element, content_radius, exact_elements, order_of
 from unpose.audit.equivariance_report import EquivarianceReport
 from unpose.audit.finding import find_action
-from unpose.groups import FiniteGroup, Group
+from unpose.groups import Group
 
 _FEW = 4
 """Number of inputs by which the tolerance is measured and actions are found."""
@@ -90,7 +90,7 @@ class Probe:
         progress: Callable[[str, int, int], None] | None = None, keep_going: bool = False,
     ) -> None:  # fmt: skip
         self._call, self._takes, self._gives, self._group, self._frame = call, takes, gives, group, frame
-        self._order = len(group) if isinstance(group, FiniteGroup) else 0
+        self._order = order_of(group)
         self._pieces = [
             slice(i, i + (batch_size or len(inputs))) for i in range(0, len(inputs), batch_size or len(inputs))
         ]
@@ -252,7 +252,7 @@ class Probe:
         except Exception as error:
             if not self._keep_going:
                 raise
-            raise ElementFailure(str(error).strip().partition("\n")[0] or type(error).__name__) from error
+            raise ElementFailure(first_line(error)) from error
 
 
 def _difference(given: Tensor, expected: Tensor) -> Tensor:

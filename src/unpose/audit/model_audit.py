@@ -8,10 +8,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from unpose.audit.actions import Kind, act, check_shape, kind_of
+from unpose.audit.actions import Kind, act, check_shape, frame_of, kind_of
 from unpose.audit.call_checks import CallChecks, check_calls
-from unpose.audit.calls import evaluation
-from unpose.audit.elements import Element, control_for, elements_of, exact_elements, plane_group
+from unpose.audit.calls import evaluation, first_line
+from unpose.audit.elements import Element, control_for, elements_of, exact_elements, order_of, plane_group
 from unpose.audit.equivariance_report import EquivarianceReport
 from unpose.audit.finding import FITS, find_action, misfit_of
 from unpose.audit.inputs import smooth_noise
@@ -23,7 +23,7 @@ from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import Precision, in_double, measure_precision, model_device, model_type
 from unpose.audit.probes import infer_inputs
 from unpose.discover import AUTO, discover_group
-from unpose.groups import FiniteGroup, Group
+from unpose.groups import Group
 from unpose.images import as_batch
 
 Progress = Callable[[str, int, int], None]
@@ -139,7 +139,7 @@ def audit_model(
         notes.append(f"no images were given: synthetic ones of shape {tuple(inputs.shape)}")
     else:
         inputs = images if isinstance(images, Tensor) else as_batch(images)
-    check_inputs(inputs, takes, Kind(), len(group) if isinstance(group, FiniteGroup) else 0)
+    check_inputs(inputs, takes, Kind(), order_of(group))
     inputs = inputs.to(model_device(network, inputs), model_type(network, inputs))
     with evaluation(None if keep_mode else network):
         auditor = _Auditor(f, network, inputs, group, takes, actions, group_axis, notes)
@@ -158,7 +158,7 @@ class _Auditor:
     ) -> None:  # fmt: skip
         self._f, self._network, self._inputs, self._group, self._takes = f, network, inputs, group, takes
         self._actions, self._group_axis, self.notes = actions, group_axis, notes
-        self._frame = (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
+        self._frame = frame_of(inputs, takes)
         self.failures: list[tuple[str, str]] = []
 
     def run(
@@ -238,7 +238,7 @@ class _Auditor:
         self, few: Tensor, native: Precision | None = None, base: dict[str, Tensor] | None = None
     ) -> tuple[dict[str, Kind], dict[str, OutputAudit]]:
         """Find or take the action of each output, and measure it under the exact elements, as exactly as possible."""
-        frame = (few.shape[-2], few.shape[-1]) if self._takes.image else (1, 1)
+        frame = frame_of(few, self._takes)
         f, wide = self._f, self._wide
         call, inputs = (f, few) if wide is None else (wide, few.double())
         native = measure_precision(f, few) if native is None else native
@@ -251,8 +251,7 @@ class _Auditor:
             declared = self._actions if isinstance(self._actions, str) else (self._actions or {}).get(name)
             if declared is not None:
                 kinds[name], margin = kind_of(declared, self._group, self._group_axis), np.nan
-                order = len(self._group) if isinstance(self._group, FiniteGroup) else 0
-                check_shape(tensor, kinds[name], order, f"output {name!r}" if name else "the output")
+                check_shape(tensor, kinds[name], order_of(self._group), f"output {name!r}" if name else "the output")
             else:
                 action = find_action(tensor, seen, self._group, frame)
                 kinds[name], margin = action.kind, action.margin
@@ -288,11 +287,10 @@ class _Auditor:
                 turned = act(inputs, element, self._takes, frame)
                 answer = outputs_of(call(turned.clone()), len(inputs))
             except Exception as error:
-                message = str(error).strip().partition("\n")[0] or type(error).__name__
                 if not element.preserves(frame):
                     self.notes.append(f"the model takes no images of swapped sides, so '{element.name}' is left out")
                 else:
-                    self.failures.append((element.name, message))
+                    self.failures.append((element.name, first_line(error)))
                 continue
             if any(not tensor.isfinite().all() for tensor in answer.values() if tensor.dtype.is_floating_point):
                 self.failures.append((element.name, "values that are NaN or infinite"))
@@ -467,7 +465,7 @@ class _Function:
 
 
 def _explain(error: Exception, inputs: Tensor) -> str:
-    message = str(error).strip().partition("\n")[0] or type(error).__name__
+    message = first_line(error)
     text = f"the model fails on images of shape {tuple(inputs.shape)}: {message}"
     if (
         any(word in message.lower() for word in ("cuda", "nvidia", "same device", "mps"))

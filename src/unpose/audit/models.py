@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from unpose.audit.calls import checked_output, evaluation
+from unpose.audit.calls import checked_output, evaluation, first_line
 from unpose.audit.outputs import outputs_of
 from unpose.compiled import is_traced_or_transformed
 from unpose.images import as_batch, from_batch
@@ -150,7 +150,7 @@ class ImageModel(nn.Module):
     def _failure(self, images: Tensor, layout: str, arrays: bool, error: Exception) -> str:
         """Describe a failed call: which images fail on their own, if there are several."""
         n = images.shape[0]
-        message = str(error).strip().partition("\n")[0] or type(error).__name__
+        message = first_line(error)
         if n == 1:
             return f"the model fails on an image of shape {tuple(images.shape[1:])}: {message}"
         failing = []
@@ -221,9 +221,7 @@ def as_model(
         wrapped.expects = shape[1:]
         return wrapped
     if not isinstance(model, nn.Module) and hasattr(model, "fit") and hasattr(model, "predict"):
-        method = next(
-            name for name in ("predict_proba", "decision_function", "predict") if hasattr(model, name)
-        )  # fmt: skip
+        method = next(name for name in ("predict_proba", "decision_function", "predict") if hasattr(model, name))
         gives = gives or ("probabilities" if method == "predict_proba" else "logits")
         model, layout = _Estimator(model, method), layout or "flat"
     layout = layout or getattr(model, "layout", None)  # a Command says what it takes
@@ -311,8 +309,7 @@ def _onnx_session(path: str) -> tuple[Callable[[NDArray], Any], str, tuple[int |
     try:
         session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common class
-        first_line = str(error).strip().partition("\n")[0]
-        raise ValueError(f"{path} cannot be read as an ONNX model: {first_line}") from error
+        raise ValueError(f"{path} cannot be read as an ONNX model: {first_line(error)}") from error
     inputs, outputs = session.get_inputs(), session.get_outputs()
     if len(inputs) != 1 or len(inputs[0].shape) not in (2, 4):
         shapes = ", ".join(f"{one.name} {one.shape}" for one in inputs)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unpose.audit.actions import Kind, act, check_shape, kind_of
-from unpose.audit.calls import evaluation
-from unpose.audit.elements import Element, exact_elements, plane_group
+from unpose.audit.actions import Kind, act, check_shape, frame_of, kind_of
+from unpose.audit.calls import evaluation, first_line
+from unpose.audit.elements import Element, exact_elements, order_of, plane_group
 from unpose.audit.finding import (
     FITS,
     conventions,
@@ -218,7 +218,7 @@ def audit_modules(
     group = plane_group(group)
     takes = kind_of(input, group, 2 if group_axis is None else group_axis)
     gives = None if output is None else kind_of(output, group, 2 if group_axis is None else group_axis)
-    check_inputs(inputs, takes, gives or Kind(), len(group) if isinstance(group, FiniteGroup) else 0)
+    check_inputs(inputs, takes, gives or Kind(), order_of(group))
     if not isinstance(network, nn.Module):
         raise ValueError(
             f"audit_modules needs a torch module, got {type(network).__name__}; equivariance_error takes any f"
@@ -299,11 +299,11 @@ class _ModuleAuditor:
         self, group: Group, elements: list[Element], group_axis: int | None, tolerance: float, network: nn.Module,
         inputs: Tensor, takes: Kind, gives: Kind | None,
     ) -> None:  # fmt: skip
-        self._group, self._order = group, len(group) if isinstance(group, FiniteGroup) else 0
+        self._group, self._order = group, order_of(group)
         self._elements, self._group_axis, self._tolerance = elements, group_axis, tolerance
         self._network, self._inputs, self._takes, self._gives = network, inputs, takes, gives
         self._labels: tuple[int, ...] = ()
-        self._frame = (inputs.shape[-2], inputs.shape[-1]) if takes.image else (1, 1)
+        self._frame = frame_of(inputs, takes)
         self.rows: list[ModuleReport] = []
         self.culprits: list[str] = []
         self._input_fits: dict[int, list[_KindFit]] = {}
@@ -452,7 +452,7 @@ class _ModuleAuditor:
             try:
                 fits = self._fit_outputs(call, list(takes), self._kinds)
             except Exception as refusal:  # a module may refuse to be called on its own
-                remark = f"not tested: {str(refusal).strip().partition(chr(10))[0] or type(refusal).__name__}"
+                remark = f"not tested: {first_line(refusal)}"
                 continue
             found = [fit.best(self._tolerance) for fit in fits]
             error = max((fit.error[kind] for fit, kind in zip(fits, found, strict=True)), default=0.0)

@@ -102,24 +102,12 @@ def model_device(f: object, inputs: Tensor) -> torch.device:
 
 @dataclass(frozen=True)
 class Precision:
-    """How exactly a function computes.
+    """How exactly a function computes."""
 
-    Parameters
-    ----------
-    working : torch.dtype
-        The type in which it computes, the coarsest of that of most of its products and that of its output.
-    hidden : tuple of torch.dtype
-        Coarser types that it uses somewhere inside.
-    noise : dict of str to float
-        For every output, the relative change that rounding the input to the working type causes.
-    outputs : dict of str to Tensor
-        Its outputs for the inputs.
-    """
-
-    working: torch.dtype
-    hidden: tuple[torch.dtype, ...]
-    noise: dict[str, float]
-    outputs: dict[str, Tensor]
+    working: torch.dtype  # in which it computes: the coarsest of that of most of its products and that of its output
+    hidden: tuple[torch.dtype, ...]  # coarser types that it uses somewhere inside
+    noise: dict[str, float]  # for every output, the relative change that rounding the input to the working type causes
+    outputs: dict[str, Tensor]  # for the inputs
 
     def tolerance(self, name: str, allowed: torch.dtype | None = None) -> float:
         """The largest relative error of an output that counts as rounding.

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from unpose.audit.actions import Kind
+from unpose.audit.calls import first_line
+from unpose.audit.elements import order_of
 from unpose.audit.inputs import smooth_noise
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import model_device, model_type
-from unpose.groups import FiniteGroup, Group
+from unpose.groups import Group
 
 _SIZES = (12, 13, 16, 24, 28, 32, 64, 96, 128, 224)
 _CHANNELS = (3, 1, 2, 4, 8, 16)
@@ -49,7 +51,7 @@ def infer_inputs(model: Callable[[Tensor], Any], group: Group, takes: Kind, rand
     Channels and sizes are guessed from the attributes and parameters of its modules. ``takes`` is the kind of the
     input; its group axis has one entry per element.
     """
-    order = len(group) if isinstance(group, FiniteGroup) else 0
+    order = order_of(group)
     last = "it takes none of the shapes that were tried"
     for channels, size in _shapes(model):
         images = probe_images(channels * (order if takes.group_axis is not None else 1), (size, size), random_state)
@@ -62,7 +64,7 @@ def infer_inputs(model: Callable[[Tensor], Any], group: Group, takes: Kind, rand
             with torch.no_grad():
                 outputs_of(model(inputs.clone()), len(inputs))
         except Exception as error:  # anything can be raised for a shape that does not fit
-            last = str(error).strip().partition("\n")[0] or type(error).__name__
+            last = first_line(error)
             continue
         return inputs
     raise ValueError(f"no input was found that the model takes ({last}); give images of the right shape")

@@ -239,13 +239,7 @@ def _joined(channels: list[NDArray]) -> NDArray:
 
 
 def _channels_per_image(file: "TiffFile", pages: list[Any]) -> int:
-    """How many successive pages are the channels of one image: 3 or 1.
-
-    Raises
-    ------
-    UnreadableError
-        If pages are channels that cannot be joined to colours.
-    """
+    """How many successive pages are the channels of one image: 3 or 1; other numbers cannot be joined to colours."""
     try:
         series = [axes for axes in _page_axes(file, pages[0]) if all(length > 0 for _, length in axes)]
         # Metadata that were copied from another file, or describe a set of files, say nothing about these pages.
