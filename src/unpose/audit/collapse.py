@@ -83,11 +83,11 @@ def collapse(features: ArrayLike, labels: ArrayLike) -> CollapseReport:
     >>> bool(report.index > 0.9), bool(report.effective_rank > 4.5)
     (True, True)
     """
-    checked = checked_features(features)
-    index, rank = variability_collapse(features, labels), _directions(features).shape[1]
+    checked, directions = checked_features(features), _directions(features)
+    rank = directions.shape[1]
     reference = np.random.default_rng(0).standard_normal(checked.shape)
     return CollapseReport(
-        index=index,
+        index=_collapse_index(directions, labels),
         chance=1 - rank / (len(checked) - 1),
         within=_within(checked, labels),
         rank=rank,
@@ -158,14 +158,17 @@ def variability_collapse(features: ArrayLike, labels: ArrayLike) -> float:
     >>> variability_collapse([[0.0], [0.0], [1.0], [1.0]], [0, 0, 1, 1])
     0.0
     """
-    checked = checked_features(features)
+    return _collapse_index(_directions(features), labels)
+
+
+def _collapse_index(directions: NDArray, labels: ArrayLike) -> float:
+    """The variability collapse index of features with these directions (n, r)."""
     classes, members = np.unique(np.asarray(labels), return_inverse=True)
-    if members.shape != (len(checked),) or len(classes) < 2:
+    if members.shape != (len(directions),) or len(classes) < 2:
         raise ValueError(
-            f"labels must be ({len(checked)},), one per embedding, and name at least two classes, "
+            f"labels must be ({len(directions)},), one per embedding, and name at least two classes, "
             f"got shape {np.shape(labels)} and {len(classes)} classes"
         )
-    directions = _directions(features)  # (n, r)
     if not directions.shape[1]:
         raise ValueError("all embeddings are equal: nothing varies, so no share of it can lie between classes")
     sums = np.zeros((len(classes), directions.shape[1]))

@@ -75,7 +75,7 @@ class ImageModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(n, c, h, w) -> (n, ...)"""
-        return self._batches(images, self.layout or "nchw", arrays=self.layout is not None)
+        return self._batches(images, self.layout)
 
     def on(self, images: ArrayLike | Tensor) -> tuple[Tensor, ModelCall]:
         """Convert what a caller gives to a tensor (n, c, h, w), and return it with a function that calls the model."""
@@ -90,48 +90,47 @@ class ImageModel(nn.Module):
         if isinstance(self.model, nn.Module) or self.layout is not None:
             return batch, self
         layout = "nhwc" if np.ndim(cast(Any, images)) == 4 else "nhw"
-        return batch, lambda views: self._batches(views, layout, arrays=True)
+        return batch, lambda views: self._batches(views, layout)
 
     def raw(self, images: Tensor) -> dict[str, Tensor]:
         """All that the model returns for images (n, c, h, w), as named tensors; see :func:`unpose.audit.outputs_of`."""
-        layout, arrays = self.layout or "nchw", self.layout is not None
         parts = []
         for part in images.split(self.batch_size or max(len(images), 1)):
             try:
-                parts.append(outputs_of(self._answer(part, layout, arrays), len(part)))
+                parts.append(outputs_of(self._answer(part, self.layout), len(part)))
             except Exception as error:
-                raise ValueError(self._failure(part, layout, arrays, error)) from error
+                raise ValueError(self._failure(part, self.layout, error)) from error
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def _batches(self, images: Tensor, layout: str, *, arrays: bool) -> Tensor:
+    def _batches(self, images: Tensor, layout: str | None) -> Tensor:
         size = self.batch_size
         if size is None or size >= images.shape[0]:
-            return self._checked(images, layout, arrays)
-        return torch.cat([self._checked(part, layout, arrays) for part in images.split(size)])
+            return self._checked(images, layout)
+        return torch.cat([self._checked(part, layout) for part in images.split(size)])
 
-    def _checked(self, images: Tensor, layout: str, arrays: bool) -> Tensor:
+    def _checked(self, images: Tensor, layout: str | None) -> Tensor:
         n = images.shape[0]
         if is_traced_or_transformed():
-            return self._call(images, layout, arrays)
+            return self._call(images, layout)
         try:
-            answer = self._call(images, layout, arrays)
+            answer = self._call(images, layout)
         except Exception as error:
-            raise ValueError(self._failure(images, layout, arrays, error)) from error
+            raise ValueError(self._failure(images, layout, error)) from error
         return checked_output(answer, n, "the model").to(images.device)
 
-    def _call(self, images: Tensor, layout: str, arrays: bool) -> Any:
-        answer = self._pick(self._answer(images, layout, arrays))
+    def _call(self, images: Tensor, layout: str | None) -> Any:
+        answer = self._pick(self._answer(images, layout))
         from_function = not isinstance(self.model, nn.Module) and isinstance(answer, np.ndarray)
         if from_function and answer.dtype == np.float64 and images.dtype == torch.float32:
             answer = answer.astype(np.float32)  # scikit-learn computes in float64
         return answer
 
-    def _answer(self, images: Tensor, layout: str, arrays: bool) -> Any:
-        """What the model itself returns."""
+    def _answer(self, images: Tensor, layout: str | None) -> Any:
+        """What the model itself returns; a function gets an array of the layout, or a tensor if that is None."""
         if isinstance(self.model, nn.Module):
-            return self.model(images if layout == "nchw" else _arranged(images, layout))
-        given: Any = from_arranged(images, layout) if arrays else images.clone()  # a function may change its input
-        return self.model(given)
+            return self.model(images if layout in (None, "nchw") else _arranged(images, layout))
+        # A function may change its input.
+        return self.model(images.clone() if layout is None else from_arranged(images, layout))
 
     def _pick(self, answer: Any) -> Any:
         if callable(self.output):
@@ -147,7 +146,7 @@ class ImageModel(nn.Module):
             )
         return answer
 
-    def _failure(self, images: Tensor, layout: str, arrays: bool, error: Exception) -> str:
+    def _failure(self, images: Tensor, layout: str | None, error: Exception) -> str:
         """Describe a failed call: which images fail on their own, if there are several."""
         n = images.shape[0]
         message = first_line(error)
@@ -156,7 +155,7 @@ class ImageModel(nn.Module):
         failing = []
         for i in range(n):
             try:
-                self._call(images[i : i + 1], layout, arrays)
+                self._call(images[i : i + 1], layout)
             except Exception:
                 failing.append(i)
         if not failing:
@@ -280,7 +279,7 @@ def from_arranged(images: Tensor, layout: str) -> NDArray:
     return from_batch(images, channels=layout == "nhwc")
 
 
-def _arranged(images: Tensor, layout: str) -> Tensor:
+def _arranged(images: Tensor, layout: str | None) -> Tensor:
     """The tensor of a layout that a torch module takes."""
     channels_last = images.movedim(1, -1)
     if layout == "nhw":

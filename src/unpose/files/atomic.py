@@ -5,7 +5,8 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +137,9 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     return source.read_bytes()
 
 
-class atomic_file:
-    """Context manager that gives a temporary path and moves it to the target when the block ends without an error.
+@contextmanager
+def atomic_file(target: Path) -> Iterator[Path]:
+    """Yield a temporary path, and move it to the target when the block ends without an error.
 
     The new file keeps the mode of the file it replaces; a new file gets the mode that ``open`` would give it. A
     symbolic link stays, and the file it points to is replaced. Devices and pipes cannot be replaced, so the content is
@@ -157,41 +159,29 @@ class atomic_file:
     ...     (Path(folder) / "a.txt").read_text()
     'whole'
     """
-
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self._replaced: Path | None = None
-
-    def __enter__(self) -> Path:
-        self._mode = _file_mode(self._target)
-        if self._mode is not None and not stat.S_ISREG(self._mode) and not stat.S_ISDIR(self._mode):
-            handle, name = tempfile.mkstemp(suffix=".tmp")
-            os.close(handle)
-            self._temporary = Path(name)
-            return self._temporary
+    mode, replaced = _file_mode(target), None
+    if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        handle, name = tempfile.mkstemp(suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
+    else:
         # The path is resolved only here: /dev/stdout may lead to a pipe, which has no path.
-        self._replaced = Path(os.path.realpath(self._target))
-        self._temporary = self._replaced.parent / f".{self._replaced.name}.{secrets.token_hex(4)}.tmp"
+        replaced = Path(os.path.realpath(target))
+        temporary = replaced.parent / f".{replaced.name}.{secrets.token_hex(4)}.tmp"
         # Not mkstemp, so that the umask and the folder's rules decide the mode of a new file. The replacement of a
         # private file is never readable by others.
-        self._temporary.touch(0o666 if self._mode is None else 0o600, exist_ok=False)
-        return self._temporary
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                self._move_to_target()
-        finally:
-            self._temporary.unlink(missing_ok=True)
-
-    def _move_to_target(self) -> None:
-        if self._replaced is None:
-            with self._temporary.open("rb") as written, self._target.open("wb") as stream:
+        temporary.touch(0o666 if mode is None else 0o600, exist_ok=False)
+    try:
+        yield temporary
+        if replaced is None:
+            with temporary.open("rb") as written, target.open("wb") as stream:
                 shutil.copyfileobj(written, stream)
-            return
-        if self._mode is not None:
-            self._temporary.chmod(self._mode & 0o777)
-        os.replace(self._temporary, self._replaced)
+        else:
+            if mode is not None:
+                temporary.chmod(mode & 0o777)
+            os.replace(temporary, replaced)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _file_mode(path: Path) -> int | None:

@@ -130,15 +130,13 @@ def text_html(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-def curve_html(values: Sequence[float], *, limit: float = 1.0) -> Markup:
-    """A small curve for the cell of a table, from 0 at the bottom to ``limit`` at the top.
+def curve_html(values: Sequence[float]) -> Markup:
+    """A small curve for the cell of a table, from 0 at the bottom to 1 at the top.
 
     Parameters
     ----------
     values : sequence of float
         At equal distances.
-    limit : float, default 1
-        The value at the top.
 
     Returns
     -------
@@ -149,7 +147,7 @@ def curve_html(values: Sequence[float], *, limit: float = 1.0) -> Markup:
     >>> curve_html([0.0, 0.5, 1.0])[:20]
     Markup('<svg width="90" heig')
     """
-    heights = [18 - 16 * min(max(float(value) / limit, 0.0), 1.0) for value in values]
+    heights = [18 - 16 * min(max(float(value), 0.0), 1.0) for value in values]
     if len(heights) == 1:
         heights *= 2
     points = " ".join(f"{2 + 86 * i / (len(heights) - 1):.1f},{y:.1f}" for i, y in enumerate(heights))

@@ -3,7 +3,8 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,8 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
     >>> load_network(pretrained_file("mnist-c8")).group
     c8
     """
-    source = Path(path)
-    content = source.read_bytes()
-    try:
+    content = Path(path).read_bytes()
+    with _readable(path):
         header = read_header(content)
         description = _about(header)["description"]
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
@@ -115,10 +115,6 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
         kinds = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
         if len(kinds) == 1:
             network.to(kinds.pop())  # constant tables are not in the file: give them the type of the weights
-    except (
-        ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError, safetensors.SafetensorError,
-    ) as error:  # fmt: skip
-        raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
     return network.to(device).eval()
 
 
@@ -139,15 +135,13 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
     >>> read_classes(pretrained_file("mnist-c8"))[:3]
     ('0', '1', '2')
     """
-    source = Path(path)
-    try:
-        about = _about(read_header(source.read_bytes()))
+    content = Path(path).read_bytes()
+    with _readable(path):
+        about = _about(read_header(content))
         count = about["description"]["n_classes"]
         if not isinstance(count, int) or not 1 <= count <= _LARGEST_NAMED["n_classes"]:
             raise ValueError(f"n_classes = {count} is out of bounds")
         names = _class_names(about.get("classes"), count)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
     return tuple(printable_name(name) for name in names)
 
 
@@ -178,14 +172,23 @@ def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
     >>> sorted(read_notes(pretrained_file("mnist-c8")))
     ['card', 'light', 'recipe']
     """
-    source = Path(path)
-    try:
-        notes = _about(read_header(source.read_bytes())).get("notes", {})
+    content = Path(path).read_bytes()
+    with _readable(path):
+        notes: dict[str, Any] = _about(read_header(content)).get("notes", {})
         if not isinstance(notes, dict):
             raise ValueError(f"its notes must be a table, got {type(notes).__name__}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{source} is not a network that unpose can read: {error}") from error
     return notes
+
+
+@contextmanager
+def _readable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which file is wrong, whatever is wrong with it."""
+    try:
+        yield
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RuntimeError, ArithmeticError, safetensors.SafetensorError,
+    ) as error:  # fmt: skip
+        raise ValueError(f"{Path(path)} is not a network that unpose can read: {error}") from error
 
 
 def read_header(content: bytes) -> dict[str, Any]:

@@ -334,7 +334,6 @@ def train_unlabelled(
     device: torch.device | str = "cpu",
     resume: bool = False,
     force: bool = False,
-    checkpoint_steps: int | None = None,
     progress: ProgressCallback | None = None,
     on_epoch: EpochCallback | None = None,
 ) -> UnlabelledResult:
@@ -352,7 +351,7 @@ def train_unlabelled(
     name : str, default "images"
         What the images are called in the files.
     device : torch.device or str, default "cpu"
-    resume, force, checkpoint_steps, progress, on_epoch : optional
+    resume, force, progress, on_epoch : optional
         As in :func:`unpose.train.train`: a resumed run equals an uninterrupted one bit for bit on the same device and
         number of threads.
 
@@ -389,8 +388,8 @@ def train_unlabelled(
         raise InputError("images must be finite; some pixels are NaN or infinite")
     dataset = _unlabelled_dataset(array, name)
     state = optimize(
-        dataset, recipe, folder, kind=Unlabelled, device=device, resume=resume, force=force,
-        checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch,
+        dataset, recipe, folder, kind=Unlabelled, device=device, resume=resume, force=force, progress=progress,
+        on_epoch=on_epoch,
     )  # fmt: skip
     last = state.history[-1]
     collapsed = has_collapsed(last["effective_rank"], last["tree_length"])
