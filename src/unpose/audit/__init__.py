@@ -17,8 +17,7 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``models.py``        :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
 ``commands.py``      :class:`Command`: a program that reads and writes files as a model
 ``calls.py``         :func:`evaluation`, :func:`checked_output`: call a model and check what it returns
-``inputs.py``        :func:`smooth_noise`: images to audit with
-``probes.py``        :func:`probe_images`, and inputs for a model of which nothing is known
+``probes.py``        :func:`smooth_noise`, :func:`probe_images`, and inputs for a model of which nothing is known
 ``outputs.py``       :func:`outputs_of`: dictionaries and tuples of outputs as named tensors
 ``finding.py``       which action explains best how an output transforms
 ``precision.py``     in which type a model computes, and what rounding does to it
@@ -66,7 +65,6 @@ from unpose.audit.embeddings import NeighbourReport, neighbour_agreement, relati
 from unpose.audit.equivariance_report import EquivarianceReport
 from unpose.audit.error import equivariance_error
 from unpose.audit.explanations import ExplanationReport, explain, explanation_agreement
-from unpose.audit.inputs import smooth_noise
 from unpose.audit.invariant_sets import InvariantSet, invariant_set
 from unpose.audit.lie_derivative import LieReport, LieRow, lie_derivative
 from unpose.audit.model_audit import audit_model
@@ -76,7 +74,7 @@ from unpose.audit.modules import ModuleReport, NetworkReport, audit_modules
 from unpose.audit.monitor import MonitorReading, instability, monitor
 from unpose.audit.orbit import OrbitOutputs, OrbitRow, orbit_outputs
 from unpose.audit.outputs import output_named, outputs_of
-from unpose.audit.probes import probe_images
+from unpose.audit.probes import probe_images, smooth_noise
 from unpose.audit.real_pairs import RealPairsReport, digital_against_real
 from unpose.audit.transfer import NeededInvariances, NeededRow, needed_invariances
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from unpose.audit.actions import Kind, act, disc_window
 from unpose.audit.calls import evaluation
 from unpose.audit.elements import Element, exact_elements
-from unpose.audit.inputs import smooth_noise
 from unpose.audit.measurement import checked_numbers
+from unpose.audit.probes import smooth_noise
 from unpose.audit.results import Plain
 from unpose.groups import Group, parse, reflection, rotation
 from unpose.images import mirror, pixel_grid, quarter_turn, warp

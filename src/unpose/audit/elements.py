@@ -97,7 +97,7 @@ def control_for(group: Group) -> Element:
     quadrants. On a group axis every left multiplication is a candidate and, if the control normalises the group, every
     one of them after the conjugation by the control.
     """
-    turns = [_turn(math.pi / 2**halvings) for halvings in range(10)]
+    turns = [rotation(torch.tensor(math.pi / 2**halvings, dtype=torch.float64)) for halvings in range(10)]
     turns[0], turns[1] = turns[0].round(), turns[1].round()  # half and quarter turns are exact
     stretch = torch.diag(torch.tensor([1.3**0.5, 1.3**-0.5, 1.0], dtype=torch.float64))
     for pose in (reflection(torch.float64), *turns, stretch):
@@ -152,21 +152,14 @@ def _candidate_permutations(group: Group, pose: Tensor) -> tuple[Tensor, ...]:
 
 
 def _index(group: FiniteGroup, pose: Tensor) -> int:
-    return next((i for i, element in enumerate(group.elements) if _same(element, pose)), NO_ELEMENT)
+    distances = (group.elements - pose).abs().amax((1, 2)).tolist()
+    return next((i for i, distance in enumerate(distances) if distance < _SAME), NO_ELEMENT)
 
 
 def _contains(group: Group, pose: Tensor) -> bool:
     if isinstance(group, LieGroup):
         return bool(group.contains(pose))
     return _index(group, pose) != NO_ELEMENT
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return bool((a - b).abs().max() < _SAME)
-
-
-def _turn(angle: float) -> Tensor:
-    return rotation(torch.tensor(angle, dtype=torch.float64))
 
 
 def _name(pose: Tensor) -> str:

@@ -14,14 +14,13 @@ from unpose.audit.calls import evaluation, first_line
 from unpose.audit.elements import Element, control_for, elements_of, exact_elements, order_of, plane_group
 from unpose.audit.equivariance_report import EquivarianceReport
 from unpose.audit.finding import FITS, find_action, misfit_of
-from unpose.audit.inputs import smooth_noise
 from unpose.audit.measurement import Probe, check_inputs, discrimination, some_inputs
 from unpose.audit.model_report import ModelAudit, ModelCallError, OutputAudit
 from unpose.audit.models import ImageModel, as_model
 from unpose.audit.modules import NETWORK, NetworkReport, audit_modules
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import Precision, in_double, measure_precision, model_device, model_type
-from unpose.audit.probes import infer_inputs
+from unpose.audit.probes import infer_inputs, smooth_noise
 from unpose.discover import AUTO, discover_group
 from unpose.groups import Group
 from unpose.images import as_batch

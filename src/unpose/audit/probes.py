@@ -1,4 +1,4 @@
-"""Inputs for a model of which nothing is known: the shape is found by calling it, and the images show many mistakes."""
+"""Synthetic images for audits, and inputs for a model of which nothing is known: the shape is found by calling it."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,13 +10,47 @@ from torch import Tensor, nn
 from unpose.audit.actions import Kind
 from unpose.audit.calls import first_line
 from unpose.audit.elements import order_of
-from unpose.audit.inputs import smooth_noise
 from unpose.audit.outputs import outputs_of
 from unpose.audit.precision import model_device, model_type
 from unpose.groups import Group
+from unpose.images import smooth
 
 _SIZES = (12, 13, 16, 24, 28, 32, 64, 96, 128, 224)
 _CHANNELS = (3, 1, 2, 4, 8, 16)
+
+
+def smooth_noise(n: int, channels: int, frame: tuple[int, int], *, sigma: float = 1.5, random_state: int = 0) -> Tensor:
+    """Generate random smooth images without any symmetry, for audits without images of one's own.
+
+    They are white noise, smoothed by a Gaussian, scaled to mean 1/2 and standard deviation 1/4, and clipped to [0, 1].
+
+    Parameters
+    ----------
+    n, channels : int
+        Number of images and of their channels.
+    frame : (height, width)
+        Size in pixels.
+    sigma : float, default 1.5
+        Standard deviation of the Gaussian in pixels.
+    random_state : int, default 0
+        Seed.
+
+    Returns
+    -------
+    (n, channels, height, width) tensor, float32 in [0, 1]
+
+    Examples
+    --------
+    >>> smooth_noise(2, 3, (8, 9)).shape
+    torch.Size([2, 3, 8, 9])
+    """
+    if min(n, channels, *frame) < 1:
+        raise ValueError(f"smooth_noise needs at least one image, channel and pixel, got {(n, channels, *frame)}")
+    generator = torch.Generator().manual_seed(int(random_state))
+    noise = smooth(torch.randn(n, channels, *frame, generator=generator), sigma)
+    noise = noise - noise.mean((-2, -1), keepdim=True)
+    spread = noise.square().mean((-2, -1), keepdim=True).sqrt().clamp(min=torch.finfo(noise.dtype).tiny)
+    return (0.5 + 0.25 * noise / spread).clamp(0, 1)
 
 
 def probe_images(channels: int, frame: tuple[int, int], random_state: int = 0) -> Tensor:
@@ -40,9 +74,9 @@ def probe_images(channels: int, frame: tuple[int, int], random_state: int = 0) -
     >>> probe_images(3, (8, 9)).shape
     torch.Size([4, 3, 8, 9])
     """
-    smooth = smooth_noise(3, channels, frame, random_state=random_state)
+    noise = smooth_noise(3, channels, frame, random_state=random_state)
     white = torch.rand(1, channels, *frame, generator=torch.Generator().manual_seed(int(random_state) + 1))
-    return torch.cat([smooth[:2], white, (smooth[2:] * 4).floor().clamp(max=3) / 3])
+    return torch.cat([noise[:2], white, (noise[2:] * 4).floor().clamp(max=3) / 3])
 
 
 def infer_inputs(model: Callable[[Tensor], Any], group: Group, takes: Kind, random_state: int = 0) -> Tensor:

@@ -19,7 +19,7 @@ from scipy import sparse
 from unpose.report.attention import AttentionPicture, attention_picture
 from unpose.report.documents import asset, encodable, rendered
 from unpose.report.figures import PALETTE
-from unpose.report.results import NO_CLUSTER, Cluster, Results, Round
+from unpose.report.results import NO_CLUSTER, Cluster, Results
 from unpose.report.thumbnails import (
     MARGIN,
     DisplayRange,
@@ -138,7 +138,7 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
     totals = None if whole is None else np.bincount(all_labels + 1, minlength=len(results.clusters) + 1).tolist()
     sizes = np.bincount(all_labels[all_labels >= 0], minlength=len(results.clusters))
     means, errors, worst = _cluster_sheets(results.clusters, shown_range)
-    film = [_film_images(each) for each in results.rounds]
+    film = [np.asarray(each.images)[evenly_spaced(len(each.images), FILM_IMAGES)] for each in results.rounds]
     sheets = {"means": means, "errors": errors}
     sheets |= {f"round-{i}": _sheet(images, shown_range, FILM_SIDE) for i, images in enumerate(film)}
     if attention is not None:
@@ -173,7 +173,8 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
         "rejectedNames": [[i, name] for i, names in results.rejected_names.items() for name in names],
         "rounds": [each.note for each in results.rounds],
         "copies": [] if results.copies is None else _pairs(np.asarray(results.copies)),
-        "distances": None if results.distances is None else _distances(np.asarray(results.distances, np.float64)),
+        "distances": None if results.distances is None
+        else np.round(np.nan_to_num(np.asarray(results.distances, np.float64)), 5).tolist(),
         "stability": results.stability,
         "rejected": [[each.name, each.reason] for each in results.rejected],
         "run": {"command": results.reproduction.command, "seed": results.reproduction.seed,
@@ -218,10 +219,6 @@ def _pairs(copies: NDArray) -> list[list[int]]:
     """The images that are copies of another one, each with that image."""
     images = np.flatnonzero(copies != np.arange(len(copies)))
     return np.stack([images, copies[images]], axis=1).tolist()
-
-
-def _distances(distances: NDArray[np.float64]) -> list[float]:
-    return np.round(np.nan_to_num(distances), 5).tolist()
 
 
 def _attention_numbers(attention: AttentionPicture) -> dict[str, Any]:
@@ -278,10 +275,6 @@ def _cluster_sheets(clusters: Sequence[Cluster], shown_range: DisplayRange) -> t
     ramp = np.array([1.9, 0.95, 0.35])  # from black through red to yellow
     coloured = [np.clip(each[..., None] / (worst or 1.0) * ramp, 0, 1) for each in maps]  # (h, w, 3)
     return means, _sheet(coloured, (0.0, 1.0), int(ERROR_SIDE * shrink)), worst
-
-
-def _film_images(each: Round) -> NDArray:
-    return np.asarray(each.images)[evenly_spaced(len(each.images), FILM_IMAGES)]
 
 
 def _opacity_picture(density: NDArray[np.uint8]) -> Sheet:

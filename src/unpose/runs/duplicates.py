@@ -239,7 +239,7 @@ class DuplicateSearch:
         -------
         Duplicates
         """
-        report = progress if progress is not None else _no_progress
+        report = progress or (lambda stage, done, total: None)
         result = Duplicates()
         files = self._list(paths, [self.folder, *exclude], result)
         known = self._load_index()
@@ -541,7 +541,3 @@ def _sets(photographs: list[Photograph], exact: list[list[int]], matches: list[M
 def _frame_scale(photograph: Photograph) -> float:
     """Pixels of the photograph per pixel of its grey frame."""
     return max(1.0, max(photograph.height, photograph.width) / FRAME_SIDE)
-
-
-def _no_progress(stage: str, done: int, total: int) -> None:
-    pass

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from unpose.runs.settings import RunSettings
 
@@ -208,7 +208,9 @@ def calibrate(survey: "Survey", settings: RunSettings, report: "Callable[..., No
 
     from unpose.cluster import group_means, stage_times
 
-    images, parameters = survey.sample, _parameters(settings)
+    n_clusters = None if settings.clusters == "auto" else min(int(settings.clusters), 5)  # of a sample
+    images = survey.sample
+    parameters = settings.search_parameters() | {"n_clusters": n_clusters, "features": settings.features}
     stage_times(images[:24], indexed=survey.in_pieces, **parameters)  # compiles
     measured = []
     for number, count in enumerate(_SAMPLES):
@@ -246,9 +248,3 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
         int(_BASE_BYTES + n * _BYTES_EACH + in_memory),
         int(n * _STORED_EACH + min(_REFERENCE_BYTES, 2 * n * small)), int(stored + n * _STORED_EACH), cores, measured,
     )  # fmt: skip
-
-
-def _parameters(settings: RunSettings) -> dict[str, Any]:
-    """Parameters of the estimator for samples, whose number of clusters is small."""
-    n_clusters = None if settings.clusters == "auto" else min(int(settings.clusters), 5)
-    return settings.search_parameters() | {"n_clusters": n_clusters, "features": settings.features}

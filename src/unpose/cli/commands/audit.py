@@ -196,7 +196,10 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
     with nullcontext() if asked.folder is None else folder_lock(asked.folder):
         _check_unfinished(asked)  # another process may have finished since the first check
         with _kept_answers(asked), progress(quiet=asked.quiet or asked.images is None) as report:
-            outputs = _outputs(asked, loaded[0], images) if len(loaded) == 1 else {}
+            outputs = {}
+            if len(loaded) == 1:
+                remember = partial(_remembered, asked, loaded[0])
+                outputs = single_outputs(loaded[0], images.batch[:2], remember, _classes(asked))
             for model in outputs.values() if len(outputs) > 1 else loaded:
                 stage = "" if len(loaded) == len(outputs) == 1 else f"{model.name}: "
                 show = lambda name, done, total, stage=stage: report(stage + name, done, total)  # noqa: E731
@@ -376,11 +379,6 @@ def _run(
     if asked.plots and asked.out is not None:
         write_picture(asked.out, plot(calls, images.batch, found.report, model.name, asked.seed))
     return replace(found, results=replace(found.results, remarks=[*found.results.remarks, *remarks]))
-
-
-def _outputs(asked: _Asked, model: AnyModel, images: "AuditedImages") -> dict[str, AnyModel]:
-    """The outputs of a model by name, each as a model; only itself if it has one."""
-    return single_outputs(model, images.batch[:2], partial(_remembered, asked, model), _classes(asked))
 
 
 def _pairs(asked: _Asked, calls: "RememberedCalls", found: "AuditRun") -> "RealPairs":
