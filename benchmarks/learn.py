@@ -1,6 +1,6 @@
 """Does a group network learn more from a thousand posed digits than its translation-only baseline?
 
-    UNPOSE_DATA=/path/to/arrays python benchmarks/learn.py [--augment] [--out learn.json]
+    UNPOSE_DATA=/path/to/arrays python benchmarks/learn.py [--augment]
 
 A group convolution network and its translation-only baseline are trained on a thousand MNIST digits, each at one random
 pose (any angle, shifts up to 2 pixels). The baseline is widened until it has at least as many parameters. 500 more
@@ -10,15 +10,11 @@ epoch, for both networks, which favours the baseline.
 """
 
 import argparse
-import json
-import os
-import platform
+import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import torch
 
 from unpose.data import Dataset, Split, load, posed
 from unpose.nn import count_parameters
@@ -58,7 +54,6 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--groups", nargs="+", default=GROUPS)
     parser.add_argument("--augment", action="store_true")
-    parser.add_argument("--out", default="learn.json")
     options = parser.parse_args()
     mnist = load("mnist")
     results = []
@@ -73,33 +68,26 @@ def main():
                 ("network", own),
                 ("baseline", replace(own, network=replace(own.network, group="c1", options=widened))),
             ):
-                start = time.perf_counter()
+                start = time.process_time()
                 result = train(data, recipe)
                 row[name] = {
                     "parameters": count_parameters(result.network),
                     "accuracy": result.test_accuracy,
-                    "epoch": result.best_epoch,
-                    "seconds": round(time.perf_counter() - start, 1),
+                    "seconds": time.process_time() - start,
                 }
             results.append(row)
-            print(
-                f"seed {seed}  {group}  {row['network']['parameters']:>6,} parameters  {row['network']['accuracy']:.2%}"
-                f"   baseline {row['baseline']['parameters']:>6,}  {row['baseline']['accuracy']:.2%}   "
-                f"({row['network']['seconds']:.0f} s, {row['baseline']['seconds']:.0f} s)",
-                flush=True,
-            )
-    print()
+            print(row, file=sys.stderr, flush=True)
+    print("| group | parameters | CPU s | accuracy | baseline's parameters | CPU s | accuracy | better in |")
+    print("|---|---|---|---|---|---|---|---|")
     for group in options.groups:
-        rows = [row for row in results if row["group"] == group]
-        own, baseline = (np.array([row[name]["accuracy"] for row in rows]) for name in ("network", "baseline"))
-        wins = int((own > baseline).sum())
-        print(
-            f"{group}: {own.mean():.2%} (+- {own.std():.2%}), baseline {baseline.mean():.2%} (+- {baseline.std():.2%})"
-            f", better in {wins} of {len(rows)}"
-        )
-    about = {"machine": platform.machine(), "threads": torch.get_num_threads(), "cores": os.cpu_count()}
-    settings = {"epochs": options.epochs, "augment": options.augment, "counts": COUNTS, "torch": torch.__version__}
-    Path(options.out).write_text(json.dumps({"about": about, "settings": settings, "results": results}, indent=1))
+        rows, cells = [row for row in results if row["group"] == group], []
+        for name in ("network", "baseline"):
+            accuracy = 100 * np.array([row[name]["accuracy"] for row in rows])
+            seconds = np.mean([row[name]["seconds"] for row in rows])
+            cells += [f"{rows[0][name]['parameters']:,}", f"{seconds:.0f}"]
+            cells.append(f"{accuracy.mean():.1f} % ± {accuracy.std():.1f}")
+        wins = sum(row["network"]["accuracy"] > row["baseline"]["accuracy"] for row in rows)
+        print(f"| {group} | {' | '.join(cells)} | {wins} of {len(rows)} |")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure how well a network for dilations recognises digits at sizes that it was not trained on.
 
-    UNPOSE_DATA=/path/to/arrays python benchmarks/scales.py [--out scales.json]
+    UNPOSE_DATA=/path/to/arrays python benchmarks/scales.py
     UNPOSE_DATA=/path/to/arrays python benchmarks/scales.py --only attention --device cuda [--epochs 40]
 
 ``scale_net`` with five scales, and with one scale and exactly as many parameters, are trained on 1,000 MNIST digits of
@@ -15,12 +15,9 @@ takes much longer than one of ``scale_net``; use a GPU.
 """
 
 import argparse
-import json
 import math
-import os
-import platform
+import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -112,7 +109,6 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", default="scales.json")
     options = parser.parse_args()
     mnist = load("mnist")
     results = []
@@ -140,39 +136,18 @@ def main():
         if options.only == "attention":
             runs = [(name, one_size, attention_recipe(n, options.epochs, seed)) for name, n in ATTENTION.items()]
         for name, data, recipe in runs:
-            start = time.process_time(), time.monotonic()
+            start = time.process_time()
             network = train(data, recipe, device=options.device).network
-            seconds, clock = time.process_time() - start[0], time.monotonic() - start[1]
-            accuracies = [accuracy(network, test) for test in tests]
-            parameters = count_parameters(network)
-            results.append(
-                {
-                    "seed": seed,
-                    "network": name,
-                    "parameters": parameters,
-                    "accuracy": accuracies,
-                    "cpu_seconds": seconds,
-                    "seconds": clock,
-                }
-            )
-            text = "  ".join(f"x{times:g} {right:.1%}" for times, right in zip(TIMES, accuracies, strict=True))
-            print(
-                f"seed {seed}  {name:31} {parameters:,} parameters  {text}   ({seconds:.0f} CPU-s, {clock:.0f} s)",
-                flush=True,
-            )
-    print()
+            seconds = time.process_time() - start
+            row = (name, count_parameters(network), [accuracy(network, test) for test in tests], seconds)
+            results.append(row)
+            print(seed, *row, file=sys.stderr, flush=True)
+    columns = ("size relative to training", *(f"{times:g}" for times in TIMES), "parameters", "CPU s")
+    print(f"| {' | '.join(columns)} |\n|" + "---|" * len(columns))
     for name in NAMES if options.only == "convolution" else ATTENTION:
-        lines = np.array([row["accuracy"] for row in results if row["network"] == name])
-        text = "  ".join(f"x{times:g} {m:.1%}" for times, m in zip(TIMES, lines.mean(0), strict=True))
-        print(f"{name:31} {text}")
-    about = {
-        "machine": platform.machine(),
-        "device": options.device,
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-    }
-    settings = {"epochs": options.epochs, "counts": COUNTS, "seen": SEEN, "times": TIMES, "torch": torch.__version__}
-    Path(options.out).write_text(json.dumps({"about": about, "settings": settings, "results": results}, indent=1))
+        rows = [row for row in results if row[0] == name]
+        means = (f"{mean:.1%}" for mean in np.mean([row[2] for row in rows], axis=0))
+        print(f"| {name} | {' | '.join(means)} | {rows[0][1]:,} | {np.mean([row[3] for row in rows]):.0f} |")
 
 
 if __name__ == "__main__":
