@@ -20,6 +20,7 @@ from unpose.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = sorted(page for page in (DOCS / "tutorials").glob("*.md") if page.stem != "index")
+LONG = {"is-it-invariant", "plankton"}  # tutorials that only the slow tests run
 OTHERS = sorted(page for room in ("howto", "explanation") for page in (DOCS / room).glob("*.md"))
 PAGES = [DOCS / "start.md", *TUTORIALS, *OTHERS]
 BLOCK = re.compile(
@@ -99,7 +100,7 @@ def test_commands_exist_and_python_compiles(page):
             check_call(words)
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=identifier)
+@pytest.mark.parametrize("page", [page for page in TUTORIALS if page.stem not in LONG], ids=identifier)
 def test_tutorials_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

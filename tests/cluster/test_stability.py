@@ -37,11 +37,11 @@ def test_separate_kinds_are_stable_and_a_continuum_is_not(n_clusters):
 
 
 def photographs(n, seed):
-    """Smooth textures on a plain background, each unlike the others: (n, 32, 32)."""
+    """Smooth textures on a plain background, each unlike the others: (n, 25, 25)."""
     rng = np.random.default_rng(seed)
-    rows, columns = np.mgrid[:32, :32] - 15.5
-    textures = gaussian_filter(rng.normal(size=(n, 32, 32)), (0, 2, 2))
-    return (20 * textures * np.exp(-(rows**2 + columns**2) / 60)).astype(np.float32)
+    rows, columns = np.mgrid[:25, :25] - 12
+    textures = gaussian_filter(rng.normal(size=(n, 25, 25)), (0, 2, 2))
+    return (20 * textures * np.exp(-(rows**2 + columns**2) / 40)).astype(np.float32)
 
 
 def test_thirty_copies_of_one_image_are_one_group_without_claims():

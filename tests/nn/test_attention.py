@@ -43,7 +43,11 @@ def plain_loops(query, key, value, position, bias=None):
     return result
 
 
-@pytest.mark.parametrize("window", [(1, 1), (3, 3), (3, 5), (7, 3), (7, 9)], ids=str)
+@pytest.mark.parametrize(
+    "window",
+    [(1, 1), (7, 3), *(pytest.param(size, marks=pytest.mark.slow) for size in ((3, 3), (3, 5), (7, 9)))],
+    ids=str,
+)
 def test_group_attention_equals_plain_loops(window, generator):
     query, key = draw(generator, 2, 2, 3, 4, 5, 2)
     value = draw(generator, 2, 3, 4, 5, 3)
@@ -68,7 +72,7 @@ def test_one_query_is_shared_when_a_map_is_lifted(generator):
     ("name", "mode", "encoding"),
     [
         ("c3", "paper", "separable"),
-        ("d2", "paper", "harmonic"),
+        pytest.param("d2", "paper", "harmonic", marks=pytest.mark.slow),
         ("c3", "printed", "separable"),
         pytest.param("d3", "printed", "harmonic", marks=pytest.mark.slow),
     ],
@@ -181,7 +185,7 @@ def test_local_and_global_algorithms_give_the_same_result(window, kind, generato
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("limit", [1, 20_000, 2**40])
+@pytest.mark.parametrize("limit", [1, 20_000, pytest.param(2**40, marks=pytest.mark.slow)])
 def test_chunks_give_the_whole_result(window, kind, limit, generator, monkeypatch):
     # Chunks of one row, of some rows and of some heads, with the hand-written gradients.
     terms, bias = drawn_terms(generator, window, kind)
@@ -318,7 +322,9 @@ def peak_bytes(method, group, size, batch):
     [("c4", 8, 3)]
     + [pytest.param(*e, marks=pytest.mark.slow) for e in (("c4", 8, 1), ("c4", 16, 2), ("c8", 11, 1), ("d4", 7, 2))],
 )
-@pytest.mark.parametrize("method", ["relative", "paper", "lifting"])
+@pytest.mark.parametrize(
+    "method", ["relative", *(pytest.param(method, marks=pytest.mark.slow) for method in ("paper", "lifting"))]
+)
 def test_chunks_use_at_most_half_the_memory_of_the_direct_computation(method, group, size, batch):
     # Peak bytes of live tensors in a training step; the benchmark has larger sizes, and times.
     direct = baseline().PAIRS[method]

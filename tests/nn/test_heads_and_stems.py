@@ -119,7 +119,7 @@ def test_interpolated_maps_have_no_shift(size):
 
 
 @pytest.mark.equivariance
-@pytest.mark.parametrize("group", ["d4", "c8"])
+@pytest.mark.parametrize("group", ["d4", pytest.param("c8", marks=pytest.mark.slow)])
 def test_strided_convolution_keeps_the_symmetry_at_every_size(group):
     torch.manual_seed(0)
     lifting = GroupConv2d(group, 2, 3, 5, lifting=True, stride=2).double()
@@ -153,7 +153,12 @@ def test_a_stride_blurs_and_then_takes_every_second_value():
 
 @pytest.mark.equivariance
 @pytest.mark.parametrize(
-    ("name", "stem"), [pytest.param("gsa_net", 4, marks=pytest.mark.slow), ("group_cnn", 2), ("group_cnn", 8)]
+    ("name", "stem"),
+    [
+        pytest.param("gsa_net", 4, marks=pytest.mark.slow),
+        ("group_cnn", 2),
+        pytest.param("group_cnn", 8, marks=pytest.mark.slow),
+    ],
 )
 def test_networks_with_a_stem_are_invariant_and_smaller(name, stem):
     built = network(name, size=(24, 24), stem=stem, outputs=3)

@@ -19,8 +19,8 @@ from unpose.nn import (
 
 pytestmark = pytest.mark.equivariance
 
-GROUPS = [(name, torch.float32) for name in ("d1", "d4")]
-GROUPS += [pytest.param(name, torch.float32, marks=pytest.mark.slow) for name in ("c1", "c4", "c8", "c12", "c16")]
+GROUPS = [(name, torch.float32) for name in ("d1", "c4")]
+GROUPS += [pytest.param(name, torch.float32, marks=pytest.mark.slow) for name in ("c1", "d4", "c8", "c12", "c16")]
 # d4 in double precision is among the sizes too.
 GROUPS += [pytest.param(name, torch.float64, marks=pytest.mark.slow) for name in ("d4", "c8")]
 SIZES = [((4, 5), torch.float64)]
@@ -129,7 +129,7 @@ def test_one_layer_serves_changing_sizes(contrast, generator):
     # Nothing that was computed for one size may be kept for the next.
     group = parse("d4")
     layer = contrast(attention(GroupSelfAttention, group, window=5).double())
-    for size in [(7, 11), (6, 4), (7, 11)]:
+    for size in [(5, 7), (6, 4), (5, 7)]:
         report = audit(layer, "regular image", "regular image", group, size, torch.float64, generator)
         assert report.worst_exact < 1e-10, str(report)
 
