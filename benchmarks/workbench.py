@@ -263,7 +263,8 @@ def speed(options):
 
     from arrays import load
     from unpose.cluster.graph import attention_matrix
-    from unpose.report import Cluster, Reproduction, Results, render
+    from unpose.report import Reproduction
+    from unpose.report.page import Cluster, Results, render
 
     images, classes = load("plankton_ndsb.npz", "x", "y")
     images, n = images[: options.images], len(images[: options.images])

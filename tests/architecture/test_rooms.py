@@ -65,6 +65,7 @@ SIDE_DOORS = {
     "unpose.cluster.published",  # the paper's method as published
     "unpose.cluster.theorems",  # the quantities of the paper's theorems
     "unpose.data.experiments",  # the data of the figures of the invariant attention paper
+    "unpose.data.survey",  # what an input holds, for `unpose plan`
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
     "unpose.files.arrays",  # readers of the file formats of public data sets
     "unpose.files.exchange",  # arrays exchanged with other programs
@@ -75,6 +76,7 @@ SIDE_DOORS = {
     "unpose.report.audit",  # the page of `unpose audit`
     "unpose.report.duplicates",  # the page of `unpose dedupe`
     "unpose.report.figures",  # pictures drawn from arrays, for the commands
+    "unpose.report.page",  # the page of `unpose cluster`
     "unpose.report.symmetry_page",  # the page of `unpose discover`
     "unpose.runs.audits",  # the audit of a whole model; imports torch, which `unpose --help` must not wait for
     "unpose.runs.duplicates",  # the folder of a search for duplicates; imports torch

@@ -15,18 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy.sparse import csr_array
 
-from unpose.report import (
-    Cluster,
-    Rejected,
-    Reproduction,
-    Results,
-    Round,
-    display_range,
-    evenly_spaced,
-    render,
-    thumbnail,
-)
+from unpose.report import Rejected, Reproduction, display_range, evenly_spaced, thumbnail
 from unpose.report.attention import attention_picture
+from unpose.report.page import Cluster, Results, Round, render
 from unpose.report.thumbnails import MARGIN, share_equally, sheet
 
 HOSTILE = [

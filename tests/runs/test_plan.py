@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
-from unpose.data import posed, survey_images
+from unpose.data import posed
+from unpose.data.survey import Survey, survey_images
 from unpose.files import write_image
 from unpose.runs import Plan, RunSettings, plan, plan_run
 from unpose.runs.plan import Calibration
@@ -18,8 +19,6 @@ MEASURED = Calibration(decode=0.001, each=0.01, pair=1e-5, indexed=0.02, write=0
 
 
 def survey(count, side=40, in_pieces=False):
-    from unpose.data import Survey
-
     return Survey(count, (side, side), 1, in_pieces, count, np.zeros((3, side, side)), 0.001)
 
 

@@ -1,8 +1,7 @@
 """Data: images from folders and files, public data sets, and generators of posed images with known poses.
 
 =================== ============================================================================================
-:func:`read_images` read a folder, a stack or a list of files into one array (``folders``, ``decoding``);
-                    :func:`survey_images` says what it would read (``survey``)
+:func:`read_images` read a folder, a stack or a list of files into one array (``folders``, ``decoding``)
 :func:`load`        load a labelled data set by name, from a folder or an ``.npz`` file (``datasets``, ``public``,
                     ``download``), as a :class:`Dataset` of three :class:`Split` parts (``splits``)
 :func:`posed`       make copies of images at random poses, with the true poses
@@ -10,8 +9,9 @@
 :func:`credit`      what to cite for a public data set
 =================== ============================================================================================
 
-Two modules are doors of their own: ``unpose.data.splits`` has the fingerprints by which a network recognises its
-training images, ``unpose.data.experiments`` the data of the figures of the invariant attention paper.
+Three modules are doors of their own: ``unpose.data.splits`` has the fingerprints by which a network recognises its
+training images, ``unpose.data.survey`` says what would be read, and ``unpose.data.experiments`` has the data of the
+figures of the invariant attention paper.
 """
 
 from unpose.data.credits import CREDITS, Credit, credit
@@ -21,7 +21,6 @@ from unpose.data.posed import Posed, posed
 from unpose.data.public import MissingDataError
 from unpose.data.splits import Dataset, Split
 from unpose.data.stroke_drawings import drawings
-from unpose.data.survey import Survey, survey_images
 
 __all__ = [
     "CREDITS",
@@ -33,11 +32,9 @@ __all__ = [
     "MissingDataError",
     "Posed",
     "Split",
-    "Survey",
     "credit",
     "drawings",
     "load",
     "posed",
     "read_images",
-    "survey_images",
 ]

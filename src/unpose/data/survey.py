@@ -25,74 +25,30 @@ from unpose.files.formats import Header, decoder_limits
 from unpose.files.listing import list_images, split_array_name
 from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas
 
+__all__ = ["Survey", "survey_images"]
+
 _SURVEYED = 2000
 """Files of which a survey reads the header."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What an input holds, by the names of its files and the headers of some of them.
+    """What an input holds, by the names of its files and the headers of some of them."""
 
-    Parameters
-    ----------
-    count : int
-        Number of images; estimated if there are more files than headers were read.
-    shape : (int, int)
-        Height and width of the canvas that they would be brought to.
-    channels : int
-        1 or 3.
-    in_pieces : bool
-        Whether :func:`read_images` would keep them in a file, if it may.
-    n_files : int
-        Number of files.
-    sample : (m, h, w) or (m, h, w, 3) array
-        Some of the images, evenly spaced.
-    seconds : float
-        CPU time to decode one of them.
-
-    Examples
-    --------
-    >>> Survey(5, (31, 17), 1, False, 1, np.zeros((2, 31, 17)), 0.001).count
-    5
-    """
-
-    count: int
-    shape: tuple[int, int]
-    channels: int
-    in_pieces: bool
+    count: int  # of images; estimated if there are more files than headers were read
+    shape: tuple[int, int]  # height and width of the canvas that they would be brought to
+    channels: int  # 1 or 3
+    in_pieces: bool  # whether read_images would keep them in a file, if it may
     n_files: int
-    sample: NDArray
-    seconds: float
+    sample: NDArray  # (m, h, w) or (m, h, w, 3), some of the images, evenly spaced
+    seconds: float  # CPU time to decode one of them
 
 
 def survey_images(
     source: str | os.PathLike[str], n_sample: int, *, size: int | None = None, memory: int | str | None = None
 ) -> Survey:
-    """Say what :func:`read_images` would read, from the names of files, some headers and a sample of the images.
+    """Say what :func:`read_images` would read, from the names of files, some headers and ``n_sample`` of the images.
 
-    Parameters
-    ----------
-    source : str or path
-        A folder or a stack, as for :func:`read_images`.
-    n_sample : int
-        Number of images that are read.
-    size : int, optional
-        Longer side of the images in pixels.
-    memory : int or str, optional
-        Memory budget, by default 4 GiB.
-
-    Returns
-    -------
-    Survey
-        Number, size and colour of the images.
-
-    Raises
-    ------
-    InputError
-        If no image is found.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(folder + "/stack.npy", np.zeros((7, 31, 17), np.uint8))

@@ -19,7 +19,7 @@ from scipy import sparse
 from unpose.report.attention import AttentionPicture, attention_picture
 from unpose.report.documents import asset, encodable, rendered
 from unpose.report.figures import PALETTE
-from unpose.report.results import NO_CLUSTER, Cluster, Results
+from unpose.report.results import NO_CLUSTER, Cluster, Results, Round, Whole
 from unpose.report.thumbnails import (
     MARGIN,
     DisplayRange,
@@ -32,6 +32,8 @@ from unpose.report.thumbnails import (
     thumbnail,
     webp,
 )
+
+__all__ = ["Cluster", "Results", "Round", "Whole", "render"]
 
 PAGE_BYTES = 14_000_000
 """Largest size of a page; thumbnails use what the rest leaves."""
@@ -50,25 +52,11 @@ _SCRIPTS = (
 
 
 def render(results: Results) -> str:
-    """Write the results of a clustering as an HTML page.
+    """Write the results of a clustering as an HTML page; the same results give the same text.
 
-    Parameters
-    ----------
-    results : Results
-        What the page shows.
-
-    Returns
-    -------
-    str
-        The page; the same results give the same text.
-
-    Notes
-    -----
     Every image of ``results`` is in the page's table and on its map. As many images as fit into 7.5 MB have a
     thumbnail, divided equally among the clusters and evenly over their confidences; the page says how many have none.
 
-    Examples
-    --------
     >>> from unpose.report import Reproduction
     >>> results = Results(
     ...     question="What is in here?", images=np.zeros((2, 8, 8)), names=["a.png", "b.png"], labels=np.array([0, 0]),

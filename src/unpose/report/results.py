@@ -19,50 +19,18 @@ NO_CLUSTER = -1
 
 @dataclass(frozen=True)
 class Cluster:
-    """One cluster of images.
+    """One cluster of images."""
 
-    Parameters
-    ----------
-    mean : (h, w) or (h, w, c) array
-        Average of the aligned images, at any resolution.
-    confidence : float
-        In [0, 1].
-    exemplar : int
-        Index of a representative image.
-    error : array like ``mean``, optional
-        Standard error of the mean.
-    symmetry : str, default ""
-        Such as "4-fold"; empty for a mean without symmetry.
-
-    Examples
-    --------
-    >>> Cluster(mean=np.zeros((8, 8)), confidence=0.9, exemplar=0).symmetry
-    ''
-    """
-
-    mean: NDArray
-    confidence: float
-    exemplar: int
-    error: NDArray | None = None
-    symmetry: str = ""
+    mean: NDArray  # (h, w) or (h, w, c), average of the aligned images, at any resolution
+    confidence: float  # in [0, 1]
+    exemplar: int  # index of a representative image
+    error: NDArray | None = None  # standard error of the mean
+    symmetry: str = ""  # such as "4-fold"; empty for a mean without symmetry
 
 
 @dataclass(frozen=True)
 class Round:
-    """Some images after one round of invariant attention; the first round shows them as found.
-
-    Parameters
-    ----------
-    images : (m, h, w) or (m, h, w, c) array
-        The images.
-    note : str, default ""
-        Remark about the round.
-
-    Examples
-    --------
-    >>> Round(np.zeros((3, 8, 8)), "after averaging").note
-    'after averaging'
-    """
+    """Some images (m, h, w) or (m, h, w, c) after one round of attention; the first round shows them as found."""
 
     images: NDArray
     note: str = ""
@@ -116,112 +84,42 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Whole:
-    """All images of a run of which the page shows a sample.
+    """All images of a run of which the page shows a sample."""
 
-    Parameters
-    ----------
-    labels, confidences : (n,) arrays
-        Cluster and confidence of each image.
-    attention : (n, n) scipy sparse matrix
-        Attention among all images.
-
-    Examples
-    --------
-    >>> from scipy import sparse
-    >>> len(Whole(np.zeros(3, int), np.ones(3), sparse.csr_array((3, 3))).labels)
-    3
-    """
-
-    labels: NDArray
-    confidences: NDArray
-    attention: Any
+    labels: NDArray  # (n,), the cluster of each image
+    confidences: NDArray  # (n,)
+    attention: Any  # (n, n) scipy sparse matrix
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything that the page shows.
+    """Everything that the page shows: n images in k clusters."""
 
-    Parameters
-    ----------
-    question : str
-        What was asked, in one line.
-    images : sequence of n arrays, each (h, w) or (h, w, c), all of one shape
-        The images as found. Any object with a length and an index will do; only images that are shown are read.
-    names : sequence of n str
-        File names. They are untrusted: the page never interprets them as markup.
-    labels : (n,) array of int
-        Cluster of each image, or -1.
-    confidences : (n,) array
-        Confidence of each label in [0, 1]: how far its cluster is found again in random subsets of the images.
-    poses : (n, 3, 3) array
-        Bring each image onto the mean of its cluster.
-    layout : (n, 2) array
-        Position of each image on the map.
-    clusters : sequence of k Cluster
-        Cluster c consists of the images labelled c.
-    reproduction : Reproduction
-        Command, seed, version and settings.
-    attention : (n, n) array or scipy sparse matrix, optional
-        Row i has the weights that image i gives to the others.
-    rounds : sequence of Round, default ()
-        Some images over the rounds of attention.
-    rejected : sequence of Rejected, default ()
-        Files that were not used.
-    agreement : mapping of str to float, default {}
-        Measures of agreement with given classes.
-    stability : float, optional
-        Agreement of the groups of random subsets of the images; None if unknown, and then no confidence is shown.
-    remarks : sequence of str, default ()
-        What a reader must know about the groups, in full sentences.
-    copies : (n,) array of int, optional
-        The first image with the same content as each image.
-    distances : (n,) array, optional
-        Distance of each image from the mean of its cluster; NaN for images without one.
-    group_names : sequence of str, optional
-        Names that a person gave to the clusters, empty for those without one.
-    settled : (n,) array of bool, optional
-        The images whose name a person has accepted.
-    rejected_names : mapping of int to sequence of str or int, default {}
-        Names that a person rejected for an image, by the index of the image; numbers for clusters without a name.
-    n_rejected : int, optional
-        Number of files that were not used, if ``rejected`` does not list all.
-    whole : Whole, optional
-        All images, if those above are a sample: the page then gives the counts of all, and says that it shows a sample.
-
-    Examples
-    --------
-    >>> results = Results(
-    ...     question="What is in here?", images=np.zeros((2, 8, 8)), names=["a.png", "b.png"], labels=np.array([0, -1]),
-    ...     confidences=np.ones(2), poses=np.tile(np.eye(3), (2, 1, 1)), layout=np.eye(2),
-    ...     clusters=[Cluster(mean=np.zeros((8, 8)), confidence=1.0, exemplar=0)],
-    ...     reproduction=Reproduction("unpose cluster images -o run", seed=0, version="0.1.0"),
-    ... )
-    >>> len(results.names)
-    2
-    """
-
-    question: str
+    question: str  # what was asked, in one line
+    # The images as found, (h, w) or (h, w, c), all of one shape. Any object with a length and an index will do; only
+    # images that are shown are read.
     images: Sequence[NDArray] | NDArray
-    names: Sequence[str]
-    labels: NDArray
-    confidences: NDArray
-    poses: NDArray
-    layout: NDArray
-    clusters: Sequence[Cluster]
+    names: Sequence[str]  # of the files; untrusted: the page never interprets them as markup
+    labels: NDArray  # (n,) of int, the cluster of each image, or -1
+    confidences: NDArray  # (n,) in [0, 1]: how far the cluster of an image is found again in random subsets of images
+    poses: NDArray  # (n, 3, 3), bring each image onto the mean of its cluster
+    layout: NDArray  # (n, 2), position of each image on the map
+    clusters: Sequence[Cluster]  # cluster c consists of the images labelled c
     reproduction: Reproduction
-    attention: Any = None
+    attention: Any = None  # (n, n) array or sparse matrix; row i has the weights that image i gives to the others
     rounds: Sequence[Round] = ()
     rejected: Sequence[Rejected] = ()
-    agreement: Mapping[str, float] = field(default_factory=dict)
-    stability: float | None = None
-    remarks: Sequence[str] = ()
-    copies: NDArray | None = None
-    distances: NDArray | None = None
-    group_names: Sequence[str] | None = None
-    settled: NDArray | None = None
+    agreement: Mapping[str, float] = field(default_factory=dict)  # measures of agreement with given classes
+    stability: float | None = None  # agreement of the groups of random subsets; if unknown, no confidence is shown
+    remarks: Sequence[str] = ()  # what a reader must know about the groups, in full sentences
+    copies: NDArray | None = None  # (n,) of int, the first image with the same content as each image
+    distances: NDArray | None = None  # (n,), from the mean of the cluster; NaN for images without one
+    group_names: Sequence[str] | None = None  # that a person gave to the clusters, empty for those without one
+    settled: NDArray | None = None  # (n,) of bool, the images whose name a person has accepted
+    # Names that a person rejected, by the index of the image; numbers for clusters without a name.
     rejected_names: Mapping[int, Sequence[str | int]] = field(default_factory=dict)
-    n_rejected: int | None = None
-    whole: Whole | None = None
+    n_rejected: int | None = None  # number of files that were not used, if ``rejected`` does not list all
+    whole: Whole | None = None  # all images, if those above are a sample: the page gives the counts of all, and says so
 
     def __post_init__(self) -> None:
         n, k = len(self.images), len(self.clusters)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from unpose.cluster import InvariantClustering
     from unpose.data import ImageSet
-    from unpose.report import Results
+    from unpose.report.page import Results
 
 _COLUMNS = (
     "path", "frame", "cluster", "confidence", "angle", "shift_x", "shift_y", "scale", "mirrored", "distance",
@@ -258,7 +258,7 @@ class FinishedRun:
 
     def page(self) -> str:
         """The HTML of the report, made from the run folder alone."""
-        from unpose.report import render
+        from unpose.report.page import render
 
         return render(_results(self))
 
@@ -497,7 +497,8 @@ def _results(run: FinishedRun) -> "Results":
     import numpy as np
 
     from unpose.files import printable_name
-    from unpose.report import Cluster, Rejected, Reproduction, Results, Round, Whole
+    from unpose.report import Rejected, Reproduction
+    from unpose.report.page import Cluster, Results, Round, Whole
 
     model, pictures, about = run.model, run.pictures, run.about
     shown = pictures.get("shown")

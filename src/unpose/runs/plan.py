@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unpose.runs.settings import RunSettings
 
 if TYPE_CHECKING:
-    from unpose.data import Survey
+    from unpose.data.survey import Survey
 
 _SAMPLES = (160, 480)
 """Sizes of the two samples that are clustered."""
@@ -191,7 +191,7 @@ def plan_run(
     >>> callable(plan_run)
     True
     """
-    from unpose.data import survey_images
+    from unpose.data.survey import survey_images
 
     size = None if settings.size == "auto" else int(settings.size)
     report = progress or (lambda stage, done, total: None)

@@ -13,7 +13,8 @@ from PIL import Image
 from unpose.data import posed
 from unpose.files import write_text
 from unpose.images import warp
-from unpose.report import Cluster, Rejected, Reproduction, Results, Round, render
+from unpose.report import Rejected, Reproduction
+from unpose.report.page import Cluster, Results, Round, render
 
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
          "--force-device-scale-factor=1", "--disable-extensions", "--disable-background-networking", "--no-first-run",

@@ -465,7 +465,7 @@ def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, m
 @pytest.mark.slow
 def test_five_thousand_images_open_and_scroll(browser, tmp_path):
     from unpose.files import write_text
-    from unpose.report import render
+    from unpose.report.page import render
 
     n, k, rng = 5000, 41, np.random.default_rng(0)
     labels = rng.integers(-1, k, n)

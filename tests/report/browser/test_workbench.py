@@ -13,8 +13,7 @@ from scipy.sparse import csr_array
 from unpose.cluster.graph import attention_matrix
 from unpose.cluster.labels import most_instructive, spread_labels
 from unpose.files import write_text
-from unpose.report import render
-from unpose.report.page import _graph
+from unpose.report.page import _graph, render
 
 pytestmark = pytest.mark.browser
 
