@@ -206,7 +206,7 @@ def test_a_missing_file(tmp_path):
 def test_what_could_not_be_read_again_is_not_written(tmp_path):
     target = tmp_path / "a.safetensors"
     for network, classes, why in (
-        (group_cnn("c4", 1, 3, 28, kernel_size=33), (), "kernel_size = 33 is out of bounds"),
+        (group_cnn("c4", 1, 3, 28, kernel_size=33, width=1, stages=(1,)), (), "kernel_size = 33 is out of bounds"),
         (group_cnn("c4", 1, 3, 28), (0, 1, 2), "must be texts"),
         (group_cnn("c4", 1, 3, 28), ("a", "b"), "2 names of classes for 3 outputs"),
     ):
