@@ -8,7 +8,7 @@ import click
 
 from unpose.cli.shared.audited_images import labels_of, normalised, numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
-from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.inputs import ModelFile
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, write_output
@@ -104,10 +104,8 @@ def command(
     from unpose.audit import equivariance_error
     from unpose.groups import FiniteGroup, parse
 
-    try:
+    with parameter_errors("--group"):
         parsed = parse("c1" if group == AUTO else group)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--group") from error
     if not isinstance(parsed, FiniteGroup) or not parsed.is_group:
         raise click.BadParameter(f"a finite group such as c4, c8 or d4 is needed, got {parsed}", param_hint="--group")
     if not force and (out / "card.json").exists():
@@ -144,7 +142,7 @@ def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageMode
     from unpose.adapt import as_model
     from unpose.train import load_network, read_classes
 
-    try:
+    with parameter_errors("MODEL", (ValueError, OSError)):
         if Path(model).suffix.lower() == ".onnx":
             if not Path(model).is_file():
                 raise ValueError(f"there is no file {model!r}")
@@ -154,8 +152,6 @@ def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageMode
         wrapped = as_model(network, output=output, gives=gives)
         wrapped.expects = (network.description["in_channels"], *network.description["image_size"])
         return wrapped, str(path), read_classes(path)
-    except (ValueError, OSError) as error:
-        raise click.BadParameter(str(error), param_hint="MODEL") from error
 
 
 def _read(
@@ -172,10 +168,8 @@ def _read(
         size = max(height, width)
     if channels not in (None, 1, 3):
         raise click.BadParameter(f"the model takes {channels} channels, and images have 1 or 3", param_hint="MODEL")
-    try:
+    with parameter_errors("--images"):
         found = read_images(path, size=size, colour="grey" if channels == 1 else "rgb", min_images=2)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--images") from error
     batch = as_batch(found.images, dtype=torch.float32)
     if height is not None and batch.shape[-2:] != (height, width):
         raise click.BadParameter(

@@ -24,7 +24,7 @@ from unpose.cli.shared.audited_images import (
     read_pairs,
 )
 from unpose.cli.shared.auto_group import AUTO, discovered
-from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.inputs import memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
@@ -306,10 +306,8 @@ def _check_unfinished(asked: _Asked) -> None:
 def _parse(group: str) -> None:
     from unpose.groups import parse
 
-    try:
+    with parameter_errors("--group"):
         parse(group)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--group") from error
 
 
 def _load(asked: _Asked) -> list[AnyModel]:
@@ -386,10 +384,8 @@ def _pairs(asked: _Asked, calls: "RememberedCalls", found: "AuditRun") -> "RealP
 
     images, things, degrees = read_pairs(asked.pairs or Path(), found.images)
     kind = "scores" if found.answers is not None else "embedding"
-    try:
+    with parameter_errors("--pairs"):
         return real_pairs(calls, images, things, degrees, kind)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--pairs") from error
 
 
 class _ModelFailed(click.ClickException):

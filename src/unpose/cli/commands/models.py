@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.errors import parameter_errors
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import aligned
 
@@ -31,10 +32,8 @@ def command(name: str | None, as_json: bool) -> None:
     from unpose.train import pretrained_file, pretrained_names
     from unpose.train.cards import card_markdown, describe
 
-    try:
+    with parameter_errors("NAME"):
         models = [describe(pretrained_file(each)) for each in ([name] if name else pretrained_names())]
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="NAME") from error
     if as_json:
         described = [_as_dictionary(model) for model in models]
         click.echo(json.dumps(described[0] if name else described, indent=2))

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import memory_budget
 from unpose.cli.shared.options import ByteSize, NumberOrAuto, json_option
 from unpose.cli.shared.progress import progress
@@ -44,11 +43,8 @@ def command(images: Path, workers: int, as_json: bool, **options: Any) -> None:
     from unpose.files import available_memory, readable_bytes
 
     settings = RunSettings(**options)
-    try:
-        with progress() as report:
-            plan = plan_run(images, settings, memory=memory_budget(settings.memory), progress=report)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    with progress() as report:
+        plan = plan_run(images, settings, memory=memory_budget(settings.memory), progress=report)
     place = images if images.is_dir() else images.absolute().parent
     free_disk = shutil.disk_usage(place if place.exists() else Path()).free
     advice = plan.advice(available_memory(), free_disk)

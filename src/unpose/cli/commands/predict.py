@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.errors import parameter_errors
 from unpose.cli.shared.inputs import ModelFile, load_model, pick_device, read_on_canvas
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
@@ -94,12 +94,9 @@ def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, 
     """Write the cluster of every image, its confidence, whether it fits, its pose and its distance from the mean."""
     results = read_run(run)
     torch_device = str(pick_device(device))
-    try:
-        with progress() as report:
-            images = read_on_canvas(results, source, report)
-            found = results.model.set_params(device=torch_device).assign(images.images, progress=report)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    with progress() as report:
+        images = read_on_canvas(results, source, report)
+        found = results.model.set_params(device=torch_device).assign(images.images, progress=report)
     rows = [_cluster_row(*each, found, k) for k, each in enumerate(zip(images.names, images.frames, strict=True))]
     if as_json:
         not_read = [{"path": name, "reason": reason} for name, reason in images.rejected]
@@ -150,16 +147,12 @@ def _predict_classes(
     channels = network.description["in_channels"]
     if channels not in (1, 3):
         raise click.BadParameter(f"it takes {channels} channels, and images have 1 or 3", param_hint="--model")
-    try:
+    with parameter_errors("--model"):
         light = read_light(model)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--model") from error
     if match_light and (light is None or not light.is_common):
         raise click.UsageError("--match-light: the network's file does not state a background that its images share")
-    try:
+    with parameter_errors("IMAGES"):
         images = read_images(source, size=max(height, width), colour="auto" if channels == 1 else "rgb", min_images=1)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="IMAGES") from error
     pixels, notes = _fit_to_network(images, channels, (height, width))
     if match_light and light is not None:
         pixels = with_light(pixels, light)

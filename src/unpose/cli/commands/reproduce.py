@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.output import aligned, write_output, write_picture
 from unpose.cli.shared.progress import progress
 from unpose.cli.shared.site import page_line
@@ -26,10 +25,7 @@ class _Items(click.Group):
         return [item.name for item in ITEMS]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        try:
-            return _subcommand(find(name))
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        return _subcommand(find(name))
 
 
 def _print_list(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
-from unpose.cli.shared.errors import training_errors
+from unpose.cli.shared.errors import parameter_errors, training_errors
 from unpose.cli.shared.inputs import load_data, pick_device
 from unpose.cli.shared.options import device_option, root_option
 from unpose.cli.shared.progress import progress
@@ -272,10 +272,8 @@ def _size_of(path: str) -> int:
     """The longer side of the images of a network."""
     from unpose.train import load_network
 
-    try:
+    with parameter_errors("--begin", (ValueError, OSError)):
         return int(max(load_network(path).description["image_size"]))
-    except (ValueError, OSError) as error:
-        raise click.BadParameter(str(error), param_hint="--begin") from error
 
 
 def _load(recipe: "Recipe", root: Path | None, quiet: bool = False) -> "Dataset":

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import pick_device, read_on_canvas, read_run_again
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import counted
@@ -47,13 +46,10 @@ def command(run: Path, new: Path, averages: bool, images: Path | None, device: s
     """
     results = read_run(run)
     results.model.set_params(device=str(pick_device(device)))
-    try:
-        with progress() as report:
-            read = read_on_canvas(results, new, report)
-            before = read_run_again(results, images) if averages else None
-            update = update_run(results, new, read, old=before, progress=report)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    with progress() as report:
+        read = read_on_canvas(results, new, report)
+        before = read_run_again(results, images) if averages else None
+        update = update_run(results, new, read, old=before, progress=report)
     summary = {
         "run": str(run), "added": len(update.rows), "images": len(update.run.names), "foreign": update.n_foreign,
         "rejected": len(read.rejected), "table": str(run / "added.csv"), "report": str(run / "report.html"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unpose.cli.shared.errors import parameter_errors
 from unpose.cli.shared.inputs import ModelFile, pick_device
 
 if TYPE_CHECKING:
@@ -85,10 +86,8 @@ def _onnx(text: str, output: str | None) -> AnyModel:
     path = Path(text)
     if not path.is_file():
         raise click.BadParameter(f"there is no file {text!r}", param_hint="MODEL")
-    try:
+    with parameter_errors("MODEL"):
         wrapped = as_model(path, output=None if output is None else partial(output_named, name=output))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="MODEL") from error
     channels, height, width = wrapped.expects
     return AnyModel(
         path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width),
@@ -123,14 +122,12 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
         ) from error
     is_module = isinstance(found, torch.nn.Module)
     is_estimator = not is_module and hasattr(found, "fit") and hasattr(found, "predict")
-    try:
+    with parameter_errors("MODEL"):
         if is_module or is_estimator:
             wrapped = as_model(found, output=None if output is None else partial(output_named, name=output))
         else:
             pick = (lambda answer: answer) if output is None else partial(output_named, name=output)
             wrapped = as_model(found, layout="nhwc", output=lambda answer: as_scores(pick(answer), class_names))
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="MODEL") from error
     source = getattr(module, "__file__", None)
     content = Path(source).read_bytes() if source else b""
     first = next((m for m in found.modules() if isinstance(m, torch.nn.Conv2d)), None) if is_module else None

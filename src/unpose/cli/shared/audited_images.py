@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -56,11 +56,8 @@ def read_audited(
         )
     side = min(height, width) if height and width else size
     colour: Any = "auto" if channels is None else "grey" if channels == 1 else "rgb"
-    try:
-        with progress(quiet=quiet) as report:
-            found = read_images(path, size=side, colour=colour, min_images=2, memory=memory, progress=report)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--images") from error
+    with parameter_errors("--images"), progress(quiet=quiet) as report:
+        found = read_images(path, size=side, colour=colour, min_images=2, memory=memory, progress=report)
     chosen = evenly_spaced(len(found), count or DEFAULT_COUNT)
     batch = _square(as_batch(found.images[chosen], dtype=torch.float32), side)
     offset, scale = (numbers(text, name, batch.shape[1]) for text, name in ((mean, "--mean"), (std, "--std")))
@@ -88,13 +85,11 @@ def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list
         raise click.BadParameter(
             f"{table} must have the columns image and thing, and angle where it is known", param_hint="--pairs"
         )
-    try:
+    with parameter_errors("--pairs"):
         degrees = [float(row.get("angle") or "nan") for row in rows]
         side = max(like.batch.shape[-2:])
         paths = [table.parent / row["image"] for row in rows]
         found = read_images(paths, size=side, colour="grey" if like.batch.shape[1] == 1 else "rgb", min_images=2)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--pairs") from error
     if found.rejected:
         name, reason = found.rejected[0]
         raise click.BadParameter(f"{name} cannot be read: {reason}", param_hint="--pairs")

@@ -78,6 +78,15 @@ def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
 
 
 @contextmanager
+def parameter_errors(hint: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Report errors as a problem with the option or argument that ``hint`` names."""
+    try:
+        yield
+    except errors as error:
+        raise click.BadParameter(str(error), param_hint=hint) from error
+
+
+@contextmanager
 def training_errors(again: str) -> Iterator[None]:
     """Say in one line how a training ended that was stopped, diverged or was refused; ``again`` continues it."""
     from unpose.train import DivergedError, StoppedError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
-from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.progress import Report, progress
 
 if TYPE_CHECKING:
@@ -76,10 +76,8 @@ def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str,
     """A saved network and the names of its classes; ``hint`` is the option or argument that errors name."""
     from unpose.train import load_network, read_classes
 
-    try:
+    with parameter_errors(hint, (ValueError, OSError)):
         return load_network(path, device=pick_device(device)), read_classes(path)
-    except (ValueError, OSError) as error:
-        raise click.BadParameter(str(error), param_hint=hint) from error
 
 
 def load_data(

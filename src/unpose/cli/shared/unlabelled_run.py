@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
-from unpose.cli.shared.errors import UserError, training_errors
+from unpose.cli.shared.errors import UserError, parameter_errors, training_errors
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ def run_unlabelled(
     if recipe is None:
         if group == AUTO:
             group = discovered(images).finite_group
-        try:
+        with parameter_errors("--group"):
             recipe = unlabelled_recipe(group or "d4", small=device.type == "cpu", epochs=epochs, seed=seed or 0)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--group") from error
     if not resume:
         recipe = replace(recipe, data=replace(recipe.data, name=str(source.resolve()), size=given))
     again = f"unpose train --resume {shlex.quote(str(folder))}"
