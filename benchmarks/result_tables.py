@@ -145,6 +145,23 @@ def paper_table(cells):
     )
 
 
+def paper_speed():
+    """Images per second of each cell with the published settings."""
+    cells = {
+        "Z2": "c1 relative", "R4": "c4 relative", "R8": "c8 relative", "R12": "c12 relative", "R16": "c16 relative",
+        "R4, the paper's sum": "c4 paper",
+    }  # fmt: skip
+    speeds = results("group-attention-runs")["images_per_second_alone_at_batch_8"]
+    return table(["cell", *cells], [["images/s", *(f"{speeds[name]:,}" for name in cells.values())]])
+
+
+def paper_dilations():
+    """Networks with dilations at unseen sizes."""
+    runs = results("group-attention-runs")["dilations"]
+    rows = [[run["network"], *(f"{100 * each:.1f}" for each in run["accuracy"]), f"{run['seconds']} s"] for run in runs]
+    return table(["size relative to training", *(f"{each:g}" for each in runs[0]["times"]), "training"], rows)
+
+
 def published_columns(cell, runs):
     found = [run for run in runs if (run["cell"], run["mode"], run["initialization"]) == (cell, "relative", "default")]
     if not found:
@@ -277,7 +294,8 @@ TABLES = {
     **{f"adapt-dense-{name}": lambda name=name: adapted_dense(name) for name in ("shapes", "garments", "digits")},
     "adapt-dense-small": lambda: adapted_dense("shapes", "adapt-dense-small"), "unlabelled": unlabelled,
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
-    "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2),
+    "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2), "paper-speed": paper_speed,
+    "paper-dilations": paper_dilations,
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
 }  # fmt: skip
 """Name of a table in the pages -> the function that makes it."""

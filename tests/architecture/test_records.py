@@ -30,14 +30,8 @@ def test_the_tables_of_a_page_are_those_of_the_stored_results(page):
     assert not result_tables.update(page, write=False), "python benchmarks/result_tables.py"
 
 
-UNMARKED = {"group-attention"}
-"""Pages with typed tables that do not yet name their run."""
-
-
 @pytest.mark.parametrize("page", sorted(record.PAGES.glob("*.md")), ids=lambda page: page.stem)
 def test_a_table_of_figures_that_was_typed_names_its_run(page):
-    if page.stem in UNMARKED:
-        pytest.skip("its typed tables do not name their run")
     text = result_tables.MARKED.sub("", record.MARKED.sub("", page.read_text()))
     for rows, following in re.findall(r"^\|.*\n\|---.*\n((?:\|.*\n)+)\n?(.*)", text, re.MULTILINE):
         cells = [cell.strip(" *~") for row in rows.splitlines() for cell in row.split("|")[2:-1]]
