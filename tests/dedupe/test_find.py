@@ -114,7 +114,7 @@ def test_tiles_are_sampled_as_warps_are():
     moving, fixed = (torch.from_numpy(random.random(shape, np.float32)) for shape in ((1, 29, 37), (1, 23, 31)))
     pose = parse("se2").exp(torch.tensor([2.3, -1.7, 0.6], dtype=torch.float64))
     warped = warp(moving, pose.float(), (23, 31)).numpy()
-    source, inside = pose.inverse().float()[None].numpy(), random.random((1, 23, 31)) < 0.9
+    source, inside = pose.inverse().float()[None].contiguous().numpy(), random.random((1, 23, 31)) < 0.9
     sums = pixels._tile_moments(moving.numpy(), fixed.numpy(), source, inside, np.inf, 7).sum(1)[0]
     m, f = (each[inside].astype(np.float64) - 0.5 for each in (warped, fixed.numpy()))
     expected = [inside.sum(), m.sum(), f.sum(), (m * m).sum(), (m * f).sum(), (f * f).sum()]

@@ -114,7 +114,9 @@ def smooth(frame, unit, weights, across, out):  # type: ignore[no-untyped-def]
     reach = len(weights) // 2
     padded = np.empty(width + 2 * reach, np.float32)
     for y in range(height):
-        padded[:reach], padded[reach : reach + width], padded[reach + width :] = frame[y, 0], frame[y], frame[y, -1]
+        padded[:reach], padded[reach + width :] = frame[y, 0], frame[y, -1]
+        for x in range(width):  # numba compiles the checks of shapes in ``padded[...] = frame[y]`` for seconds
+            padded[reach + x] = frame[y, x]
         line = across[y]
         line[:] = 0
         for k in range(len(weights)):
