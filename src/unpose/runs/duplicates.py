@@ -55,39 +55,16 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Photograph:
-    """A file, and what is known of the photograph in it.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        Its name relative to the input, safe to print.
-    size : int
-        Bytes.
-    modified : int
-        When it was last changed, in nanoseconds.
-    height, width : int
-        Of the photograph, upright; 0 if it was not read.
-    sharpness : float
-        From :func:`unpose.dedupe.sharpness`.
-    reason : str
-        Why it was not read; empty for good files.
-
-    Examples
-    --------
-    >>> Photograph(Path("a.jpg"), "a.jpg", 100, 0, 30, 40, 0.1, "").width
-    40
-    """
+    """A file, and what is known of the photograph in it."""
 
     path: Path
-    name: str
-    size: int
-    modified: int
-    height: int
+    name: str  # relative to the input, safe to print
+    size: int  # bytes
+    modified: int  # when it was last changed, in nanoseconds
+    height: int  # of the photograph, upright; 0 if it was not read
     width: int
-    sharpness: float
-    reason: str
+    sharpness: float  # from unpose.dedupe.sharpness
+    reason: str  # why it was not read; empty for good files
 
     @property
     def key(self) -> str:
@@ -97,95 +74,36 @@ class Photograph:
 
 @dataclass(frozen=True)
 class Relation:
-    """Two photographs of a set that are the same.
-
-    Parameters
-    ----------
-    one, two : Photograph
-        The photographs.
-    exact : bool
-        Whether their files have the same bytes.
-    probability : float
-        Probability that they show the same picture.
-    pose : array of shape (3, 3)
-        Brings the second photograph onto the first, in pixels of both.
-    comparison : Comparison, optional
-        How their pixels compare; None for the same bytes.
-
-    Examples
-    --------
-    >>> photograph = Photograph(Path("a.jpg"), "a.jpg", 100, 0, 30, 40, 0.1, "")
-    >>> Relation(photograph, photograph, True, 1.0, np.eye(3), None).exact
-    True
-    """
+    """Two photographs of a set that are the same."""
 
     one: Photograph
     two: Photograph
-    exact: bool
-    probability: float
-    pose: NDArray
-    comparison: Comparison | None
+    exact: bool  # whether their files have the same bytes
+    probability: float  # that they show the same picture
+    pose: NDArray  # (3, 3), brings the second photograph onto the first, in pixels of both
+    comparison: Comparison | None  # of their pixels; None for the same bytes
 
 
 @dataclass(frozen=True)
 class DuplicateSet:
-    """Photographs that are the same, and which of them to keep.
-
-    Parameters
-    ----------
-    keep : Photograph
-        The one to keep.
-    reason : str
-        Why.
-    others : list of Photograph
-        The others.
-    relations : list of Relation
-        Pairs that were found, most probable first.
-
-    Examples
-    --------
-    >>> photograph = Photograph(Path("a.jpg"), "a.jpg", 100, 0, 30, 40, 0.1, "")
-    >>> DuplicateSet(photograph, "largest", [], []).keep.name
-    'a.jpg'
-    """
+    """Photographs that are the same, and which of them to keep."""
 
     keep: Photograph
-    reason: str
+    reason: str  # why this one is kept
     others: list[Photograph]
-    relations: list[Relation]
+    relations: list[Relation]  # pairs that were found, most probable first
 
 
 @dataclass
 class Duplicates:
-    """The result of a search.
-
-    Parameters
-    ----------
-    sets : list of DuplicateSet, default []
-        Sets of duplicates.
-    photographs : int, default 0
-        Files that were compared.
-    read : int, default 0
-        Files that were read in this run; the others were known.
-    links : list of str, default []
-        Symbolic links, which are left alone.
-    names : list of (str, str), default []
-        Second names of files that were met already (hard links), and the first names.
-    rejected : list of (str, str), default []
-        Files that could not be read, and why.
-
-    Examples
-    --------
-    >>> Duplicates().sets
-    []
-    """
+    """The result of a search."""
 
     sets: list[DuplicateSet] = field(default_factory=list)
-    photographs: int = 0
-    read: int = 0
-    links: list[str] = field(default_factory=list)
-    names: list[tuple[str, str]] = field(default_factory=list)
-    rejected: list[tuple[str, str]] = field(default_factory=list)
+    photographs: int = 0  # files that were compared
+    read: int = 0  # files that were read in this run; the others were known
+    links: list[str] = field(default_factory=list)  # symbolic links, which are left alone
+    names: list[tuple[str, str]] = field(default_factory=list)  # second names (hard links), and the first ones
+    rejected: list[tuple[str, str]] = field(default_factory=list)  # files that could not be read, and why
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,10 @@ __all__ = ["move_files", "undo_moves"]
 
 
 def move_files(files: Sequence[tuple[Path, Path]], journal: Path) -> list[tuple[Path, str]]:
-    """Move files, writing each move to a journal first.
+    """Move each file to its place, writing the move to a journal of JSON lines first.
 
-    Parameters
-    ----------
-    files : sequence of (Path, Path)
-        Each file and where it goes. If that name is taken, a number is added.
-    journal : Path
-        A file of JSON lines, which is appended to.
+    If a name is taken, a number is added. Returns the files that could not be moved, and why.
 
-    Returns
-    -------
-    list of (Path, str)
-        Files that could not be moved, and why.
-
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as name:
     ...     folder = Path(name)
@@ -53,26 +41,9 @@ def move_files(files: Sequence[tuple[Path, Path]], journal: Path) -> list[tuple[
 
 
 def undo_moves(journal: Path) -> tuple[list[Path], list[tuple[Path, str]]]:
-    """Move the files of a journal back, the last one first. The journal keeps what could not be moved back.
+    """Move the files of a journal back, the last one first; the journal keeps what could not be moved back.
 
-    Parameters
-    ----------
-    journal : Path
-        A file that :func:`move_files` wrote.
-
-    Returns
-    -------
-    restored : list of Path
-        Files that are back at their place.
-    failed : list of (Path, str)
-        Files that are not, and why.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as name:
-    ...     undo_moves(Path(name) / "journal.jsonl")
-    ([], [])
+    Returns the files that are back at their place, and those that are not, with the reason.
     """
     from unpose.files import write_text
 
