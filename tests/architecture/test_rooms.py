@@ -61,6 +61,8 @@ SIDE_DOORS = {
     "unpose.align.checkpoints",  # continue an interrupted search
     "unpose.align.dask_executor",  # blocks on a Dask cluster
     "unpose.align.descent",  # the paper's gradient descent, for the published method
+    "unpose.audit.calls",  # calls of a model, checks of what it returns, messages of its errors
+    "unpose.audit.outputs",  # entries of what a model returns
     "unpose.cluster.graph",  # the largest entries of an attention matrix, for the page of many images
     "unpose.cluster.published",  # the paper's method as published
     "unpose.cluster.theorems",  # the quantities of the paper's theorems

@@ -19,10 +19,10 @@ from unpose.audit import (
     audit_model,
     check_calls,
     equivariance_error,
-    outputs_of,
     probe_images,
     smooth_noise,
 )
+from unpose.audit.outputs import outputs_of
 from unpose.groups import rotation
 from unpose.images import quarter_turn
 

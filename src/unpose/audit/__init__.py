@@ -16,9 +16,9 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``trace.py``         records the inputs and outputs of all modules during one call of a network
 ``models.py``        :func:`as_model`: one way to call any model: torch module, ONNX file, estimator, function
 ``commands.py``      :class:`Command`: a program that reads and writes files as a model
-``calls.py``         :func:`evaluation`, :func:`checked_output`: call a model and check what it returns
+``calls.py``         :func:`evaluation`: call a model and check what it returns (a door of its own)
 ``probes.py``        :func:`smooth_noise`, :func:`probe_images`, and inputs for a model of which nothing is known
-``outputs.py``       :func:`outputs_of`: dictionaries and tuples of outputs as named tensors
+``outputs.py``       dictionaries and tuples of outputs as named tensors (a door of its own)
 ``finding.py``       which action explains best how an output transforms
 ``precision.py``     in which type a model computes, and what rounding does to it
 ``call_checks.py``   :func:`check_calls`: is the model random, does it keep state, does it mix the images of a batch?
@@ -49,7 +49,7 @@ Measures that call the model in other ways:
 from unpose.audit.answers import AnswerReport, ClassAnswers, answer_changes, as_probabilities
 from unpose.audit.assertion import assert_equivariant
 from unpose.audit.call_checks import CallChecks, check_calls
-from unpose.audit.calls import checked_output, evaluation
+from unpose.audit.calls import evaluation
 from unpose.audit.collapse import (
     CollapseReport,
     collapse,
@@ -73,7 +73,6 @@ from unpose.audit.models import ImageModel, ModelCall, as_model, check_model
 from unpose.audit.modules import ModuleReport, NetworkReport, audit_modules
 from unpose.audit.monitor import MonitorReading, instability, monitor
 from unpose.audit.orbit import OrbitOutputs, OrbitRow, orbit_outputs
-from unpose.audit.outputs import output_named, outputs_of
 from unpose.audit.probes import probe_images, smooth_noise
 from unpose.audit.real_pairs import RealPairsReport, digital_against_real
 from unpose.audit.transfer import NeededInvariances, NeededRow, needed_invariances
@@ -116,7 +115,6 @@ __all__ = [
     "audit_modules",
     "check_calls",
     "check_model",
-    "checked_output",
     "collapse",
     "completeness",
     "descriptor_distance",
@@ -133,8 +131,6 @@ __all__ = [
     "needed_invariances",
     "neighbour_agreement",
     "orbit_outputs",
-    "output_named",
-    "outputs_of",
     "pose_collapse",
     "probe_images",
     "relative_embedding",

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from unpose.compiled import is_traced_or_transformed
 
+__all__ = ["checked_output", "evaluation", "first_line"]
+
 
 @contextmanager
 def evaluation(f: object) -> Iterator[None]:
@@ -51,29 +53,11 @@ def first_line(error: BaseException) -> str:
 
 
 def checked_output(outputs: Any, n: int, name: str = "f") -> Tensor:
-    """Check that a model returned finite real numbers, with one entry per input, and return them as a tensor.
+    """Check that a model returned finite real numbers, with one entry for each of n inputs: a tensor (n, ...).
 
-    Parameters
-    ----------
-    outputs : Tensor or array
-        What the model returned. Its type, device and gradient are kept.
-    n : int
-        Number of inputs.
-    name : str, default "f"
-        What error messages call the model.
+    The type, device and gradient of the outputs are kept. Values are not looked at while torch traces the call. Error
+    messages call the model by its ``name``.
 
-    Returns
-    -------
-    Tensor, shape (n, ...)
-
-    Raises
-    ------
-    ValueError
-        For anything but a tensor or array, for types other than floating point, for another number of entries, and for
-        values that are NaN or infinite. Values are not looked at while torch traces the call.
-
-    Examples
-    --------
     >>> checked_output(np.ones((2, 3)), 2).shape
     torch.Size([2, 3])
     """

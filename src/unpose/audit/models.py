@@ -93,7 +93,7 @@ class ImageModel(nn.Module):
         return batch, lambda views: self._batches(views, layout)
 
     def raw(self, images: Tensor) -> dict[str, Tensor]:
-        """All that the model returns for images (n, c, h, w), as named tensors; see :func:`unpose.audit.outputs_of`."""
+        """All that the model returns for images (n, c, h, w) as tensors; names of nested entries are joined by dots."""
         parts = []
         for part in images.split(self.batch_size or max(len(images), 1)):
             try:

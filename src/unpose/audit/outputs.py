@@ -7,30 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = ["output_named", "outputs_of"]
+
 
 def outputs_of(answer: Any, n: int) -> dict[str, Tensor]:
-    """Flatten what a model returned for n inputs into named tensors.
+    """Flatten what a model returned for n inputs into named tensors, on the CPU and without gradients.
 
-    Parameters
-    ----------
-    answer : tensor, array, or nested dictionaries, tuples, lists and dataclasses of them
-        Entries that are no numbers, and entries without one row per input, are left out.
-    n : int
-        Number of inputs.
+    Entries of nested dictionaries, tuples, lists and dataclasses that are no numbers, or have not one row per input,
+    are left out. The name of a single output is "", of an entry its key or index; names of nested entries are joined by
+    dots.
 
-    Returns
-    -------
-    dict of str to Tensor
-        On the CPU, without gradients. The name of a single output is "", of an entry its key or index; names of nested
-        entries are joined by dots.
-
-    Raises
-    ------
-    ValueError
-        If no entry has one row per input.
-
-    Examples
-    --------
     >>> found = outputs_of({"scores": torch.ones(2, 3), "aux": (np.zeros((2, 4)), "text")}, 2)
     >>> {name: tuple(tensor.shape) for name, tensor in found.items()}
     {'scores': (2, 3), 'aux.0': (2, 4)}
@@ -64,24 +50,6 @@ def _collect(answer: Any, name: str, found: dict[str, Tensor]) -> None:
 def output_named(answer: Any, name: str) -> Any:
     """The entry of what a model returned that :func:`outputs_of` gives this name, as it is.
 
-    Parameters
-    ----------
-    answer : nested dictionaries, tuples, lists and dataclasses
-        What a model returned.
-    name : str
-        Keys and indices, joined by dots.
-
-    Returns
-    -------
-    object
-
-    Raises
-    ------
-    ValueError
-        If there is no such entry.
-
-    Examples
-    --------
     >>> output_named({"scores": torch.ones(2, 3), "aux": (torch.zeros(2, 4), "text")}, "aux.1")
     'text'
     """

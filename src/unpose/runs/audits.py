@@ -34,6 +34,7 @@ from unpose.audit import (
     orbit_outputs,
     version_diff,
 )
+from unpose.audit.calls import first_line
 from unpose.report import Rejected, Reproduction, evenly_spaced
 from unpose.report.audit import (
     AuditedClass,
@@ -383,8 +384,7 @@ def _modules(
     try:
         return audit_modules(network, _few(images, network), group, action, tolerance=tolerance), []
     except Exception as error:
-        first_line = str(error).partition("\n")[0]
-        return None, [f"Single modules could not be tested: {first_line}."]
+        return None, [f"Single modules could not be tested: {first_line(error)}."]
 
 
 def _shares(

@@ -23,6 +23,7 @@ from unpose.audit import (
     instability,
     pose_collapse,
 )
+from unpose.audit.calls import first_line
 from unpose.report import evenly_spaced
 from unpose.report.audit import AuditedMeasure
 from unpose.runs.remembered_calls import RememberedCalls
@@ -82,7 +83,7 @@ def further_measures(
             try:
                 rows.append(_explanation(f, network, batch, group, method, random_state))
             except Exception as error:  # networks that torch cannot differentiate raise many kinds of errors
-                remarks.append(f"Explanations by {method} failed: {str(error).partition(chr(10))[0].rstrip('.')}.")
+                remarks.append(f"Explanations by {method} failed: {first_line(error).rstrip('.')}.")
     elif "explanations" in wanted:
         remarks.append("Explanations were asked for, but the output is no vector of class scores.")
     if "completeness" in wanted:

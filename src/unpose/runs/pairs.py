@@ -100,25 +100,9 @@ def real_pairs(
 ) -> RealPairs:
     """Compare photographs of the same things at several angles with the same turns made by resampling.
 
-    Parameters
-    ----------
-    model : callable
-        From a tensor (n, c, h, w) to a tensor or array (n, ...).
-    images : AuditedImages
-        The photographs.
-    things : sequence of n str
-        Which thing each shows.
-    degrees : sequence of n float
-        By how much it is turned there, counter-clockwise; NaN if that is not known and must be estimated.
-    kind : {"scores", "embedding", "image"}
-        What the model returns.
+    ``things`` (n,) says which thing each photograph shows, ``degrees`` (n,) by how much it is turned there,
+    counter-clockwise; NaN if that is not known and must be estimated. ``kind`` is that of :func:`run_audit`.
 
-    Returns
-    -------
-    RealPairs
-
-    Examples
-    --------
     >>> batch = torch.rand(2, 1, 9, 9, generator=torch.Generator().manual_seed(0))
     >>> images = AuditedImages(torch.cat([batch, batch.rot90(1, (2, 3))]), list("abcd"))
     >>> real_pairs(lambda x: x.mean((2, 3)), images, list("xyxy"), [0, 0, 90, 90], "embedding").count

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.audit import ModelCallError, checked_output, evaluation
+from unpose.audit import ModelCallError
+from unpose.audit.calls import checked_output, evaluation, first_line
 from unpose.files import atomic_file, write_text
 
 _KEY_BYTES = 16
@@ -160,14 +161,12 @@ class RememberedCalls:
                 try:
                     (answers[i],), (message,) = _without_nan(_as_tensor(self.model(image[None].clone()), 1))
                 except Exception as error:
-                    message, last_error = _first_line(error), error
+                    message, last_error = first_line(error), error
                 failed.append(message)
         if not answers:
             # A model that has stopped working altogether: no image is to blame, and nothing is kept.
             text = "an image" if len(images) == 1 else f"{len(images)} images"
-            raise ModelCallError(
-                f"the model fails on {text} at once and on each alone: {_first_line(last_error)}"
-            ) from last_error
+            raise ModelCallError(f"the model fails on {text} at once and on each alone: {message}") from last_error
         self.takes_one = self.takes_one or (len(images) > 1 and last_error is None)
         like = next(iter(answers.values()))
         return torch.stack([answers.get(i, torch.zeros_like(like)) for i in range(len(images))]), failed
@@ -214,17 +213,9 @@ class RememberedCalls:
 class OutputView:
     """One output of a model with several, whose answers are kept together; a callable for :mod:`unpose.audit`.
 
-    Parameters
-    ----------
-    together : RememberedCalls
-        The model with all of its outputs as rows of one matrix (n, d).
-    columns : slice
-        Those of this output.
-    shape : tuple of int
-        Shape of this output for one image.
+    ``together`` gives all outputs as rows of one matrix (n, d); ``columns`` are those of this output, whose answer to
+    one image has this ``shape``.
 
-    Examples
-    --------
     >>> both = RememberedCalls(lambda x: torch.cat([x.mean((2, 3)), x.amax((2, 3))], 1))
     >>> OutputView(both, slice(0, 2), (2,))(torch.ones(3, 2, 5, 5)).shape
     torch.Size([3, 2])
@@ -261,7 +252,3 @@ def _without_nan(outputs: Tensor) -> tuple[Tensor, list[str]]:
         return outputs, [""] * len(outputs)
     kept = torch.where(finite.reshape(-1, *(1,) * (outputs.ndim - 1)), outputs, torch.zeros_like(outputs))
     return kept, ["" if good else "the answer is NaN or infinite" for good in finite.tolist()]
-
-
-def _first_line(error: Exception | None) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

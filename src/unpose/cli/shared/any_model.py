@@ -81,7 +81,8 @@ def _own(text: str, device: str) -> AnyModel:
 
 
 def _onnx(text: str, output: str | None) -> AnyModel:
-    from unpose.audit import as_model, output_named
+    from unpose.audit import as_model
+    from unpose.audit.outputs import output_named
 
     path = Path(text)
     if not path.is_file():
@@ -99,7 +100,9 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
     """MODULE:NAME, or MODULE:NAME() to call a function that returns the model."""
     import torch
 
-    from unpose.audit import as_model, output_named
+    from unpose.audit import as_model
+    from unpose.audit.calls import first_line
+    from unpose.audit.outputs import output_named
 
     module_name, _, attribute = text.partition(":")
     if "" not in sys.path and os.getcwd() not in sys.path:
@@ -116,9 +119,8 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
     except click.ClickException:
         raise
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0] or type(error).__name__
         raise click.BadParameter(
-            f"{text} cannot be loaded: {type(error).__name__}: {first_line}", param_hint="MODEL"
+            f"{text} cannot be loaded: {type(error).__name__}: {first_line(error)}", param_hint="MODEL"
         ) from error
     is_module = isinstance(found, torch.nn.Module)
     is_estimator = not is_module and hasattr(found, "fit") and hasattr(found, "predict")
@@ -222,7 +224,7 @@ def single_outputs(
 
 def _picked(network: "torch.nn.Module", name: str) -> "torch.nn.Module":
     """A network with the same modules that returns one of its outputs."""
-    from unpose.audit import output_named
+    from unpose.audit.outputs import output_named
 
     kind = type(network)
 
