@@ -270,7 +270,7 @@ def train(
     --------
     >>> from unpose.data import load
     >>> from unpose.train import recipe_from
-    >>> options = {"parameters": 500, "stages": [1]}
+    >>> options = {"width": 1, "stages": [1]}
     >>> recipe = recipe_from({"epochs": 1, "batch_size": 512, "network": {"options": options}})
     >>> len(train(load("digits"), recipe).history)
     1
