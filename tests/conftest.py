@@ -17,11 +17,11 @@ hypothesis.settings.load_profile("any load")
 
 TESTS = Path(__file__).parent
 FIRST = (
-    "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_joint_graph.py", "cluster/test_estimator.py",
-    "cli/test_cluster.py", "architecture/test_examples.py", "cluster/test_scikit_learn.py", "cli/test_train.py",
-    "nn/test_attention.py", "train/test_loop.py", "cli/test_readme.py", "cli/test_nothing_lost.py",
-    "cluster/test_published.py", "nn/equivariance/test_layers.py", "report/browser/test_page.py",
-    "train/test_pretrained.py", "files/test_memory.py", "cli/test_resume.py", "cli/test_audit_models.py",
+    "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_joint_graph.py", "architecture/test_examples.py",
+    "cluster/test_estimator.py", "report/browser/test_page.py", "cli/test_train.py", "cli/test_cluster.py",
+    "cli/test_readme.py", "train/test_loop.py", "nn/test_attention.py", "nn/test_move_and_export.py",
+    "report/browser/test_workbench.py", "cli/test_audit_models.py", "cli/test_models.py", "cli/test_nothing_lost.py",
+    "train/test_checkpoint.py", "audit/test_error.py", "files/test_memory.py", "cluster/test_wild.py",
 )  # fmt: skip
 """The longest files, so that two processes end at about the same time. The first two compile the kernels of attention
 and of the search, one in each process, the third that of random walks, and all others find them in the cache."""
