@@ -49,11 +49,11 @@ class RememberedCalls:
         Images per call of the model.
     memory : int, optional
         With a folder, the answers that are held in memory, in bytes; others are read again. By default all of them.
-    progress : callable, optional
-        Called with the number of images answered so far, whether by the model or from memory.
 
     Attributes
     ----------
+    progress : callable or None
+        Called with the number of images answered so far, whether by the model or from memory.
     failed_rows : dict of int to str
         Position, in the calls so far, of each image that failed in any of them, and the first message.
     takes_one : bool
@@ -75,10 +75,9 @@ class RememberedCalls:
         *,
         batch_size: int = 64,
         memory: int | None = None,
-        progress: Callable[[int], None] | None = None,
     ) -> None:
         self.model, self._folder, self._batch_size, self._memory = model, folder, batch_size, memory
-        self.progress = progress
+        self.progress: Callable[[int], None] | None = None
         self._place: dict[bytes, tuple[int, int]] = {}  # key -> number of the batch, row
         self._batches: dict[int, Tensor] = {}
         self._count = 0
