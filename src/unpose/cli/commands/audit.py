@@ -257,14 +257,19 @@ class _Asked:
         return self.json_out == _STDOUT
 
     @property
-    def folder(self) -> Path | None:
-        """The folder of results, if one was asked for."""
-        return None if self.out is None or self.out.suffix.lower() == ".png" else self.out
+    def json_file(self) -> Path | None:
+        """The file for the results as JSON, if one was asked for."""
+        return None if self.json_out in (None, _STDOUT) else Path(str(self.json_out))
 
     @property
-    def plots(self) -> bool:
-        """Whether only a plot was asked for."""
-        return self.out is not None and self.folder is None
+    def picture(self) -> Path | None:
+        """The file of the plot, if only that was asked for."""
+        return self.out if self.out is not None and self.out.suffix.lower() == ".png" else None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of results, if one was asked for."""
+        return None if self.picture is not None else self.out
 
 
 def _check(asked: _Asked) -> None:
@@ -284,8 +289,8 @@ def _check(asked: _Asked) -> None:
     pick_device(asked.device)
     if asked.images is None and (asked.labels or asked.program or asked.pairs):
         raise click.UsageError("--labels, --pairs and --command need --images")
-    if asked.plots and asked.out is not None:
-        check_picture(asked.out, asked.force)
+    if asked.picture is not None:
+        check_picture(asked.picture, asked.force)
     folder = asked.folder
     if folder is not None:
         if folder.exists() and not folder.is_dir():
@@ -293,7 +298,7 @@ def _check(asked: _Asked) -> None:
         if folder.suffix.lower() in _NAMES_OF_FILES and not folder.is_dir():
             raise UserError(f"{folder} looks like a file; give a folder for the results, or a name that ends with .png")
         _check_unfinished(asked)
-    for file in (asked.junit, None if asked.json_out in (None, _STDOUT) else Path(str(asked.json_out))):
+    for file in (asked.junit, asked.json_file):
         if file is not None:
             check_output(file, asked.force)
 
@@ -361,9 +366,8 @@ def _run(
         found = run_audit(
             calls, images, group, kind=kind, network=model.network,
             name=model.name, tolerance=asked.tolerance, angles=asked.folder is not None,
-            repair=asked.repair and asked.images is not None and not asked.plots, steps=asked.steps,
-            measures=asked.wanted,
-            random_state=asked.seed,
+            repair=asked.repair and asked.images is not None and asked.picture is None, steps=asked.steps,
+            measures=asked.wanted, random_state=asked.seed,
             reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
             rejected=rejected, progress=report,
         )  # fmt: skip
@@ -373,16 +377,16 @@ def _run(
     except ValueError as error:
         raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
     if asked.pairs is not None:
-        found = replace(found, results=replace(found.results, pairs=_pairs(asked, calls, found)))
-    if asked.plots and asked.out is not None:
-        write_picture(asked.out, plot(calls, images.batch, found.report, model.name, asked.seed))
+        found = replace(found, results=replace(found.results, pairs=_pairs(asked.pairs, calls, found)))
+    if asked.picture is not None:
+        write_picture(asked.picture, plot(calls, images.batch, found.report, model.name, asked.seed))
     return replace(found, results=replace(found.results, remarks=[*found.results.remarks, *remarks]))
 
 
-def _pairs(asked: _Asked, calls: "RememberedCalls", found: "AuditRun") -> "RealPairs":
+def _pairs(table: Path, calls: "RememberedCalls", found: "AuditRun") -> "RealPairs":
     from unpose.runs.audits import real_pairs
 
-    images, things, degrees = read_pairs(asked.pairs or Path(), found.images)
+    images, things, degrees = read_pairs(table, found.images)
     kind = "scores" if found.answers is not None else "embedding"
     with parameter_errors("--pairs"):
         return real_pairs(calls, images, things, degrees, kind)
@@ -454,8 +458,8 @@ def _write(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
     from unpose.report.audit import headline, render_audit
 
     text = json.dumps(_dictionary(asked, runs, model), indent=2) + "\n"
-    if asked.json_out not in (None, _STDOUT):
-        write_output(Path(str(asked.json_out)), text.encode())
+    if asked.json_file is not None:
+        write_output(asked.json_file, text.encode())
     if asked.junit is not None:
         cases = [case for name, run in runs.items() for case in junit_cases(run, asked.fail_above, name)]
         write_output(asked.junit, junit_text(f"unpose audit {model.name}", cases).encode())

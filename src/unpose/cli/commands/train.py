@@ -209,11 +209,16 @@ def _recipe(images: Path | None, name: str | None, config: Path | None, resume: 
     return read_recipe(resume / "config.toml"), resume.name
 
 
+def _recipe_file(config: Path | None, resume: Path | None) -> Path | None:
+    """The file of a recipe that the command line names: its own, or that of a run to continue."""
+    return config or (resume / "config.toml" if resume is not None else None)
+
+
 def _is_unlabelled(config: Path | None, resume: Path | None) -> bool:
     """Whether a recipe of a file or of a run to continue learns without labels."""
     from unpose.train import RecipeError, read_recipe
 
-    path = config or (resume / "config.toml" if resume is not None else None)
+    path = _recipe_file(config, resume)
     try:
         return path is not None and path.is_file() and read_recipe(path).unlabelled.loss != "none"
     except (RecipeError, OSError):
@@ -232,13 +237,11 @@ def _run_unlabelled(
     changes = (images, group, size, epochs, minutes, seed, out)
     if resume is not None and (any(each is not None for each in changes) or force):
         raise click.UsageError("--resume continues a run with its own settings; it takes only --device besides")
-    if resume is None and config is None and images is None:
+    path, recipe = _recipe_file(config, resume), None
+    if path is None and images is None:
         raise click.UsageError("--unlabelled needs a folder or file of images")
-    recipe = None
-    if resume is not None or config is not None:
-        recipe = read_recipe(config or Path(resume or "") / "config.toml").changed(
-            group=group, size=size, epochs=epochs, seed=seed
-        )
+    if path is not None:
+        recipe = read_recipe(path).changed(group=group, size=size, epochs=epochs, seed=seed)
         images = images or Path(recipe.data.name)
     if images is None or not images.exists():
         raise click.UsageError(f"there are no images at {images}, which the recipe names")
