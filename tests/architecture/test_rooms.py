@@ -67,8 +67,8 @@ SIDE_DOORS = {
     "unpose.cluster.published",  # the paper's method as published
     "unpose.cluster.theorems",  # the quantities of the paper's theorems
     "unpose.data.experiments",  # the data of the figures of the invariant attention paper
-    "unpose.data.survey",  # what an input holds, for `unpose plan`
     "unpose.data.splits",  # fingerprints by which training and evaluation recognise training images
+    "unpose.data.survey",  # what an input holds, for `unpose plan`
     "unpose.files.arrays",  # readers of the file formats of public data sets
     "unpose.files.exchange",  # arrays exchanged with other programs
     "unpose.files.formats",  # headers and frames of any image file
@@ -86,10 +86,10 @@ SIDE_DOORS = {
     "unpose.runs.moves",  # moves of files that can be undone
     "unpose.runs.settings",  # the settings of a run and its config.toml
     "unpose.runs.tables",  # CSV that is safe in spreadsheets
+    "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
     "unpose.train.cost",  # what a training costs, for `unpose train`
     "unpose.train.processes",  # several processes under torchrun
     "unpose.train.state",  # the state of a training that another room's loop saves and continues
-    "unpose.train.cards",  # model cards, for `unpose models` and for those who ship networks
 }
 
 
