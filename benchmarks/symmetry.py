@@ -255,20 +255,28 @@ def tables(results):
         lines += ["", f"{right} of {len(planted_rows)} verdicts are right; false alarms: {false_alarms}",
                   f"decided by the network of the extra `features`, 'cannot tell' without it: {network}"]  # fmt: skip
     if real_rows:
-        lines += ["", "| images | known | " + " | ".join(TRIED) + " | options |", "|---" * (len(TRIED) + 3) + "|"]
-    for name in REAL if real_rows else ():
-        for labels in (True, False):
-            rows = {row["family"]: row for row in real_rows
-                    if row["set"] == name and row["labels"] == labels and row["seed"] == 0}  # fmt: skip
-            cells = [verdict_cell([rows[f]]) for f in TRIED]
-            options = rows["all"]["verdict"].split(";")[0]
-            known = "labels" if labels else "images only"
-            lines.append(f"| {name} | {known} | " + " | ".join(cells) + f" | `{options}` |")
+        lines += ["", *real_table(real_rows)]
     if results.get("generators"):
         lines += ["", *generator_table(results["generators"])]
     if results.get("learned"):
         lines += ["", *learned_tables(results["learned"])]
     return "\n".join(lines)
+
+
+def real_table(rows):
+    """Verdicts on images as they are, and how many of the expected ones were found."""
+    lines = ["| images | known | " + " | ".join(TRIED) + " | options, first seed |", "|---" * (len(TRIED) + 3) + "|"]
+    for name in REAL:
+        for labels in (True, False):
+            own = [row for row in rows if (row["set"], row["labels"]) == (name, labels)]
+            cells = [verdict_cell([row for row in own if row["family"] == family]) for family in TRIED]
+            options = next(row["verdict"].split(";")[0] for row in own if row["family"] == "all")
+            known = "labels" if labels else "images only"
+            lines.append(f"| {name} | {known} | " + " | ".join(cells) + f" | `{options}` |")
+    expected = [row for row in rows if row["right"] is not None]
+    counts = [[row["right"] for row in expected if row["labels"] == labels] for labels in (True, False)]
+    with_labels, without = (f"{sum(right)} of {len(right)}" for right in counts)
+    return [*lines, "", f"expected verdicts: {with_labels} with labels, {without} from images only"]
 
 
 def verdict_cell(rows):

@@ -87,8 +87,8 @@ def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_a
         called.append(images)
         return torch.full((len(images), 1), float(len(called) > 2))  # two parts of the images, then two of moved ones
 
-    def found(images):
-        return discover(images, families=["half turn"])["half turn"]
+    def found(images, labels=None):
+        return discover(images, labels, families=["half turn"])["half turn"]
 
     assert found(photographs).verdict == "cannot tell"
     monkeypatch.setattr("unpose.discover.photographs.has_extra_network", lambda: True)
@@ -96,11 +96,15 @@ def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_a
     assert found(np.pad(photographs, ((0, 0), (5, 5), (5, 5)))).verdict == "cannot tell"
     assert not called
     assert found(photographs).verdict == "does not hold"
+    classes = rng.integers(2, size=200)  # that say nothing
+    called.clear()
+    assert found(photographs, classes).verdict == "does not hold"
     assert called[0].shape == (128, 1, 64, 64)
     assert all(torch.equal(one.rot90(2, (2, 3)), two) for one, two in zip(called[:2], called[2:], strict=True))
     blind = lambda images: torch.zeros(len(images), 1)  # noqa: E731
     monkeypatch.setattr("unpose.discover.photographs.extra_network", lambda device: (blind, (1,)))
     assert found(photographs).verdict == "cannot tell"
+    assert found(photographs, classes).verdict == "holds"
 
 
 def test_the_same_seed_gives_the_same_result_and_json_is_plain(digits):
@@ -113,6 +117,16 @@ def test_equal_sets_are_not_told_apart_and_distant_sets_are():
     points = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     assert abs(two_sample_overlap(points, points).told_apart) < 1e-6
     assert two_sample_overlap(points, points + 3).plausible < 0.1
+
+
+def test_with_labels_moved_images_are_told_apart_class_by_class():
+    """Moving exchanges the two ends of one class and of the other, so that all points together stay where they were."""
+    labels = torch.arange(300) % 2
+    points = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    points[:, 0] += 4 * labels - 2
+    moved = points * torch.tensor([-1.0, 1.0])
+    assert two_sample_overlap(points, moved).told_apart < 0.3
+    assert two_sample_overlap(points, moved, labels=labels).told_apart > 0.8
 
 
 def test_label_gains_against_a_slow_loop():

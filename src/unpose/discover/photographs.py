@@ -27,17 +27,19 @@ class PhotographTest:
     ----------
     images : Tensor of shape (n, c, h, w)
         Images. They are not centred, because nothing in a photograph has a centroid.
+    labels : Tensor of shape (n,) or None
+        Class of each image, if known.
     random_state : int
         Seed of the halves.
 
     Examples
     --------
-    >>> PhotographTest(torch.zeros(80, 1, 9, 9), 0).overlap("mirror") is None
+    >>> PhotographTest(torch.zeros(80, 1, 9, 9), None, 0).overlap("mirror") is None
     True
     """
 
-    def __init__(self, images: Tensor, random_state: int):
-        self.images, self.random_state = images, random_state
+    def __init__(self, images: Tensor, labels: Tensor | None, random_state: int):
+        self.images, self.labels, self.random_state = images, labels, random_state
         self._features: dict[int, Tensor] = {}
 
     def overlap(self, family: str) -> Overlap | None:
@@ -45,7 +47,7 @@ class PhotographTest:
         if family not in _ORBIT or not has_extra_network() or self._has_background:
             return None
         real, moved = joined([(self._seen(0),), (self._seen(_ORBIT[family]),)])
-        return two_sample_overlap(real, moved, random_state=self.random_state)
+        return two_sample_overlap(real, moved, labels=self.labels, random_state=self.random_state)
 
     @cached_property
     def _has_background(self) -> bool:

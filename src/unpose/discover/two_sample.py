@@ -10,6 +10,8 @@ PLAUSIBLE = 0.1
 """A moved image could be a real one if its probability to be one is at least this."""
 _RIDGE = 1e-3
 _BANDWIDTH = 0.5
+_OWN_CLASS = 5.0
+"""How much more than the others the images of the same class say about an image, if classes are known."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Overlap:
     probabilities: Tensor
 
 
-def two_sample_overlap(real: Tensor, moved: Tensor, *, random_state: int = 0) -> Overlap:
+def two_sample_overlap(real: Tensor, moved: Tensor, *, labels: Tensor | None = None, random_state: int = 0) -> Overlap:
     """Train a classifier on one half of the images to tell moved from real ones, and read it on the other half.
 
     Parameters
@@ -52,6 +54,8 @@ def two_sample_overlap(real: Tensor, moved: Tensor, *, random_state: int = 0) ->
     moved : Tensor of shape (n, d)
         Descriptions of the same images after a transformation. An image and its moved copy are always in the same
         half.
+    labels : Tensor of shape (n,), optional
+        Class of each image: what tells a moved image from a real one may differ between classes.
     random_state : int, default 0
         Seed of the halves.
 
@@ -62,7 +66,8 @@ def two_sample_overlap(real: Tensor, moved: Tensor, *, random_state: int = 0) ->
     Notes
     -----
     Kernel ridge regression with a Gaussian kernel, whose squared width is half the median squared distance. Each half
-    is scored by the classifier of the other; a logistic function fitted to all scores makes probabilities of them.
+    is scored by the classifier of the other; a logistic function fitted to all scores makes probabilities of them. With
+    labels, the kernel of two images of the same class is six times as large.
 
     Examples
     --------
@@ -80,17 +85,27 @@ def two_sample_overlap(real: Tensor, moved: Tensor, *, random_state: int = 0) ->
         targets = torch.cat([torch.ones(len(train)), -torch.ones(len(train))]).to(real.dtype)
         distances = torch.cdist(inputs, inputs).square()
         width = (_BANDWIDTH * distances.median()).clamp_min(torch.finfo(real.dtype).tiny)
-        kernel = torch.exp(-distances / width)
+        known = None if labels is None else labels[train].repeat(2)
+        kernel = torch.exp(-distances / width) * _class_kernel(known, known)
         kernel.diagonal().add_(_RIDGE * len(inputs))
         weights = torch.linalg.solve(kernel, targets)
         for side, described in enumerate((real, moved)):
-            scores[side, test] = torch.exp(-torch.cdist(described[test], inputs).square() / width) @ weights
+            distances = torch.cdist(described[test], inputs).square()
+            own = None if labels is None else labels[test]
+            scores[side, test] = (torch.exp(-distances / width) * _class_kernel(own, known)) @ weights
     probability_real = _calibrated(scores.double())  # (2, n)
     # Twice the balanced accuracy minus one; an image on the boundary, such as one that did not move, counts half.
     told_apart = (torch.sign(probability_real[0] - 0.5) - torch.sign(probability_real[1] - 0.5)).mean() / 2
     # Which of the two sides is called moved does not matter: the inverse transformation exchanges them.
     plausible = ((probability_real[1] >= PLAUSIBLE).double() + (probability_real[0] <= 1 - PLAUSIBLE).double()) / 2
     return Overlap(float(told_apart), float(plausible.mean()), math.sqrt(0.5 / n), probability_real[1])
+
+
+def _class_kernel(labels: Tensor | None, others: Tensor | None) -> Tensor | float:
+    """(n, m): the factor of the kernel by classes; 1 if they are not known."""
+    if labels is None or others is None:
+        return 1.0
+    return 1.0 + _OWN_CLASS * (labels[:, None] == others)
 
 
 def _calibrated(scores: Tensor) -> Tensor:
