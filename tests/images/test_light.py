@@ -129,7 +129,7 @@ def kept(light):
 
 
 @pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("count", [7, 100])
+@pytest.mark.parametrize("count", [7, pytest.param(100, marks=pytest.mark.slow)])
 def test_images_of_the_same_kind_do_not_differ_and_stay_as_they_are(name, count):
     rng = np.random.default_rng(11)
     for _ in range(5):

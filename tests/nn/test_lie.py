@@ -100,7 +100,9 @@ def test_kernels_depend_on_relative_elements_only(name, generator):
 
 
 @pytest.mark.parametrize(("name", "finite"), [("se2", "c4"), ("se2+mirror", "d4"), ("se2", "c8")])
-@pytest.mark.parametrize(("side", "stride"), [(9, 1), (10, 2), (9, 2), (11, 3)])
+@pytest.mark.parametrize(
+    ("side", "stride"), [(9, 1), (10, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((9, 2), (11, 3)))]
+)
 def test_convolutions_commute_exactly_with_samples_that_form_a_group(name, finite, side, stride, generator):
     torch.manual_seed(5)
     samples = haar_samples(name, parse(finite).order)
