@@ -1,12 +1,11 @@
 """A program as a model: it reads a folder of images and writes a table of numbers."""
 
 import shlex
-import subprocess
 from collections.abc import Sequence
 
 from numpy.typing import NDArray
 
-from unpose.files.exchange import exchanged_images, read_numbers
+from unpose.files.exchange import program_answers, read_numbers
 
 
 class Command:
@@ -48,17 +47,8 @@ class Command:
 
     def __call__(self, images: NDArray) -> NDArray:
         """(n, h, w, c) -> (n, ...): run the program once on all images."""
-        with exchanged_images(images, self.form) as (given, folder):
-            target = folder / self.answers
-            words = [word.replace("{images}", str(given)).replace("{answers}", str(target)) for word in self.words]
-            try:
-                done = subprocess.run(words, capture_output=True, text=True, timeout=self.timeout, check=False)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                raise ValueError(f"{self.words[0]} could not be run: {error}") from error
-            if done.returncode:
-                last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-                raise ValueError(f"{self.words[0]} ended with status {done.returncode}: {last}")
-            answers = read_numbers(target)
+        with program_answers(self.words, images, form=self.form, name=self.answers, timeout=self.timeout) as file:
+            answers = read_numbers(file)
         if len(answers) != len(images):
             raise ValueError(f"{self.words[0]} wrote {len(answers)} rows for {len(images)} images")
         return answers

@@ -1,9 +1,10 @@
-"""Exchange of arrays with another program: images written to a temporary folder, a table of numbers read back."""
+"""Exchange of arrays with another program: images written to temporary files, a table of numbers read back."""
 
 import csv
 import os
+import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,33 +13,50 @@ from numpy.typing import NDArray
 
 from unpose.files.atomic import write_image
 
-__all__ = ["exchanged_images", "read_numbers"]
+__all__ = ["program_answers", "read_numbers"]
 
 
 @contextmanager
-def exchanged_images(images: NDArray, form: str) -> Iterator[tuple[Path, Path]]:
-    """Write images (n, h, w) or (n, h, w, c) in [0, 1] to a temporary folder that is removed afterwards.
+def program_answers(
+    words: Sequence[str], images: NDArray, *, marks: tuple[str, str] = ("{images}", "{answers}"), form: str = "png",
+    name: str = "answers.csv", timeout: float | None = None,
+) -> Iterator[Path]:  # fmt: skip
+    """Run a program on images (n, h, w) or (n, h, w, c) in [0, 1], and yield the file of answers that it wrote.
 
-    Yields the folder of PNG files 000000.png, 000001.png, ... (``form`` "png") or the NumPy file ("npy"), and an empty
-    folder for answers.
+    The first of the ``marks`` in its command line is replaced by a folder of PNG files 000000.png, 000001.png, ...
+    (``form`` "png") or by a NumPy file ("npy"), the second by the path of the file to write, which is called ``name``.
+    All files are temporary.
 
-    >>> with exchanged_images(np.zeros((2, 5, 7)), "png") as (images, answers):
-    ...     sorted(path.name for path in images.iterdir())
-    ['000000.png', '000001.png']
+    >>> import sys
+    >>> code = "import os, sys; open(sys.argv[2], 'w').write(str(sorted(os.listdir(sys.argv[1]))))"
+    >>> with program_answers([sys.executable, "-c", code, "{images}", "{answers}"], np.zeros((2, 5, 7))) as file:
+    ...     file.read_text()
+    "['000000.png', '000001.png']"
     """
-    with tempfile.TemporaryDirectory(prefix="unpose-") as name:
-        folder, answers = Path(name) / "images", Path(name) / "answers"
-        answers.mkdir()
+    with tempfile.TemporaryDirectory(prefix="unpose-") as place:
+        given, answers = Path(place) / "images", Path(place) / "answers" / name
+        answers.parent.mkdir()
         if form == "npy":
-            folder = folder.with_suffix(".npy")
-            np.save(folder, images)
+            given = given.with_suffix(".npy")
+            np.save(given, images)
         else:
-            folder.mkdir()
+            given.mkdir()
             for i, image in enumerate(images):
-                write_image(
-                    folder / f"{i:06d}.png", image[..., 0] if image.shape[-1] == 1 and image.ndim == 3 else image
-                )
-        yield folder, answers
+                is_grey = image.ndim == 3 and image.shape[-1] == 1
+                write_image(given / f"{i:06d}.png", image[..., 0] if is_grey else image)
+        filled = [word.replace(marks[0], str(given)).replace(marks[1], str(answers)) for word in words]
+        try:
+            done = subprocess.run(
+                filled, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ValueError(f"{words[0]} could not be run: {error}") from error
+        if done.returncode:
+            last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+            raise ValueError(f"{words[0]} ended with status {done.returncode}: {last}")
+        if not answers.is_file():
+            raise ValueError(f"{words[0]} ended without writing {name}")
+        yield answers
 
 
 def read_numbers(path: str | os.PathLike[str]) -> NDArray:
@@ -52,8 +70,6 @@ def read_numbers(path: str | os.PathLike[str]) -> NDArray:
     [[3], [4]]
     """
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path.name} was not written")
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
     with path.open(newline="") as file:

@@ -4,7 +4,6 @@ import csv
 import hashlib
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -247,21 +246,10 @@ def external(command: str, class_names: Sequence[str]) -> AnyModel:
         )  # fmt: skip
 
     def call(images: "Tensor") -> "np.ndarray":
-        from unpose.files.exchange import exchanged_images
+        from unpose.files.exchange import program_answers
         from unpose.images import from_batch
 
-        with exchanged_images(from_batch(images, channels=True), "png") as (folder, answers):
-            table = answers / "answers.csv"
-            filled = [word.replace("{input}", str(folder)).replace("{output}", str(table)) for word in words]
-            try:
-                done = subprocess.run(filled, capture_output=True, text=True, errors="replace")
-            except OSError as error:
-                raise ValueError(f"{words[0]} cannot be started: {error.strerror}") from error
-            if done.returncode != 0:
-                last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-                raise ValueError(f"the command ended with status {done.returncode}: {last}")
-            if not table.is_file():
-                raise ValueError("the command ended without writing its CSV file")
+        with program_answers(words, from_batch(images, channels=True), marks=("{input}", "{output}")) as table:
             return read_answers(table, [f"{i:06d}.png" for i in range(len(images))], class_names)
 
     return AnyModel(command, call, _digest(command.encode()), class_names=tuple(class_names), batch_size=1024)
