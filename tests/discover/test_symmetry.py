@@ -9,7 +9,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from unpose.data import posed
-from unpose.discover import FAMILIES, discover, label_gains, moved_example, two_sample_overlap
+from unpose.discover import FAMILIES, LabelGain, discover, label_gains, moved_example, two_sample_overlap
 
 pytestmark = pytest.mark.laws
 
@@ -127,6 +127,21 @@ def test_with_labels_moved_images_are_told_apart_class_by_class():
     moved = points * torch.tensor([-1.0, 1.0])
     assert two_sample_overlap(points, moved).told_apart < 0.3
     assert two_sample_overlap(points, moved, labels=labels).told_apart > 0.8
+
+
+def test_labels_object_at_a_strength_only_if_the_next_one_confirms_it(monkeypatch, digits):
+    """One strength of several objects by chance now and then."""
+    family = next(each for each in FAMILIES if each.name == "turns")
+    nobody = torch.zeros(0, 2, dtype=torch.long)
+
+    def found(objecting):
+        gains = [LabelGain(0.9, -0.1 if each in objecting else 0.0, 0.01, nobody) for each in family.strengths]
+        monkeypatch.setattr("unpose.discover.symmetry.label_gains", lambda *_, **__: gains)
+        return discover(turned(digits[0], 180), digits[1], families=["turns"])["turns"]
+
+    assert found({60}).verdict == "holds"
+    assert found({60, 90}).limit == 45
+    assert found({180}).limit == 135
 
 
 def test_label_gains_against_a_slow_loop():

@@ -318,8 +318,9 @@ def discover(
     and 50 % images alone cannot tell: moved images occur, but less often.
 
     **With labels.** Moved copies of the images become candidates of a nearest-neighbour classifier. If accuracy falls,
-    moving changes the class: a 6 turned by 180 degrees is a 9. If it does not, and moved images could be real, the
-    symmetry holds, also where poses are not equally frequent.
+    moving changes the class: a 6 turned by 180 degrees is a 9. Where there are several strengths, the next one has to
+    confirm it. If accuracy does not fall, and moved images could be real, the symmetry holds, also where poses are not
+    equally frequent.
 
     **Photographs.** For images without a background, where more than 25 % can be told apart and nothing else speaks
     against the symmetry, the network of the extra ``unpose[features]`` is asked about mirrors, half and quarter turns,
@@ -455,12 +456,21 @@ def _finding(
         )
         for k, (strength, overlap) in enumerate(zip(strengths, overlaps, strict=True))
     )  # fmt: skip
-    objects = [gains is not None and gains[k].objects for k in range(len(strengths))]
+    objects = _confirmed([gains is not None and gains[k].objects for k in range(len(strengths))])
     verdict, limit, why = _verdict(family, readings, objects, 0.0 if seen is None else seen.told_apart)
     refused = None if verdict in ("holds", "cannot tell") else _first_refused(readings, objects)
     return Finding(
         family.name, verdict, limit, why, readings, _objections(strengths, overlaps, gains, objects, refused, sample)
     )
+
+
+def _confirmed(objects: list[bool]) -> list[bool]:
+    """Objections that the next strength confirms: of ten strengths, one objects by chance now and then.
+
+    >>> _confirmed([False, True, False, True, True])
+    [False, False, False, True, True]
+    """
+    return [one and following for one, following in zip(objects, [*objects[1:], True], strict=True)]
 
 
 def _first_refused(readings: tuple[Reading, ...], objects: list[bool]) -> int:

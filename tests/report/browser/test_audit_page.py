@@ -43,7 +43,9 @@ def audit_page(browser, tmp_path_factory):
     return write_text(tmp_path_factory.mktemp("audit") / "report.html", render_audit(results))
 
 
-@pytest.mark.parametrize(("theme", "width"), [("dark", 1200), ("light", 390)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [("dark", 1200), ("light", 390), pytest.param("light", 1200, marks=pytest.mark.slow)]
+)
 def test_it_fits_the_window_without_errors(browser, audit_page, theme, width):
     browser.open(audit_page, theme=theme, width=width)
     assert not browser.driver.get_log("browser")
