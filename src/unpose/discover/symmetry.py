@@ -436,8 +436,8 @@ def _gains(family: Family, images: Tensor, centred: Tensor, labels: Tensor, rand
 
 def _is_open(finding: Finding) -> bool:
     """Whether edges and colours tell some moved images from real ones, not enough to refuse the transformation."""
-    most = max(reading.told_apart for reading in finding.readings)
-    return finding.verdict == "cannot tell" or (finding.verdict == "holds" and most > ALIKE)
+    told_apart = max(reading.told_apart for reading in finding.readings)
+    return finding.verdict in ("holds", "cannot tell") and told_apart > ALIKE
 
 
 def _finding(
