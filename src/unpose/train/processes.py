@@ -66,7 +66,7 @@ def joined_processes(device: torch.device) -> Iterator[Processes]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     store, rank, count = next(rendezvous("env://"))
-    store = dist.PrefixStore(f"attempt {_restarts()}", store)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(f"attempt {_restarts()}", store)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=count, timeout=_TIMEOUT
     )
