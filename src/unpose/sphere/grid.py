@@ -95,7 +95,7 @@ def sphere_mean(images: Tensor) -> Tensor:
 
     Examples
     --------
-    >>> sphere_mean(torch.ones(1, 2, 8, 16))
+    >>> sphere_mean(torch.ones(1, 2, 8, 16)).round(decimals=4)
     tensor([[1., 1.]])
     """
     h, w = check_panorama(images)
