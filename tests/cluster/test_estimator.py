@@ -9,10 +9,11 @@ import torch
 from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import make_moons
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from unpose import InvariantClustering, align_stack
-from unpose.cluster.assignment import outlier_p_values
+from unpose.cluster import estimator
+from unpose.cluster.assignment import crowd_p_values, outlier_p_values, share_of_new
 from unpose.cluster.light import normalise_light, without_background
 from unpose.cluster.rounds import NOISE_CORRELATION
 from unpose.data import posed, read_images
@@ -228,6 +229,45 @@ def test_p_values_are_uniform_for_images_of_the_same_kind():
     assert outlier_p_values(np.array([9.0]), np.zeros(1, int), known, np.zeros(60, int)) < 1e-6
 
 
+def test_crowd_p_values_are_uniform_if_new_images_are_drawn_as_the_fitted_ones():
+    points = np.random.default_rng(3).normal(size=(700, 2))
+    fitted, new = points[:400], points[400:]
+    to_fitted = [np.sort(pairwise_distances(some, fitted))[:, :12] for some in (new, fitted)]
+    to_new = [np.sort(pairwise_distances(some, new))[:, :12] for some in (new, fitted)]
+    shares = share_of_new(to_fitted[0], to_new[0][:, 1:])  # without the image itself
+    known = share_of_new(np.sort(pairwise_distances(fitted, fitted))[:, 1:13], to_new[1])
+    assert abs(known.mean() - 300 / 700) < 0.05
+    p_values = crowd_p_values(shares, known)
+    assert (p_values < 0.05).mean() < 0.08
+    assert abs(p_values.mean() - 0.5) < 0.1
+    np.testing.assert_allclose(crowd_p_values(np.array([0.0, 1.1]), known), [1.0, 1 / 401])
+
+
+def test_new_images_of_an_unseen_kind_are_told_by_each_other_although_they_are_near_fitted_ones():
+    rng = np.random.default_rng(0)
+    fitted = np.concatenate([rng.normal(centre, 1.0, (90, 2)) for centre in (0.0, 12.0)])
+    known = np.concatenate([rng.normal(centre, 1.0, (31, 2)) for centre in (0.0, 12.0)])
+    unseen = rng.normal((0.6, 0.0), 0.1, (29, 2))
+    model = InvariantClustering(2).fit(fitted)
+    p_values = model.assign(np.concatenate([known, unseen])).p_values
+    assert (p_values[:62] < 0.05).mean() < 0.1
+    assert (p_values[62:] < 0.05).mean() > 0.7
+    few = model.assign(unseen[:12]).p_values
+    assert (few > 0.05).all()  # one by one they look like members of the cluster
+    assert (model.assign(np.concatenate([known[:40], known[:40] + 40.0])).p_values[40:] < 0.01).all()
+    alone = model.assign(np.concatenate([known, [[40.0, 0.0]]])).p_values
+    assert alone[-1] < 1e-3  # far from all images, new ones included
+
+
+def test_the_neighbours_of_new_images_among_each_other_are_searched_over_the_orbit(fitted, monkeypatch):
+    kept = []
+    monkeypatch.setattr(estimator, "crowd_p_values", lambda *shares: kept.extend(shares) or np.ones(len(shares[0])))
+    fitted.assign(posed(shapes(), "se2", copies=4, max_shift=2.0, random_state=9).images)
+    assert (fitted.copies_ == np.arange(36)).all()
+    np.testing.assert_allclose(kept[0], 3 / 12)  # three other new copies of the thing, and nine fitted ones
+    np.testing.assert_allclose(kept[1], 4 / 12)  # four new copies, and eight other fitted ones
+
+
 def test_noise_is_averaged_away_and_shapes_are_not(turned, fitted):
     assert [each.averaged for each in fitted.history_] == [False]  # copies differ by next to nothing
     noisy = turned.images + np.random.default_rng(0).normal(0, 0.5, turned.images.shape).astype(np.float32)
@@ -286,6 +326,14 @@ def test_bad_input(turned):
             model.fit(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "given"), [([], "an empty list"), (None, "type NoneType"), ({"a.png": 1}, "type dict")]
+)
+def test_what_holds_no_images_is_named(data, given):
+    with pytest.raises(ValueError, match=f"give at least one image: .*; got .*{given}"):
+        InvariantClustering().fit(data)
+
+
 def test_a_folder_or_files_are_read_and_named(turned, tmp_path):
     for number, image in enumerate(turned.images[6:12]):
         Image.fromarray((255 * image.clip(0, 1)).astype(np.uint8)).save(tmp_path / f"{number}.png")
@@ -296,6 +344,8 @@ def test_a_folder_or_files_are_read_and_named(turned, tmp_path):
     assert np.array_equal(model.labels_, again.labels_)
     assert again.names_ is None
     assert np.array_equal(model.predict([tmp_path / "5.png", str(tmp_path / "0.png")]), model.predict(images[[5, 0]]))
+    column = np.array([str(tmp_path / "5.png"), str(tmp_path / "0.png")])  # such as a column of a data frame
+    assert np.array_equal(model.predict(column), model.predict(images[[5, 0]]))
     Image.fromarray((255 * np.pad(turned.images[6].clip(0, 1), 4)).astype(np.uint8)).save(tmp_path / "wide.png")
     assert len(model.predict([tmp_path / "wide.png"])) == 1  # brought to the size that was fitted
     (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")

@@ -2,6 +2,11 @@
 
 The clusters are read from a graph of neighbours, and need not be compact: an image may be nearer to the average of
 another cluster than to that of its own. New images are therefore linked to the graph as the fitted images are.
+
+An image is of none of the clusters if it is far from the fitted images. Images of an unseen kind often are not, but
+they are nearer to each other than to fitted images. Where many images are assigned together, the neighbours of each are
+therefore searched among fitted and new images: a two-sample test by nearest neighbours (Schilling, 1986, Multivariate
+two-sample tests based on nearest neighbors), image by image.
 """
 
 from dataclasses import dataclass
@@ -29,8 +34,10 @@ class Assignment:
     confidences : (n,) array
         Estimated probability that the label is the one that a fit of all images together would give, in [0, 1].
     p_values : (n,) array
-        Probability that a member of the cluster is at least as far from its nearest fitted images as this image. Images
-        below 0.01 are of none of the kinds that were fitted, or damaged. NaN for clusters of fewer than five different
+        Probability that a member of the cluster is at least as far from its nearest fitted images as this image. If
+        more than twelve images are assigned together, also the probability that a fitted image has as many of them
+        among its twelve nearest images, fitted or new; the p-value is then twice the smaller of the two. Images below
+        0.01 are of none of the kinds that were fitted, or damaged. NaN for clusters of fewer than five different
         images, 0 for constant images.
     second : (n,) array of int
         Cluster with the second largest vote; -1 where all votes agree.
@@ -95,6 +102,27 @@ def outlier_p_values(scores: NDArray, labels: NDArray, known: NDArray, known_lab
             deviation = (np.log(np.maximum(scores[rows], 1e-12)) - logs.mean()) / (spread * np.sqrt(1 + 1 / len(logs)))
             p_values[rows] = stats.t.sf(deviation, len(logs) - 1)
     return p_values
+
+
+def share_of_new(to_fitted: NDArray, to_new: NDArray) -> NDArray:
+    """Share of new images among the nearest images of each image, (n,).
+
+    ``to_fitted`` (n, k) are the distances to its nearest fitted images and ``to_new`` (n, k) those to its nearest new
+    ones, itself excluded; infinite where there are fewer.
+    """
+    k = to_fitted.shape[1]
+    nearest = np.argsort(np.concatenate([to_fitted, to_new], axis=1), axis=1, kind="stable")[:, :k]
+    return (nearest >= k).mean(1)
+
+
+def crowd_p_values(shares: NDArray, known: NDArray) -> NDArray:
+    """Probability that a fitted image has a share of new neighbours as large as these, (n,).
+
+    ``known`` (m,) are the shares of fitted images. If the new images are drawn as the fitted ones were, all images are
+    exchangeable, and the rank of a share among them is a p-value without any assumption about distances.
+    """
+    larger = len(known) - np.searchsorted(np.sort(known), shares, side="left")
+    return (1 + larger) / (1 + len(known))
 
 
 def sparser_factor(distances: NDArray, share: float) -> float:

@@ -21,10 +21,24 @@ from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
 from unpose.cluster.additions import append_assigned
-from unpose.cluster.assignment import Assignment, neighbour_distance, outlier_p_values, sparser_factor, vote_shares
+from unpose.cluster.assignment import (
+    Assignment,
+    crowd_p_values,
+    neighbour_distance,
+    outlier_p_values,
+    share_of_new,
+    sparser_factor,
+    vote_shares,
+)
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies
-from unpose.cluster.features import feature_network, missing_network_notes, orbit_features, orbit_poses
+from unpose.cluster.features import (
+    cosine_neighbours,
+    feature_network,
+    missing_network_notes,
+    orbit_features,
+    orbit_poses,
+)
 from unpose.cluster.graph import (
     N_NEIGHBOURS,
     attention_inside,
@@ -34,7 +48,7 @@ from unpose.cluster.graph import (
     weights_of_all,
 )
 from unpose.cluster.inputs import are_files, as_images, check_n_clusters, count_axes, is_channels_first, read_files
-from unpose.cluster.joint_graph import FittedFeatures, fit_features
+from unpose.cluster.joint_graph import FittedFeatures, fit_features, whitened
 from unpose.cluster.labels import class_probabilities, known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.learned import LEARN, learn_encoder
 from unpose.cluster.light import (
@@ -157,6 +171,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     references_ : (m, c, h, w) array
         The fitted images that are neither constant nor copies, at the size of the search and without effects of light:
         what new images are compared with. Of images that would take more than 256 MB, an evenly spaced sample.
+    n_clusters_range_ : tuple of int
+        Smallest and largest number of clusters that random subsets of the images have, or the number that was given.
     n_clusters_, n_iter_ : int
         Number of clusters, and of rounds of attention.
     history_ : list of unpose.cluster.rounds.Round
@@ -333,6 +349,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))
             self.stability_, confidences = math.nan, np.zeros(1)
+            self.n_clusters_range_ = 1, 1
         else:
             report = progress or (lambda stage, done, total: None)
             report("read out", 0, 1)
@@ -342,8 +359,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                     take(given, rows), network, graph, self.range_.group, self.range_.max_angle, self.device, rng,
                     progress, checkpoints,
                 )  # fmt: skip
-            labels, weights = read_out(*graph, self.n_clusters, rng)
-            self.stability_, confidences = subset_stability(*graph, labels, self.n_clusters, rng)
+            labels, weights, resolution = read_out(*graph, self.n_clusters, rng)
+            found_again = subset_stability(*graph, labels, self.n_clusters, resolution, rng)
+            self.stability_, confidences = found_again.agreement, found_again.confidences
+            self.n_clusters_range_ = found_again.n_clusters
             report("read out", 1, 1)
         if known is not None:
             labels, confidences = self._spread(known, labels, confidences, weights, rows)
@@ -366,7 +385,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """Sentences about how reliable the clusters are: too few images, unstable clusters, light, copies."""
         check_is_fitted(self)
         n_copies = int((self.copies_ != np.arange(len(self.copies_)))[self.labels_ >= 0].sum())
-        notes = reliability_notes(self.stability_, int((self.labels_ >= 0).sum()) - n_copies, n_copies)
+        n_different = int((self.labels_ >= 0).sum()) - n_copies
+        notes = reliability_notes(self.stability_, n_different, n_copies, self.n_clusters_range_)
         if self.stability_ < UNSTABLE and not self._is_vectors and self.features == "auto" and self.features_ is None:
             notes += missing_network_notes()
         if self.features_ is not None:
@@ -403,7 +423,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """Assign new images to the clusters, with confidences, outliers and poses.
 
         The nearest fitted images of each image are searched as in :meth:`fit`, and vote with the weights of attention.
-        Poses are those onto the average of the cluster.
+        Poses are those onto the average of the cluster. The p-values of more than twelve images depend on the images
+        that are assigned together: many that are nearer to each other than to fitted images are of an unseen kind.
 
         Parameters
         ----------
@@ -479,28 +500,36 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
         These are label, confidence, p-value and second label, (n,) each. Also returns the nearest fitted images.
         """
-        counted = self._counted_rows()
-        counted = counted[counted < self._n_fitted]
-        every = self.labels_[counted]
-        counted = counted if self._reference_rows is None else counted[self._reference_rows]
-        found = self._nearest_references(images, progress)
+        all_counted = self._counted_rows()
+        all_counted = all_counted[all_counted < self._n_fitted]
+        every = self.labels_[all_counted]
+        counted = all_counted if self._reference_rows is None else all_counted[self._reference_rows]
+        small = images if self._is_vectors else small_images(images)
+        found = self._nearest(small, self.references_, N_NEIGHBOURS, progress)
         scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
         shares = vote_shares(found.indices, found.distances, scales, self.labels_[counted], self.n_clusters_)
-        score, typical = neighbour_distance(found.distances), self._typical_distances
+        # Distances before the rounds of attention, and for as many images as are kept.
+        own = self.neighbours_.distances[all_counted]
+        own = own * (self._typical_distances / np.maximum(neighbour_distance(own), 1e-12))[:, None] if own.size else own
+        new, points, typical = found.distances, None, self._typical_distances
         if self.features_ is not None:
             network = feature_network(self._network(), given, self.device)
             vectors = orbit_features(
                 given, network, orbit_poses(self.range_.group, self.range_.max_angle), self.device, progress
             )
-            pixels = self.features_.pixel_share
-            by_features, new, own = self.features_.votes(vectors, every, self.n_clusters_)
+            pixels, at = self.features_.pixel_share, whitened(self.features_.space(vectors), self.features_.whitening)
+            by_features, *distances = self.features_.votes(at, every, self.n_clusters_)
             shares = pixels * shares + (1 - pixels) * by_features
             if pixels < 0.5:  # what decides the cluster also decides whether an image belongs to it
-                score, typical = neighbour_distance(new), neighbour_distance(own)
+                new, own, points = *distances, (at, self.features_.points)
+                typical = neighbour_distance(own)
         order = np.argsort(-shares, axis=1, kind="stable")
         labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
         second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
-        p_values = outlier_p_values(score, labels, typical, every)
+        p_values = outlier_p_values(neighbour_distance(new), labels, typical, every)
+        if min(len(images), len(self.references_)) > N_NEIGHBOURS:
+            crowd = self._crowd_p_values(small, points, new, own, progress)
+            p_values = np.minimum(1.0, 2 * np.minimum(p_values, crowd))
         return (labels, shares.max(1), p_values, second), replace(found, indices=counted[found.indices])
 
     def cut(self, n_clusters: int) -> NDArray:
@@ -560,6 +589,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             )
         search = None if self._is_vectors else self._search(progress)
         self._set_averages(batch, rows, counted, weights, search, None)
+        self.n_clusters_range_ = self.n_clusters_, self.n_clusters_
         copies = np.flatnonzero((self.copies_ != np.arange(len(given))) & (self.labels_ >= 0))
         self._set_poses_of_copies(batch, copies, search)
         return self
@@ -638,14 +668,40 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         joined = np.isin(labels, np.unique(labels[first[rows] >= 0]))
         return respect_classes(labels, first[rows], spread), np.where(joined, spread.max(1), confidences)
 
-    def _nearest_references(self, images: Tensor, progress: Progress | None) -> Neighbours:
-        """The nearest fitted images of images (n, c, h, w)."""
-        references = torch.from_numpy(self.references_)
+    def _crowd_p_values(
+        self, small: Tensor, points: tuple[NDArray, NDArray] | None, new: NDArray, own: NDArray,
+        progress: Progress | None,
+    ) -> NDArray:  # fmt: skip
+        """P-values of new images by the share of new images among their neighbours, (n,).
+
+        ``new`` (n, k) and ``own`` (m, k) are the distances of new and of fitted images to their nearest fitted images.
+        Images are compared by ``points`` of the feature space, of the new (n, r) and of the fitted images (m, r), and
+        without them by the pixels of the ``small`` images (n, c, h, w). If there are more new images than fitted ones,
+        neighbours are searched among a sample of as many, so that the cost stays in proportion to that of the votes.
+        """
+        n, m = len(small), len(self.references_)
+        pool, sample = evenly_spaced_rows(n, m), evenly_spaced_rows(m)
+        known = sample if self._reference_rows is None else self._reference_rows[sample]
+        k = N_NEIGHBOURS + 1  # with the image itself
+        if points is None:
+            others = small[pool].numpy()
+            found = self._nearest(small, others, k, progress)
+            indices, distances = found.indices, found.distances
+            from_known = self._nearest(torch.from_numpy(self.references_[sample]), others, k, progress).distances
+        else:
+            indices, distances = cosine_neighbours(points[0], points[0][pool], k)
+            _, from_known = cosine_neighbours(points[1][known], points[0][pool], k)
+        distances = np.where(pool[indices] == np.arange(n)[:, None], np.inf, distances)
+        return crowd_p_values(share_of_new(new, distances), share_of_new(own[known], from_known))
+
+    def _nearest(self, images: Tensor, references: NDArray, k: int, progress: Progress | None) -> Neighbours:
+        """The k nearest of ``references`` (m, c, h, w) of images (n, c, h, w), all small."""
         if self._is_vectors:
-            k = min(N_NEIGHBOURS, len(references))
-            found = NearestNeighbors(n_neighbors=k).fit(references[:, 0, 0].numpy()).kneighbors(images[:, 0, 0].numpy())
+            space = NearestNeighbors(n_neighbors=min(k, len(references))).fit(references[:, 0, 0])
+            found = space.kneighbors(images[:, 0, 0].numpy())
             return Neighbours(found[1], found[0], np.zeros((*found[0].shape, 3, 3)))
-        return nearest_references(images, references, self._search(progress))
+        side = max(self.image_shape_[:2])
+        return nearest_references(images, torch.from_numpy(references), k, self._search(progress), side)
 
     def fit_transform(self, X: ArrayLike, y: object = None, **fit_params: Any) -> NDArray:
         """Fit, and return the orbit distance of the same images to every average, (n, K)."""

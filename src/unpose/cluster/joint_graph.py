@@ -101,14 +101,12 @@ class FittedFeatures:
     whitening: NDArray  # (r, r)
     points: NDArray  # (m, r), the fitted images that count
 
-    def votes(self, features: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, NDArray, NDArray]:
-        """Share of each cluster in the attention of vectors (n, d) to fitted images with ``labels`` (m,): (n, K).
+    def votes(self, points: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, NDArray, NDArray]:
+        """Share of each cluster in the attention of points (n, r) to fitted images with ``labels`` (m,): (n, K).
 
-        Also returns the distances of the vectors, (n, k), and of the fitted images, (m, k), to their nearest ones.
+        Also returns the distances of the points, (n, k), and of the fitted images, (m, k), to their nearest ones.
         """
-        indices, distances = cosine_neighbours(
-            whitened(self.space(features), self.whitening), self.points, N_NEIGHBOURS
-        )
+        indices, distances = cosine_neighbours(points, self.points, N_NEIGHBOURS)
         own = cosine_neighbours(self.points, None, N_NEIGHBOURS)[1]
         return vote_shares(indices, distances, bandwidths(own), labels, n_clusters), distances, own
 

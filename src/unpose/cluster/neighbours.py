@@ -69,12 +69,14 @@ def find_neighbours(images: Any, search: Search, checkpoints: Checkpoints | None
         small = average_neighbours(small, found, folder)
 
 
-def nearest_references(images: Tensor, references: Tensor, search: Search) -> Neighbours:
-    """The nearest of the small images ``references`` (m, c, h', w') of images (n, c, h, w)."""
+def nearest_references(images: Tensor, references: Tensor, k: int, search: Search, side: int) -> Neighbours:
+    """The k nearest of ``references`` (m, c, h, w) of images (n, c, h, w), all small (:func:`small_images`).
+
+    ``side`` is the longer side of the images before they were made small.
+    """
     return nearest(
-        small_images(images).movedim(1, -1), min(N_NEIGHBOURS, len(references)),
-        others=references.float().movedim(1, -1), candidates=_candidates(len(references), search),
-        search=graph_search(search, max(images.shape[-2:])),
+        images.float().movedim(1, -1), min(k, len(references)), others=references.float().movedim(1, -1),
+        candidates=_candidates(len(references), search), search=graph_search(search, side),
     )  # fmt: skip
 
 
