@@ -61,9 +61,10 @@ def command(
     poses, vote for its cluster, as in the run itself.
 
     The table gives the cluster; the confidence, which is the cluster's share of the votes; whether the image fits; and
-    the p-value, which is the share of the cluster's members that are as far from the images most similar to them. An
-    image with a p-value below 0.05 does not fit, so it may be of a kind that the run has not seen, but so may one in
-    twenty of the known kinds. Both are empty for clusters of fewer than five different images. Then follow the
+    the p-value, which is small if few of the cluster's members are as far from the images most similar to them or, for
+    more than twelve new images, if few images of the run have as many of those among their neighbours: give new images
+    together. An image with a p-value below 0.05 does not fit, so it may be of a kind that the run has not seen, but so
+    may one in twenty of the known kinds. Both are empty for clusters of fewer than five different images. Then come the
     rotation angle, shift (in pixels of the run's canvas) and scale, whether the image is mirrored, the distance from
     the mean of the cluster, and the cluster with the second most votes, if any. The distance is that of the pose
     search, which ignores light if the run did; the distance in the run's labels.csv is the RMS difference of pixels.

@@ -40,9 +40,9 @@ def command(run: Path, new: Path, averages: bool, images: Path | None, device: s
     stay. The tables and the page are written again with all images, in one step: if the command is stopped, the run
     stays as it was.
 
-    added.csv in the run folder lists every image that was added, with its group, the confidence and its p-value: the
-    share of the group's members that are as far from the images most similar to them. Images with a p-value below
-    0.05 fit no group and may be of a new kind. If there are many, run `unpose cluster` on all images.
+    added.csv in the run folder lists every image that was added, with its group, the confidence and its p-value, as
+    `unpose predict` explains them. Images with a p-value below 0.05 fit no group and may be of a new kind. If there are
+    many, run `unpose cluster` on all images.
     """
     results = read_run(run)
     results.model.set_params(device=str(pick_device(device)))
