@@ -2,7 +2,9 @@
 
 =================================== ===============================================================================
 ``CACHE``                           whether numba can keep compiled kernels on disk, for kernels with other options
+``NO_WRAPPERS``                     numba options for functions that only kernels call, for such with other options
 ``compiled``                        numba decorator for a kernel: releases the GIL, cached on disk, FMA allowed
+``inner``                           the same for a function that only kernels call, which Python cannot
 ``inlined``                         numba decorator for a small function that is inlined into kernels
 ``llvm_intrinsic``                  makes hand-written LLVM vector code callable from a kernel
 ``in_threads``                      run a kernel on slices of a range, one slice per thread
@@ -21,14 +23,16 @@ from unpose.compiled.threads import in_threads, worker_pool
 from unpose.compiled.tracing import is_traced_or_transformed, is_transformed
 
 if TYPE_CHECKING:
-    from unpose.compiled.decorators import CACHE, compiled, inlined
+    from unpose.compiled.decorators import CACHE, NO_WRAPPERS, compiled, inlined, inner
     from unpose.compiled.llvm import llvm_intrinsic
 
 __all__ = [
     "CACHE",
+    "NO_WRAPPERS",
     "compiled",
     "in_threads",
     "inlined",
+    "inner",
     "is_traced_or_transformed",
     "is_transformed",
     "llvm_intrinsic",
@@ -38,7 +42,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # numba is slow to import, and threads and tracing do not need it.
-    if name in ("CACHE", "compiled", "inlined"):
+    if name in ("CACHE", "NO_WRAPPERS", "compiled", "inlined", "inner"):
         from unpose.compiled import decorators
 
         return getattr(decorators, name)

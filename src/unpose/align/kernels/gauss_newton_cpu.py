@@ -20,7 +20,7 @@ from unpose.align.kernels.pixels_cpu import (
     pair_moments,
     warp,
 )
-from unpose.compiled import compiled, in_threads
+from unpose.compiled import compiled, in_threads, inner
 
 
 def refine(
@@ -116,7 +116,7 @@ def _refine(  # type: ignore[no-untyped-def]
                 break
 
 
-@compiled
+@inner
 def _evaluate(  # type: ignore[no-untyped-def]
     images, image, pose, goal, image_gradient, velocities, padded_mask, mask, contrast, total_weight, buffers, gradient
 ):  # fmt: skip
@@ -182,7 +182,7 @@ def _inner_product(force, velocity):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
+@inner
 def _image_gradient(image, out):  # type: ignore[no-untyped-def]
     """Central differences, the derivative of Keys' interpolation at a pixel centre: (c, h, w) into (c, 2, h * w)."""
     channels, height, width = image.shape
@@ -209,7 +209,7 @@ def _normal_entry(gradient_x, gradient_y, weight, a, b):  # type: ignore[no-unty
     return total
 
 
-@compiled
+@inner
 def _normal_matrix(image_gradient, velocities, weight, out):  # type: ignore[no-untyped-def]
     """Normal matrix (dim, dim) of the fixed image."""
     dim = len(velocities)
@@ -221,7 +221,7 @@ def _normal_matrix(image_gradient, velocities, weight, out):  # type: ignore[no-
             out[a, b] = out[b, a] = total
 
 
-@compiled
+@inner
 def _solve(system, right):  # type: ignore[no-untyped-def]
     """Solve by Cholesky; the solution replaces ``right`` (dim,). False if the matrix is not positive definite."""
     dim = len(right)
@@ -247,7 +247,7 @@ def _solve(system, right):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@inner
 def _exp_times_pose(algebra, xi, pose, out):  # type: ignore[no-untyped-def]
     """``exp(xi) pose`` scaled to a last entry of one; the exponential by scaling and squaring, with eight terms."""
     matrix, power = np.zeros((3, 3)), np.empty((3, 3))
@@ -278,7 +278,7 @@ def _exp_times_pose(algebra, xi, pose, out):  # type: ignore[no-untyped-def]
     _scale_to_last_entry(out)
 
 
-@compiled
+@inner
 def _copy_matrix(source, out):  # type: ignore[no-untyped-def]
     """Copy entry by entry: numba compiles the checks of shapes in ``out[:] = source`` for seconds."""
     for i in range(out.shape[0]):
@@ -286,7 +286,7 @@ def _copy_matrix(source, out):  # type: ignore[no-untyped-def]
             out[i, j] = source[i, j]
 
 
-@compiled
+@inner
 def _scale_to_last_entry(pose):  # type: ignore[no-untyped-def]
     """Scale a homography in place to a last entry of one."""
     last = pose[2, 2]
@@ -295,7 +295,7 @@ def _scale_to_last_entry(pose):  # type: ignore[no-untyped-def]
             pose[i, j] /= last
 
 
-@compiled
+@inner
 def _matrix_product(a, b, factor, out):  # type: ignore[no-untyped-def]
     """``factor * a @ b`` of 3 x 3 matrices."""
     for i in range(3):
@@ -303,7 +303,7 @@ def _matrix_product(a, b, factor, out):  # type: ignore[no-untyped-def]
             out[i, j] = factor * (a[i, 0] * b[0, j] + a[i, 1] * b[1, j] + a[i, 2] * b[2, j])
 
 
-@compiled
+@inner
 def _inverse(pose):  # type: ignore[no-untyped-def]
     """Inverse of a homography, scaled to a last entry of one: the adjugate, since a common factor does not matter."""
     out = np.empty((3, 3))
@@ -315,7 +315,7 @@ def _inverse(pose):  # type: ignore[no-untyped-def]
     return out
 
 
-@compiled
+@inner
 def _area_change(pose):  # type: ignore[no-untyped-def]
     """Factor by which a pose with a last entry of one multiplies areas at the centre; negative for mirrored poses."""
     return (
@@ -325,7 +325,7 @@ def _area_change(pose):  # type: ignore[no-untyped-def]
     )
 
 
-@compiled
+@inner
 def _is_within(pose, bounds):  # type: ignore[no-untyped-def]
     """Whether a pose keeps the bounds; the angle of a mirrored pose is that of the turn after the mirror."""
     area = _area_change(pose)

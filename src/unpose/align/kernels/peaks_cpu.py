@@ -10,7 +10,7 @@ computed by one thread in a fixed order.
 import numpy as np
 
 from unpose.align.kernels.pixels_cpu import compiled_sum
-from unpose.compiled import compiled
+from unpose.compiled import compiled, inner
 
 
 def peaks(
@@ -109,7 +109,7 @@ def _raise_curve(even, odd, v, pairs_angles, curve, best_view):  # type: ignore[
             best_view[count + t] = v if is_better else best_view[count + t]
 
 
-@compiled
+@inner
 def _highest_maxima(curves, best_view, full_circle, out):  # type: ignore[no-untyped-def]
     """Grid points (count,) of the highest local maxima of curves (scales, A), highest first.
 

@@ -19,14 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unpose.compiled import CACHE, compiled, in_threads
+from unpose.compiled import CACHE, NO_WRAPPERS, compiled, in_threads, inner
 from unpose.groups import inverse
 
 MARGIN = 4
 """Zeros around moving images: all taps of positions between -2 and size + 1 lie in the padded image."""
 N_MOMENTS = 6
-compiled_sum = numba.njit(nogil=True, cache=CACHE, fastmath={"contract", "reassoc", "nsz", "nnan"}, error_model="numpy")
-"""Numba decorator for loops that sum over pixels: LLVM may reorder the sum to use SIMD, always in the same way."""
+compiled_sum = numba.njit(
+    nogil=True, cache=CACHE, fastmath={"contract", "reassoc", "nsz", "nnan"}, error_model="numpy", **NO_WRAPPERS
+)
+"""Numba decorator for loops that sum over pixels, inside of kernels: LLVM may reorder the sum to use SIMD, always in
+the same way."""
 _LOWEST, _ZERO, _HALF = np.float32(-2), np.float32(0), np.float32(0.5)
 _ONE, _TWO, _FAR_AWAY, _MIN_DEPTH = np.float32(1), np.float32(2), np.float32(1e6), np.float32(1e-3)
 _A, _B = np.float32(1.5), np.float32(2.5)  # coefficients of Keys' polynomials
@@ -81,7 +84,7 @@ def normalised(poses: Tensor) -> np.ndarray:
     return (poses / poses[:, 2:, 2:]).contiguous().numpy()
 
 
-@compiled  # not compiled_sum, which may assume that there is no NaN: a NaN position must be clamped too
+@inner  # not compiled_sum, which may assume that there is no NaN: a NaN position must be clamped too
 def _interpolation_weights(points, to_x, to_y, columns, max_x, max_y, near_x, near_y, index, u, v):  # type: ignore[no-untyped-def]
     """First tap of each pixel in the padded image, ``index`` (size,), and Keys weights u along x, v along y, (4, size).
 
@@ -134,7 +137,7 @@ def _interpolate_rows(taps, u, out):  # type: ignore[no-untyped-def]
         out[k] = taps[k, 0] * u[0, k] + taps[k, 1] * u[1, k] + taps[k, 2] * u[2, k] + taps[k, 3] * u[3, k]
 
 
-@compiled
+@inner
 def _project(to_x, to_y, to_depth, grid, half_x, half_y, out):  # type: ignore[no-untyped-def]
     """Positions, relative to the moving image's first pixel, to which a homography maps the pixels grid (2, size).
 
@@ -151,7 +154,7 @@ def _project(to_x, to_y, to_depth, grid, half_x, half_y, out):  # type: ignore[n
         out[1, k] = (y_a * x + y_b * y + y_c) * factor + half_y if depth > _MIN_DEPTH else _FAR_AWAY
 
 
-@compiled
+@inner
 def make_warp_buffers(mask):  # type: ignore[no-untyped-def]
     """Scratch buffers of :func:`warp` for frames of this mask's shape (h, w); each thread needs its own."""
     height, width = mask.shape
@@ -166,7 +169,7 @@ def make_warp_buffers(mask):  # type: ignore[no-untyped-def]
     return grid, projected, np.empty(size, np.int32), weights, taps
 
 
-@compiled
+@inner
 def warp(images, image, source_from_fixed, padded_mask, mask, overlap, buffers, warped, weight):  # type: ignore[no-untyped-def]
     """Sample a moving image at the pixels of the fixed frame: ``warped`` (c, h * w) and pixel weights (h * w,).
 
@@ -205,7 +208,7 @@ def warp(images, image, source_from_fixed, padded_mask, mask, overlap, buffers, 
             _apply_mask(projected[0], weight[begin:end])
 
 
-@compiled
+@inner
 def _coefficients(matrix_row, top, half):  # type: ignore[no-untyped-def]
     """Coefficients (x, y, 1) of a coordinate for image rows that begin at ``top``, where the grid begins at row 0."""
     return np.float32(matrix_row[0]), np.float32(matrix_row[1]), np.float32(matrix_row[1] * top + matrix_row[2] + half)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from unpose.compiled import compiled
+from unpose.compiled import inner
 from unpose.nn.ops.cpu.microkernels import QUERY_BLOCK
 from unpose.nn.ops.cpu.rows import copy_row, dot_rows
 from unpose.nn.ops.cpu.simd import HASH_FACTOR, PIXEL_BLOCK, SIMD_LANES, UNROLL
@@ -79,7 +79,7 @@ def flat_view(tensor: Tensor) -> tuple[np.ndarray, tuple[int, ...]]:
     return tensor.as_strided((span,), (1,)).numpy(), tensor.stride()
 
 
-@compiled
+@inner
 def neighbour_range(first_block, end_block, first_row, layout):  # type: ignore[no-untyped-def]
     """Range of neighbours, in whole units, whose window rows lie in the image for some pixel of these pixel blocks."""
     height, radius = layout.shape[5], layout.radius[0]
@@ -92,7 +92,7 @@ def neighbour_range(first_block, end_block, first_row, layout):  # type: ignore[
     return first, max(first, end)
 
 
-@compiled
+@inner
 def aligned_empty(count, dtype):  # type: ignore[no-untyped-def]
     """Uninitialised array (count,) that starts on a cache line."""
     memory = np.empty(count + 64, dtype)
@@ -100,7 +100,7 @@ def aligned_empty(count, dtype):  # type: ignore[no-untyped-def]
     return memory[skip : skip + count]
 
 
-@compiled
+@inner
 def make_backward_maps(layout, dtype_like):  # type: ignore[no-untyped-def]
     """Uninitialised padded maps of the backward pass for one row block.
 
@@ -121,7 +121,7 @@ def make_backward_maps(layout, dtype_like):  # type: ignore[no-untyped-def]
     )
 
 
-@compiled
+@inner
 def fill_backward_maps(inputs, b, n, first_row, layout, query_scale, log2_e, maps):  # type: ignore[no-untyped-def]
     """Fill the padded maps of the backward pass for image b, head n and the row block that starts at ``first_row``."""
     query, key, value, grad_out, out, logsumexp = inputs
@@ -138,7 +138,7 @@ def fill_backward_maps(inputs, b, n, first_row, layout, query_scale, log2_e, map
     fill(grad_value, zero)
 
 
-@compiled
+@inner
 def pack_map(source, b, n, elements, channels, first_row, layout, factor, outside, inside, padded):  # type: ignore[no-untyped-def]
     """Copy a row block and its margin, times a factor, into padded maps (elements, channels or one more, map_size).
 
@@ -170,7 +170,7 @@ def pack_map(source, b, n, elements, channels, first_row, layout, factor, outsid
                     padded[target + np.uintp(x)] = inside
 
 
-@compiled
+@inner
 def _pack_statistics(logsumexp, grad_out, out, b, n, first_row, layout, log2_e, padded_lse, deltas):  # type: ignore[no-untyped-def]
     """Fill padded maps (outputs, map_size) of the base-2 logsumexp and of delta = <grad_out, out>.
 
@@ -199,7 +199,7 @@ def _pack_statistics(logsumexp, grad_out, out, b, n, first_row, layout, log2_e, 
                 deltas[np.uintp(to + x)] = total
 
 
-@compiled
+@inner
 def pack_pixel_hashes(first_row, layout, pixel_hashes):  # type: ignore[no-untyped-def]
     """Fill a padded map with each pixel's part of the index of its weights, times HASH_FACTOR modulo 2^32."""
     height, width, radius = layout.shape[5], layout.shape[6], layout.radius[0]
@@ -211,7 +211,7 @@ def pack_pixel_hashes(first_row, layout, pixel_hashes):  # type: ignore[no-untyp
             pixel_hashes[np.uintp(to + x)] = np.uint32((index * np.uint64(HASH_FACTOR)) & np.uint64(0xFFFFFFFF))
 
 
-@compiled
+@inner
 def store_block(block, output, factor, pixel_block, first_row, layout, target, image, element):  # type: ignore[no-untyped-def]
     """Store the pixels of one output element of a block (channels, QUERY_BLOCK), times a factor, as image rows.
 
@@ -232,7 +232,7 @@ def store_block(block, output, factor, pixel_block, first_row, layout, target, i
         i += count
 
 
-@compiled
+@inner
 def add_padded(padded, channels_per_element, factor, first_row, layout, target, image):  # type: ignore[no-untyped-def]
     """Add a row block and its margin, times a factor, to ``target`` (b, n, channels, elements, h, w).
 
@@ -250,13 +250,13 @@ def add_padded(padded, channels_per_element, factor, first_row, layout, target, 
                     flat_target[np.uintp(to + x)] += padded[np.uintp(at + x)] * factor
 
 
-@compiled
+@inner
 def fill(array, value):  # type: ignore[no-untyped-def]
     for i in range(array.size):
         array[i] = value
 
 
-@compiled
+@inner
 def scale_rows(rows, factors):  # type: ignore[no-untyped-def]
     """Multiply each row of (any, QUERY_BLOCK), given flat, by the factors (QUERY_BLOCK,)."""
     for row in range(rows.size // QUERY_BLOCK):

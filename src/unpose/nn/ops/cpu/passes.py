@@ -30,7 +30,7 @@ import math
 
 import numpy as np
 
-from unpose.compiled import compiled
+from unpose.compiled import compiled, inner
 from unpose.nn.ops.cpu.layout import (
     HUGE,
     add_padded,
@@ -287,7 +287,7 @@ def backward_row_blocks(  # type: ignore[no-untyped-def]
         _add_lane_sums(element_sums, ln_2, channels, grad_elements[n, part])
 
 
-@compiled
+@inner
 def _add_lane_sums(lane_sums, ln_2, channels, target):  # type: ignore[no-untyped-def]
     """Add (outputs, entries * channels * SIMD_LANES), summed over lanes, to ``target`` (outputs, entries, channels).
 
@@ -302,7 +302,7 @@ def _add_lane_sums(lane_sums, ln_2, channels, target):  # type: ignore[no-untype
                 target[h, e, c] += total * ln_2 if c < channels else total
 
 
-@compiled
+@inner
 def _sum_outputs(block, n_outputs):  # type: ignore[no-untyped-def]
     """Add the pixels of all output elements of a block (channels, QUERY_BLOCK) to those of the first."""
     for c in range(block.size // QUERY_BLOCK):
