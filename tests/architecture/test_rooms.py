@@ -170,6 +170,7 @@ def test_the_arrows_themselves_have_no_cycle():
 def test_every_room_is_in_the_plan_and_on_the_map():
     assert {room_of(name) for name in modules()} - {""} == set(ARROWS)
     assert set(ARROWS) - {"cli"} <= set(unpose.__all__)
+    assert len(dir(unpose)) == len(set(dir(unpose)))
     assert all(f"``{room}``" in unpose.__doc__ for room in set(ARROWS) - {"cli"})
 
 

@@ -8,7 +8,9 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from importlib.util import find_spec
+from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -16,6 +18,7 @@ from PIL import Image
 
 from unpose.cli import main
 from unpose.cli.commands.audit import command
+from unpose.cli.shared.audited_images import labels_of
 from unpose.runs.folder import folder_lock
 
 MODELS = """
@@ -428,3 +431,11 @@ def test_an_onnx_file_of_another_shape_and_batch(place):
     numbers = json.loads(done.stdout)
     assert numbers["images"] == 24
     assert numbers["answers"][2]["changed"] > 0.5  # half a turn reverses the rows
+
+
+def test_labels_of_a_spreadsheet_are_read_and_missing_ones_counted(tmp_path):
+    table = tmp_path / "classes.csv"
+    table.write_text("a.png,cat\nb.png,dog\n", encoding="utf-8-sig")  # as Excel saves it, without a header
+    assert labels_of(table, SimpleNamespace(names=["b.png", "a.png"])) == ["dog", "cat"]
+    with pytest.raises(click.BadParameter, match=r"has no line for 1 image, c\.png first"):
+        labels_of(table, SimpleNamespace(names=["a.png", "c.png"]))

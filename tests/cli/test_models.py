@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits
 
 from unpose.cli import main
 from unpose.nn import group_cnn
+from unpose.runs import RunSettings
+from unpose.runs.settings import config_text
 from unpose.train import pretrained_file, pretrained_names, save_network
 
 
@@ -146,6 +148,24 @@ def test_a_file_takes_precedence_over_a_network_of_the_same_name(pens, tmp_path,
     assert "using the file of this name" in done.stderr
 
 
+def test_the_folder_of_a_run_of_train_stands_for_its_network(pens, tmp_path):
+    save_network(
+        tmp_path / "model.safetensors", group_cnn("c4", 1, 2, 28, width=2, stages=(1,)), classes=["cat", "dog"]
+    )
+    done = unpose("predict", "--model", tmp_path, pens / "light")
+    assert done.exit_code == 0, done.output
+    assert next(csv.reader(io.StringIO(done.stdout))) == ["name", "class", "cat", "dog"]
+
+
+def test_a_run_of_cluster_is_no_network(tmp_path):
+    about = {"version": "0.2.0", "input": "photos", "canvas": "as they are"}
+    (tmp_path / "config.toml").write_text(config_text(RunSettings(), about))
+    (tmp_path / "model.safetensors").touch()
+    done = unpose("audit", tmp_path)
+    assert done.exit_code == 2
+    assert "is a run of unpose cluster, which has groups and no network" in words(done.stderr)
+
+
 @pytest.mark.slow
 def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -153,7 +173,7 @@ def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
     assert unpose("audit", "mnist-c8", "--count", 2).exit_code == 0
     done = unpose("audit", tmp_path)
     assert done.exit_code == 2
-    assert "is a folder; give the network file in it" in words(done.stderr)
+    assert "is a folder without model.safetensors; give a run of unpose train" in words(done.stderr)
 
 
 @pytest.mark.parametrize(

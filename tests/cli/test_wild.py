@@ -31,6 +31,15 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
     assert all(0 < float(row["probability"]) <= 1 for row in rows)
 
 
+def test_labels_of_unknown_images_are_counted_and_a_path_is_shown(shapes, tmp_path):
+    known = tmp_path / "known.csv"
+    known.write_text("path,class\nbracket/016.png,hook\nmissing.png,frame\n")
+    done = unpose("cluster", shapes, "-o", tmp_path / "run", "--labels", known)
+    assert done.exit_code == 2
+    assert f"1 path in {known} is not among the images, 'missing.png' first; paths are relative" in done.stderr
+    assert "such as 'bracket/016.png'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -338,6 +338,15 @@ def test_a_folder_of_class_folders(tmp_path, rng):
     assert load(str(tmp_path)).name == tmp_path.name
 
 
+def test_folders_named_by_date_are_learnt_and_that_is_said(tmp_path, rng):
+    for label in ("2024-01-03", "2024-01-04"):
+        for number in range(7):
+            picture(tmp_path / label / f"{number}.png", rng)
+    found = load(tmp_path)
+    assert found.classes == ("2024-01-03", "2024-01-04")
+    assert found.notes == ("folders are named by date or by run; these names are the classes here",)
+
+
 def test_a_folder_with_train_and_test_folders(tmp_path, rng):
     for part, count in (("train", 6), ("val", 2), ("test", 3)):
         for label in ("cat", "dog"):

@@ -183,7 +183,7 @@ def test_sources_are_never_modified(tmp_path, picture):
 def test_too_few(tmp_path, picture):
     with pytest.raises(InputError, match="does not exist"):
         read_images(tmp_path / "missing")
-    with pytest.raises(InputError, match="holds no image files"):
+    with pytest.raises(InputError, match="holds no image files; at least"):
         read_images(tmp_path)
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(InputError, match=r"holds no image files \(1 other file\)"):

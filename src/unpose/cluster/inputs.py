@@ -30,8 +30,9 @@ def read_files(
 
 
 def are_files(X: Any) -> bool:
-    """Whether these are the name of a file or folder, or a list of such names."""
-    names = X if isinstance(X, list | tuple) else [X]
+    """Whether these are the name of a file or folder, or a list, array or column of a data frame of such names."""
+    is_column = len(getattr(X, "shape", ())) == 1 and X.shape[0] > 0
+    names = X if isinstance(X, list | tuple) else np.asarray(X[:1]) if is_column else [X]
     return len(names) > 0 and isinstance(names[0], str | os.PathLike)
 
 
@@ -41,7 +42,13 @@ def count_axes(X: Any) -> int:
         return len(X.shape)
     if isinstance(X, list | tuple) and len(X) and hasattr(X[0], "shape"):
         return 1 + len(X[0].shape)
-    return np.asarray(X).ndim
+    n_axes = np.asarray(X).ndim
+    if n_axes == 0 or len(X) == 0:
+        given = "an empty list" if n_axes else f"an object of type {type(X).__name__}"
+        raise ValueError(
+            f"give at least one image: an array, a list of pictures, a folder or the names of files; got {given}"
+        )
+    return n_axes
 
 
 def as_images(rows: NDArray, shape: tuple[int, ...]) -> NDArray:

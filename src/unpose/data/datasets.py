@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unpose.data.decoding import Colour
-from unpose.data.folders import InputError, Progress, read_images
+from unpose.data.folders import NAMED_BY_DATE, InputError, Progress, read_images
 from unpose.data.grouping import grouped_split, groups_of
 from unpose.data.public import READERS, Location, MissingDataError
 from unpose.data.splits import (
@@ -140,7 +140,9 @@ def _from_folder(
         raise InputError(f"{shown} has one class only, {classes[0]!r}; at least two class folders are needed")
     labels = np.array([classes.index(label) for label in class_names], dtype=np.int64)
     everything = Split(found.images, labels)
-    notes = (*found.notes, *(f"not read: {name} {reason}" for name, reason in found.rejected))
+    learnt = "folders are named by date or by run; these names are the classes here"
+    said = (learnt if note == NAMED_BY_DATE else note for note in found.notes)
+    notes = (*said, *(f"not read: {name} {reason}" for name, reason in found.rejected))
     if split_by is not None:
         if is_divided:
             raise InputError(f"{shown} is divided into train and test already; split_by divides undivided folders")

@@ -57,6 +57,10 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
+NAMED_BY_DATE = "Folders are named by date or by run, so they are not taken as classes"
+"""Note on folders that say when images were made, not what they show."""
+
+
 class InputError(ValueError):
     """The input as a whole cannot be used. The message says why and what to do."""
 
@@ -248,7 +252,7 @@ def read_images(
     source_shape = sizes[0] if len(set(sizes)) == 1 else None
     notes = _notes(listing, readable)
     if labels is not None and all(_DATE_OR_RUN.fullmatch(label) for label in labels):
-        notes.append("Folders are named by date or by run, so they are not taken as classes")
+        notes.append(NAMED_BY_DATE)
         labels = None
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
 
@@ -443,10 +447,8 @@ def _too_few(
 ) -> InputError:
     read = "no image" if count == 0 else "only one image"
     if not listing.files and not rejected:
-        return InputError(
-            f"{shown} holds no image files ({_with_plural(listing.ignored, 'other file')}); at least {min_images} are "
-            "needed"
-        )
+        others = f" ({_with_plural(listing.ignored, 'other file')})" if listing.ignored else ""
+        return InputError(f"{shown} holds no image files{others}; at least {min_images} are needed")
     reasons = "".join(f"\n  {name} {reason}" for name, reason in rejected[:5])
     more = f"\n  and {len(rejected) - 5:,} more" if len(rejected) > 5 else ""
     return InputError(

@@ -90,7 +90,7 @@ def command(
 ) -> None:  # fmt: skip
     """Make a model that one already has ignore rotations and mirrors.
 
-    MODEL is an ONNX file, a file that `unpose train` wrote, or a network that `unpose models` lists.
+    MODEL is an ONNX file, a run of `unpose train` or the network file in it, or a name that `unpose models` lists.
 
     The model is measured on the images as they are and after every element of the group. Then the mean over all
     elements is tried and, from 60 images on, a canonicalizer that is trained on every second image and measured on the

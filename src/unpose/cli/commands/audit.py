@@ -160,8 +160,8 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
     """Measure how invariant a model is, find what breaks it, and try what would help.
 
     MODEL is an ONNX file, an object in Python (MODULE:NAME, a torch module, a scikit-learn estimator or a function on
-    arrays (n, h, w, c); NAME() is called first), a file that `unpose train` wrote, or a network that `unpose models`
-    lists. With --command any other program is audited. Two models are compared.
+    arrays (n, h, w, c); NAME() is called first), a run of `unpose train` or the network file in it, or a name that
+    `unpose models` lists. With --command any other program is audited. Two models are compared.
 
     For every element of a group, the model's output on transformed images is compared with its output on the images
     themselves. Quarter turns and mirrors only permute pixels, so a network that claims a group with them must not

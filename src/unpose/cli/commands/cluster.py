@@ -146,8 +146,12 @@ def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[in
             f"--labels must be a CSV file with the columns path and class, and at least one row, got {path}"
         )
     known = {row["path"]: row["class"].strip() for row in rows if row["path"] and (row["class"] or "").strip()}
-    if unknown := [name for name in known if name not in set(names)]:
-        raise UserError(f"{path} names {unknown[0]!r} and {len(unknown) - 1} others that are not among the images")
+    among = set(names)
+    if unknown := [name for name in known if name not in among]:
+        raise UserError(
+            f"{counted(len(unknown), 'path')} in {path} {'is' if len(unknown) == 1 else 'are'} not among the images, "
+            f"{unknown[0]!r} first; paths are relative to the folder of images, such as {names[0]!r}"
+        )
     classes = sorted(set(known.values()))
     return classes, [classes.index(known[name]) if name in known else -1 for name in names]
 

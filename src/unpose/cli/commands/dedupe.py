@@ -105,9 +105,8 @@ def command(
     for sentence in _sentences(found):
         click.echo(sentence)
     if move_to is not None:
-        click.echo(
-            f"{counted(summary['moved'], 'file')} moved to {move_to}; `unpose dedupe --undo -o {out}` moves them back."
-        )
+        back = f"; `unpose dedupe --undo -o {out}` moves them back" if summary["moved"] else ""
+        click.echo(f"{counted(summary['moved'], 'file')} moved to {move_to}{back}.")
     for path, reason in failed:
         click.echo(f"not moved: {path} {reason}", err=True)
     click.echo(f"Look at {out / 'report.html'}.")
@@ -139,9 +138,9 @@ def _sentences(found: "Duplicates") -> list[str]:
     same = sum(relation.exact for each in found.sets for relation in each.relations)
     lines = [
         f"{counted(found.photographs, 'photograph')} compared, {found.read:,} of them new.",
-        f"{counted(len(found.sets), 'set')} of duplicates with {copies:,} photographs more than needed; "
-        f"{counted(same, 'file')} of the same bytes.",
-    ]
+        f"{counted(len(found.sets), 'set')} of duplicates with {counted(copies, 'photograph')} more than needed; "
+        f"{counted(same, 'file')} of the same bytes." if found.sets else "No duplicates were found.",
+    ]  # fmt: skip
     if found.names:
         lines.append(f"{counted(len(found.names), 'second name')} of the same file (hard links), counted once.")
     if found.links:

@@ -52,7 +52,7 @@ def command(
 ) -> None:  # fmt: skip
     """Measure the accuracy of a network on images at every 15 degrees of rotation.
 
-    CHECKPOINT is a file that `unpose train` wrote, or the name of a network that `unpose models` lists. DATA is the
+    CHECKPOINT is a run of `unpose train`, the network file in it, or a name that `unpose models` lists. DATA is the
     name of a data set, a folder with one subfolder for each class, or an .npz file. Corners that a rotation uncovers
     are filled with the median of the image's border.
 

@@ -39,7 +39,8 @@ _RUN_COLUMNS = (
 @click.argument("given", nargs=-1, required=True, metavar="[RUN] IMAGES", type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--model", type=ModelFile(),
-    help="Use a network instead of a run: a file that `unpose train` wrote, or a name that `unpose models` lists.",
+    help="Use a network, not groups: a run of `unpose train`, the network file in it, or a name that `unpose models` "
+         "lists.",
 )  # fmt: skip
 @click.option(
     "--match-light", is_flag=True,

@@ -17,6 +17,7 @@ import click
 
 from unpose.cli.shared.errors import parameter_errors
 from unpose.cli.shared.inputs import ModelFile, pick_device
+from unpose.cli.shared.output import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -259,13 +260,13 @@ def read_answers(table: Path, names: Sequence[str], class_names: Sequence[str]) 
     """The answers in a CSV file, in the order of ``names``: scores (n, k), or one class name for each image."""
     import numpy as np
 
-    with table.open(newline="", encoding="utf-8") as file:
+    with table.open(newline="", encoding="utf-8-sig") as file:  # Excel writes the mark
         rows = {
             Path(row[0].strip()).name: [cell.strip() for cell in row[1:]] for row in csv.reader(file) if len(row) > 1
         }
     missing = [name for name in names if name not in rows]
     if missing:
-        raise ValueError(f"the CSV file has no line for {missing[0]} and {len(missing) - 1} other images")
+        raise ValueError(f"the CSV file has no line for {counted(len(missing), 'image')}, {missing[0]} first")
     cells = [rows[name] for name in names]
     if len({len(row) for row in cells}) != 1:
         raise ValueError("the lines of the CSV file must have equally many columns")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError, parameter_errors
+from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -168,12 +169,12 @@ def labels_of(path: Path | None, found: "ImageSet") -> list[str] | None:
     """The class of each image as text: from a table, or from its folder."""
     if path is None:
         return found.labels
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # Excel writes the mark
         table = {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
     missing = [name for name in found.names if name not in table]
     if missing:
         raise click.BadParameter(
-            f"{path} has no line for {missing[0]} and {len(missing) - 1} other images", param_hint="--labels"
+            f"{path} has no line for {counted(len(missing), 'image')}, {missing[0]} first", param_hint="--labels"
         )
     return [table[name] for name in found.names]
 

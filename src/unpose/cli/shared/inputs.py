@@ -52,7 +52,7 @@ def pick_device(name: str) -> "torch.device":
 
 
 class ModelFile(click.ParamType):
-    """A network: the path of a file that `unpose train` wrote, or the name of a network in the package."""
+    """A network: a run of `unpose train`, the network file in it, or the name of a network in the package."""
 
     name = "model"
 
@@ -65,11 +65,24 @@ class ModelFile(click.ParamType):
                 click.echo(f"{value}: using the file of this name, not the network of the package", err=True)
             return Path(value)
         if os.path.isdir(value) and not known:
-            self.fail(f"{value} is a folder; give the network file in it, such as model.safetensors", param, ctx)
+            return self._of_run(Path(value), param, ctx)
         try:
             return pretrained_file(str(value))
         except ValueError as error:
             self.fail(f"there is no file {value!r} and no network of this name: {error}", param, ctx)
+
+    def _of_run(self, folder: Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from unpose.runs.folder import RunFolder
+
+        config = RunFolder(folder).finished_config()
+        if config is not None and config.command == "cluster":
+            self.fail(f"{folder} is a run of unpose cluster, which has groups and no network; "
+                      f"`unpose predict {folder} IMAGES` sorts images into them", param, ctx)  # fmt: skip
+        network = folder / "model.safetensors"
+        if not network.is_file():
+            self.fail(f"{folder} is a folder without {network.name}; give a run of unpose train, or the file of a "
+                      "network", param, ctx)  # fmt: skip
+        return network
 
 
 def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str, ...]]":
