@@ -4,6 +4,7 @@
                                                           [--workers 1] [--out FILE]
     python benchmarks/wild.py --show FILE...     # the tables of finished runs, in Markdown
     python benchmarks/wild.py --cost             # processor time of features beside that of pixels
+    python benchmarks/wild.py --numbers [--only cells,plankton,...]    # numbers of clusters that are found
 
 Needs the extra `unpose[features]`. Every seed draws other images, or other poses where there is one set of images. Only
 what a user knows is given: the group of poses, and the number of classes (`plankton-all` and `found` excepted). ACC is
@@ -42,7 +43,8 @@ from unpose import InvariantClustering
 from unpose.cluster import agreement_with_classes, estimator, joint_graph
 from unpose.cluster.features import EXTRA_NETWORK, feature_network, orbit_features, orbit_poses
 from unpose.cluster.labels import class_probabilities, most_instructive
-from unpose.cluster.readout import read_out
+from unpose.cluster.readout import partition, read_out
+from unpose.cluster.stability import subset_stability
 from unpose.data import posed
 
 _PEER_IMAGES = 3000
@@ -288,6 +290,40 @@ def cost():
     print(f"| {pixels:.0f} | {features:.0f} | {features / pixels:.1f} |")
 
 
+def numbers(names, device, seed=3, n_images=1000):
+    """Print the numbers of clusters that are found in 1,000 images of each set, and those at fixed resolutions."""
+    columns = (
+        "set | kinds | by | found | in subsets | ACC | purity | NMI | ACC, kinds given | resolution 1 | ACC | 2 | ACC"
+    )
+    print(f"| {columns} |")
+    print("|---" * 13 + "|")
+    for name in names:
+        make, n_clusters, settings = SETS[name]
+        images, classes = make(seed)
+        chosen = np.random.default_rng(seed).permutation(len(images))[:n_images]
+        images, classes = images[chosen], classes[chosen]
+        model, near, _, _ = fit(images, None, settings, device)
+        counted, _ = model._counted_graph()
+        kinds, back = classes[counted], np.full(len(images), -1)
+        back[counted] = np.arange(len(counted))
+        pixels = back[model.neighbours_.indices[counted]], model.neighbours_.distances[counted]
+        for by, graph in (("pixels", pixels), ("both", near)):
+            labels, weights, chosen = read_out(*graph, None, np.random.RandomState(0))
+            low, high = subset_stability(*graph, labels, None, chosen, np.random.RandomState(0)).n_clusters
+            found = measures(labels, kinds)
+            given = measures(read_out(*graph, n_clusters, np.random.RandomState(0))[0], kinds)
+            fixed = [
+                measures(partition(weights, None, np.random.RandomState(0), resolution=each)[0], kinds)
+                for each in (1.0, 2.0)
+            ]
+            print(
+                f"| {name} | {n_clusters} | {by} | {found['groups']} | {low} to {high} | {found['ACC']:.3f} "
+                f"| {found['purity']:.3f} | {found['NMI']:.3f} | {given['ACC']:.3f} | "
+                + " | ".join(f"{each['groups']} | {each['ACC']:.3f}" for each in fixed) + " |",
+                flush=True,
+            )  # fmt: skip
+
+
 def guarded(job):
     try:
         return job, run(job), None
@@ -306,7 +342,11 @@ def main():
     parser.add_argument("--out", default="wild.json")
     parser.add_argument("--show", nargs="+", help="print the tables of these files instead of measuring")
     parser.add_argument("--cost", action="store_true", help="print what features cost beside pixels instead")
+    parser.add_argument("--numbers", action="store_true", help="print the numbers of clusters that are found instead")
     options = parser.parse_args()
+    if options.numbers:
+        numbers(options.only.split(","), options.device)
+        return
     if options.cost:
         cost()
         return

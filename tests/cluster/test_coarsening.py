@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score, homogeneity_score
 from unpose.cluster import graph_layout, layout, readout
 from unpose.cluster.coarsening import contract
 from unpose.cluster.graph import attention_matrix
-from unpose.cluster.modularity import aggregate, modularity
+from unpose.cluster.modularity import RESOLUTION, aggregate, modularity
 from unpose.cluster.stability import subset_stability
 
 
@@ -60,21 +60,22 @@ def test_components_are_never_joined():
 @pytest.mark.parametrize("n_clusters", [5, None])
 def test_clusters_of_the_contracted_graph(small, n_clusters):
     indices, distances, labels = planted()
-    found, _ = readout.read_out(indices, distances, n_clusters, np.random.RandomState(0))
+    found, *_ = readout.read_out(indices, distances, n_clusters, np.random.RandomState(0))
     if n_clusters is not None:
         assert found.max() + 1 == n_clusters
         assert adjusted_rand_score(labels, found) > 0.9
     assert homogeneity_score(labels, found) > 0.9  # without the number, a ring may be cut into arcs
-    again, _ = readout.read_out(indices, distances, n_clusters, np.random.RandomState(0))
+    again, *_ = readout.read_out(indices, distances, n_clusters, np.random.RandomState(0))
     np.testing.assert_array_equal(again, found)
 
 
 @pytest.mark.slow
 def test_stability_of_a_large_graph(small):
     indices, distances, labels = planted()
-    stability, confidences = subset_stability(indices, distances, labels, 5, np.random.RandomState(0))
-    assert stability > 0.8
-    assert confidences.min() > 0.5
+    found = subset_stability(indices, distances, labels, 5, RESOLUTION, np.random.RandomState(0))
+    assert found.agreement > 0.8
+    assert found.confidences.min() > 0.5
+    assert found.n_clusters == (5, 5)
 
 
 def test_singletons_join_what_they_attend_to_most():

@@ -69,14 +69,13 @@ def blobs(rng, centres=4, each=25):
 def test_reading_out():
     indices, distances, truth = blobs(np.random.default_rng(5))
     for count in (4, None):
-        labels, graph = read_out(indices, distances, count, np.random.RandomState(0))
-        if count:
-            assert len({(a, b) for a, b in zip(truth, labels, strict=True)}) == 4
-        again, _ = read_out(indices, distances, count, np.random.RandomState(0))
+        labels, graph, _ = read_out(indices, distances, count, np.random.RandomState(0))
+        assert len({(a, b) for a, b in zip(truth, labels, strict=True)}) == 4
+        again, *_ = read_out(indices, distances, count, np.random.RandomState(0))
         assert np.array_equal(labels, again)
         assert abs(graph - graph.T).max() == 0
     for count in (1, 7, 100):
-        labels, _ = read_out(indices, distances, count, np.random.RandomState(0))
+        labels, *_ = read_out(indices, distances, count, np.random.RandomState(0))
         sizes = np.bincount(labels)
         assert len(sizes) == count
         assert (np.diff(sizes) <= 0).all()

@@ -18,8 +18,9 @@ from unpose.images import as_batch
 
 def measured(points, n_clusters):
     distances, indices = NearestNeighbors(n_neighbors=12).fit(points).kneighbors()
-    labels, _ = read_out(indices, distances, n_clusters, np.random.RandomState(0))
-    return subset_stability(indices, distances, labels, n_clusters, np.random.RandomState(0))
+    labels, _, resolution = read_out(indices, distances, n_clusters, np.random.RandomState(0))
+    found = subset_stability(indices, distances, labels, n_clusters, resolution, np.random.RandomState(0))
+    return found.agreement, found.confidences
 
 
 @pytest.mark.parametrize("n_clusters", [4, pytest.param(None, marks=pytest.mark.slow)])
@@ -33,7 +34,7 @@ def test_separate_kinds_are_stable_and_a_continuum_is_not(n_clusters):
     assert stability < UNSTABLE
     assert confidences.mean() < UNSTABLE
     assert confidences.min() >= 0
-    assert "not stable" in reliability_notes(stability, 500, 0)[0]
+    assert "not stable" in reliability_notes(stability, 500, 0, (5, 5))[0]
 
 
 def photographs(n, seed):

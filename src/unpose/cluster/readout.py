@@ -5,8 +5,9 @@ ones. Computing more clusters and merging those that attend to each other most h
 between data sets. Partitions are therefore proposed from several graphs and several numbers of clusters, each is
 improved node by node, and the one with the highest modularity is chosen.
 
-If the number of clusters is not given, it comes from community detection. Many partitions have nearly the highest
-modularity and differ in what they merge, so the result is what they agree on.
+If the number of clusters is not given, it comes from community detection at the resolution at which random subsets of
+the images agree most (:mod:`unpose.cluster.resolution`). Many partitions have nearly the highest modularity and differ
+in what they merge, so the result is what they agree on.
 
 The graph of many images is contracted first (:mod:`unpose.cluster.coarsening`): all of this is done with groups of
 images, and only the last improvement moves single images.
@@ -25,6 +26,7 @@ from threadpoolctl import threadpool_limits
 from unpose.cluster.coarsening import LARGE_GRAPH, N_GROUPS, contract
 from unpose.cluster.graph import N_ATTENDED, attention_matrix
 from unpose.cluster.modularity import RESOLUTION, aggregate, improve, louvain, merge_clusters, modularity
+from unpose.cluster.resolution import choose_resolution
 
 _GRAPHS = (6, 8, 10, 12)
 """Numbers of attended neighbours of the graphs from which partitions are proposed."""
@@ -38,8 +40,8 @@ _MAX_DENSE = 400
 
 def read_out(
     indices: NDArray, distances: NDArray, n_clusters: int | None, rng: np.random.RandomState
-) -> tuple[NDArray, sparse.csr_array]:
-    """Compute labels (n,), numbered from the largest cluster down, and the attention matrix they are read from.
+) -> tuple[NDArray, sparse.csr_array, float]:
+    """Compute labels (n,), numbered from the largest cluster down, the attention matrix and the resolution used.
 
     ``indices`` and ``distances`` are (n, k), the neighbours of each image, nearest first; ``n_clusters`` is the exact
     number of clusters, or None to find it.
@@ -47,7 +49,8 @@ def read_out(
     graph = attention_matrix(indices, distances)
     counts = _GRAPHS if indices.shape[1] > N_ATTENDED else (N_ATTENDED,)
     proposing = (attention_matrix(indices, distances, count) for count in counts)  # one at a time in memory
-    return by_size(partition(graph, n_clusters, rng, proposing)), graph
+    labels, resolution = partition(graph, n_clusters, rng, proposing)
+    return by_size(labels), graph, resolution
 
 
 def partition(
@@ -55,47 +58,47 @@ def partition(
     n_clusters: int | None,
     rng: np.random.RandomState,
     proposing: Iterable[sparse.csr_array] | None = None,
-) -> NDArray:
-    """Labels (n,) of the nodes of a graph; ``proposing`` are the graphs that partitions into ``n_clusters`` come from.
+    resolution: float | None = None,
+) -> tuple[NDArray, float]:
+    """Labels (n,) of the nodes of a graph, and the resolution of the modularity that they maximise.
 
-    By default they come from the graph itself.
+    ``proposing`` are the graphs that partitions into ``n_clusters`` come from, by default the graph itself. The
+    resolution is chosen if it and the number of clusters are not given.
     """
     with threadpool_limits(1):  # threads would sum in another order and break ties differently
-        if graph.shape[0] <= LARGE_GRAPH:
-            labels = _partition(graph, n_clusters, rng, proposing)
-        else:
-            labels = _partition_contracted(graph, n_clusters, rng, proposing)
-        return labels if n_clusters is not None else _merge_singletons(graph, labels)
+        divide = _partition if graph.shape[0] <= LARGE_GRAPH else _partition_contracted
+        labels, resolution = divide(graph, n_clusters, rng, proposing, resolution)
+        return labels if n_clusters is not None else _merge_singletons(graph, labels), resolution
 
 
 def _partition(
     graph: sparse.csr_array, n_clusters: int | None, rng: np.random.RandomState,
-    proposing: Iterable[sparse.csr_array] | None,
-) -> NDArray:  # fmt: skip
+    proposing: Iterable[sparse.csr_array] | None, resolution: float | None,
+) -> tuple[NDArray, float]:  # fmt: skip
     """See :func:`partition`; clusters of one node are left as they are."""
     if n_clusters is None:
-        return _consensus(graph, rng)
+        chosen = choose_resolution(graph, rng) if resolution is None else resolution
+        return _consensus(graph, rng, chosen), chosen
     proposals = [np.zeros(graph.shape[0], np.int64)] if n_clusters == 1 else []
     if n_clusters > 1:
         for each in [graph] if proposing is None else proposing:
             proposals += _spectral(each, n_clusters, rng)
     order = rng.permutation(graph.shape[0])
     improved = [improve(graph, _exactly(graph, labels, n_clusters), RESOLUTION, order) for labels in proposals]
-    return max(improved, key=lambda labels: modularity(graph, labels, RESOLUTION))
+    return max(improved, key=lambda labels: modularity(graph, labels, RESOLUTION)), RESOLUTION
 
 
 def _partition_contracted(
     graph: sparse.csr_array, n_clusters: int | None, rng: np.random.RandomState,
-    proposing: Iterable[sparse.csr_array] | None,
-) -> NDArray:  # fmt: skip
+    proposing: Iterable[sparse.csr_array] | None, resolution: float | None,
+) -> tuple[NDArray, float]:  # fmt: skip
     """The partition of the contracted graph, improved image by image in the whole one."""
     member = contract(graph, rng, max(N_GROUPS, 10 * (n_clusters or 0)))
     small = None if proposing is None else (aggregate(each, member) for each in proposing)
     count = None if n_clusters is None else min(n_clusters, int(member.max()) + 1)
-    labels = _partition(aggregate(graph, member), count, rng, small)[member]
-    if n_clusters is not None:
-        labels = _exactly(graph, labels, n_clusters)
-    return improve(graph, labels, RESOLUTION, rng.permutation(len(labels)))
+    groups, resolution = _partition(aggregate(graph, member), count, rng, small, resolution)
+    labels = groups[member] if n_clusters is None else _exactly(graph, groups[member], n_clusters)
+    return improve(graph, labels, resolution, rng.permutation(len(labels))), resolution
 
 
 def by_size(labels: NDArray) -> NDArray:
@@ -106,26 +109,26 @@ def by_size(labels: NDArray) -> NDArray:
     return rank[inverse]
 
 
-def _consensus(graph: sparse.csr_array, rng: np.random.RandomState) -> NDArray:
+def _consensus(graph: sparse.csr_array, rng: np.random.RandomState, resolution: float) -> NDArray:
     """Clusters that many partitions of high modularity agree on (Lancichinetti and Fortunato, 2012).
 
     Each link is multiplied by the share of partitions that keep its ends together; the result is the best partition of
     that graph.
     """
-    links, partitions = graph.tocoo(), _partitions(graph, _CONSENSUS_PARTITIONS, rng)
+    links, partitions = graph.tocoo(), _partitions(graph, _CONSENSUS_PARTITIONS, rng, resolution)
     together = np.mean([labels[links.row] == labels[links.col] for labels in partitions], axis=0)
     agreed = sparse.csr_array((links.data * np.maximum(together, 1e-9), (links.row, links.col)), shape=graph.shape)
     agreed.sort_indices()
-    found = _partitions(agreed, _FINAL_PARTITIONS, rng)
-    return max(found, key=lambda labels: modularity(agreed, labels, RESOLUTION))
+    found = _partitions(agreed, _FINAL_PARTITIONS, rng, resolution)
+    return max(found, key=lambda labels: modularity(agreed, labels, resolution))
 
 
-def _partitions(graph: sparse.csr_array, count: int, rng: np.random.RandomState) -> list[NDArray]:
+def _partitions(graph: sparse.csr_array, count: int, rng: np.random.RandomState, resolution: float) -> list[NDArray]:
     """Partitions of high modularity, from different orders of the nodes."""
     found = []
     for _ in range(count):
-        labels = louvain(graph, RESOLUTION, rng)
-        found.append(improve(graph, labels, RESOLUTION, rng.permutation(len(labels))))
+        labels = louvain(graph, resolution, rng)
+        found.append(improve(graph, labels, resolution, rng.permutation(len(labels))))
     return found
 
 

@@ -21,7 +21,7 @@ from unpose.cluster.rounds import Round
 from unpose.files import read_file, write_chunks
 from unpose.groups import LieGroup
 
-FORMAT = 3
+FORMAT = 4
 """Version of the format; increased when an older version of unpose would misread the files."""
 _ARRAYS = (
     "labels_", "means_", "standard_errors_", "poses_", "confidences_", "exemplars_", "symmetries_", "copies_",
@@ -66,7 +66,8 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "light": model.light_, "local_gain": model._local_gain,
         "stability": None if math.isnan(model.stability_) else model.stability_,
         "n_fitted": model._n_fitted,
-        "n_clusters": model.n_clusters_, "n_features_in": model.n_features_in_, "plain": model._is_vectors,
+        "n_clusters": model.n_clusters_, "n_clusters_range": model.n_clusters_range_,
+        "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
     target = Path(folder)
@@ -141,6 +142,8 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     model._typical_distances = arrays["typical_distances"]
     model.stability_ = math.nan if about["stability"] is None else float(about["stability"])
     model.n_clusters_, model.n_features_in_ = count, int(about["n_features_in"])
+    fewest, most = about["n_clusters_range"]
+    model.n_clusters_range_ = int(fewest), int(most)
     model._is_vectors, model._has_channels = is_vectors, len(shape) == 3
     if not is_vectors:
         model.image_shape_ = shape

@@ -8,62 +8,67 @@ assessment of cluster stability).
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
 from unpose.cluster.graph import attention_matrix
 from unpose.cluster.readout import partition
+from unpose.cluster.resolution import MIN_IMAGES, mean_agreement, random_subsets
 
 UNSTABLE = 0.7
 """Clusters whose subsets agree less may be slices of a continuum. 500 images without kinds (smooth and white
 noise, ellipses of any aspect, one digit) reach at most 0.67; digits, characters, silhouettes and clothes at least 0.71.
 """
-MIN_IMAGES = 10
-"""For fewer images, subsets say nothing."""
-_LEFT_OUT = 0.3
 _LARGE = 2000
 """Number of images from which three subsets are read out, not five."""
 
 
+@dataclass(frozen=True)
+class Stability:
+    """How far clusters are found again in random subsets of the images."""
+
+    agreement: float  # mean adjusted Rand index of two subsets on the images they share; NaN for few images
+    confidences: NDArray  # (n,), mean Jaccard index of the clusters of an image in all images and in a subset
+    n_clusters: tuple[int, int]  # smallest and largest number of clusters of a subset
+
+
 def subset_stability(
-    indices: NDArray, distances: NDArray, labels: NDArray, n_clusters: int | None, rng: np.random.RandomState
-) -> tuple[float, NDArray]:
+    indices: NDArray, distances: NDArray, labels: NDArray, n_clusters: int | None, resolution: float,
+    rng: np.random.RandomState,
+) -> Stability:  # fmt: skip
     """Read out random subsets of 70 % of the images, and compare their clusters with each other and with ``labels``.
 
-    ``indices`` and ``distances`` are (n, k), nearest first; ``n_clusters`` is None if the number is to be found.
-
-    Returns the mean adjusted Rand index of two subsets on the images they share, and for each image (n,) how far its
-    cluster is found again: the Jaccard index of its clusters in ``labels`` and in a subset, averaged over the subsets
-    that contain the image. Fewer than ten images give NaN and zeros.
+    ``indices`` and ``distances`` are (n, k), nearest first; ``n_clusters`` is None if the number was found, with the
+    ``resolution`` that was chosen for all images. Confidences are averaged over the subsets that contain the image.
+    Fewer than ten images have none.
     """
-    n = len(labels)
+    n, found_clusters = len(labels), int(labels.max()) + 1
     if n < MIN_IMAGES:
-        return math.nan, np.zeros(n)
+        return Stability(math.nan, np.zeros(n), (found_clusters, found_clusters))
     graph = attention_matrix(indices, distances, indices.shape[1])  # all neighbours, since some are left out
-    n_subsets = 5 if n < _LARGE else 3
-    found, jaccard = np.full((n_subsets, n), -1), np.zeros((n_subsets, n))
-    position = rng.permutation(n) / n
-    for number in range(n_subsets):  # every image is left out of nearly equally many subsets, and never of all
-        kept = np.flatnonzero((position + number / n_subsets) % 1 >= _LEFT_OUT)
+    subsets = random_subsets(n, 5 if n < _LARGE else 3, rng)
+    found, jaccard = np.full((len(subsets), n), -1), np.zeros((len(subsets), n))
+    for number, kept in enumerate(subsets):
         inner = graph[kept][:, kept]
         inner.sort_indices()
-        again = partition(inner, None if n_clusters is None else min(n_clusters, len(kept)), rng)
+        count = None if n_clusters is None else min(n_clusters, len(kept))
+        again, _ = partition(inner, count, rng, resolution=resolution)
         _, before = np.unique(labels[kept], return_inverse=True)
         common = contingency_matrix(before, again)
         union = common.sum(1, keepdims=True) + common.sum(0) - common
         found[number, kept], jaccard[number, kept] = again, (common / union)[before, again]
-    agreements = []
-    for first, second in zip(*np.triu_indices(n_subsets, 1), strict=True):
-        shared = (found[first] >= 0) & (found[second] >= 0)
-        agreements.append(adjusted_rand_score(found[first, shared], found[second, shared]))
-    return float(np.mean(agreements)), jaccard.sum(0) / (found >= 0).sum(0)
+    counts = [found_clusters, *(found.max(1) + 1).tolist()]
+    return Stability(mean_agreement(found), jaccard.sum(0) / (found >= 0).sum(0), (min(counts), max(counts)))
 
 
-def reliability_notes(stability: float, n_different: int, n_copies: int) -> list[str]:
-    """What a reader must know about the clusters, in full sentences: too few images, unstable clusters, copies."""
+def reliability_notes(stability: float, n_different: int, n_copies: int, n_clusters: tuple[int, int]) -> list[str]:
+    """What a reader must know about the clusters, in full sentences: too few images, unstable clusters, copies.
+
+    ``n_clusters`` are the smallest and the largest number of clusters that subsets of the images have.
+    """
     notes = []
     if math.isnan(stability):
         few = "1 image is" if n_different == 1 else f"{n_different} different images are"
@@ -72,6 +77,11 @@ def reliability_notes(stability: float, n_different: int, n_copies: int) -> list
         notes.append(
             f"The groups are not stable (agreement {stability:.2f} between random subsets of the images): they may be "
             "slices of a continuum rather than separate kinds."
+        )
+    if n_clusters[0] < n_clusters[1]:
+        notes.append(
+            f"The number of groups is uncertain: random subsets of the images have {n_clusters[0]:,} to "
+            f"{n_clusters[1]:,}."
         )
     if n_copies:
         one = n_copies == 1

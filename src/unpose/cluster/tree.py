@@ -41,7 +41,7 @@ def _bisect(weights: sparse.csr_array, members: NDArray, rng: np.random.RandomSt
         return np.inf, members
     inner = weights[members][:, members]
     inner.sort_indices()
-    halves = by_size(partition(inner, 2, rng))
+    halves = by_size(partition(inner, 2, rng)[0])
     between = weights_between(inner, halves)
     volume = np.maximum(between.sum(1), 1e-12 * max(between.sum(), 1e-300))
     return float(between[0, 1] / (volume[0] * volume[1])), members[halves == 1]
