@@ -29,7 +29,7 @@ def error(given, expected):
 @given(n=st.integers(5, 41), shift=st.integers(-50, 50), angle=st.floats(0, 7), double=st.booleans())
 def test_networks_commute_with_rotation_and_start(n, shift, angle, double):
     kind = torch.complex128 if double else torch.complex64
-    tolerance = 1e-12 if double else 2e-6
+    tolerance = 1e-12 if double else 5e-6  # three layers of float32 sums, of up to 41 points
     torch.manual_seed(3)
     net = complex_circular_net(4, width=5, depth=3).eval()
     for parameter in net.parameters():
@@ -40,8 +40,8 @@ def test_networks_commute_with_rotation_and_start(n, shift, angle, double):
     moved = (turn * z).roll(shift, 1)
     for found, expected in zip(net.layer_outputs(moved), net.layer_outputs(z), strict=True):
         assert error(found, (turn * expected).roll(shift, 2)) < tolerance
-    assert error(net(moved), net(z)) < max(tolerance, 1e-6)
-    assert error(net(moved.conj().resolve_conj().flip(1)), net(z)) < max(tolerance, 1e-6)
+    assert error(net(moved), net(z)) < tolerance
+    assert error(net(moved.conj().resolve_conj().flip(1)), net(z)) < tolerance
     bent = z.real * 1.3 + 1j * z.imag
     assert error(net(bent.to(kind)), net(z)) > 1e-4  # the control
 
