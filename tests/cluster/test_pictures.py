@@ -17,12 +17,12 @@ from unpose.data import posed
 
 @pytest.fixture(scope="module")
 def model_and_images():
-    """Two things, five copies of each, on a canvas larger than the 48 pixels that neighbours are looked for at."""
+    """Two things, eight copies of each, on a canvas larger than the 48 pixels that neighbours are looked for at."""
     things = np.zeros((2, 61, 59), np.float32)
     things[0, 15:45, 26:32] = things[0, 15:21, 26:44] = 1
     things[1, 18:42, 18:42] = 1
     things[1, 25:35, 25:42] = 0
-    images = posed(things, copies=5, max_shift=3.0, random_state=2).images.clip(0, 1)
+    images = posed(things, copies=8, max_shift=3.0, random_state=2).images.clip(0, 1)
     return InvariantClustering(2, max_shift=9.0).fit(images), images
 
 
