@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from torch import nn
 
-from unpose.adapt import as_model, canonicalize, check_model, moments, symmetrize
+from unpose.adapt import as_model, canonicalize, check_model, moments, symmetrize, try_adaptations
 
 
 def network(channels=1, side=7):
@@ -193,3 +193,14 @@ def test_an_onnx_file_is_a_model(tmp_path, images, batch, layout):
     assert torch.allclose(model(images), images.sum((2, 3)), atol=1e-5)
     turned = symmetrize(model, "c4", over="logits")(images)
     assert torch.allclose(turned, images.sum((2, 3)), atol=1e-5)
+
+
+def test_nothing_is_trained_for_a_model_that_is_as_good_on_turned_images(generator):
+    images = torch.rand(60, 1, 9, 9, generator=generator)
+
+    def tried(model):
+        return [trial.name for trial in try_adaptations(model, images, group="c4", steps=1)]
+
+    assert tried(lambda x: torch.stack([x.mean((1, 2, 3)), x.amax((1, 2, 3)) - 0.48], 1)) == ["plain", "mean over c4"]
+    upper = tried(lambda x: torch.stack([x[:, 0, :4].mean((1, 2)), x[:, 0, 5:].mean((1, 2))], 1))
+    assert upper == ["plain", "mean over c4", "learned", "learned, gate", "learned, 2 views"]

@@ -56,6 +56,15 @@ def test_a_damaged_run_is_refused(run, tmp_path, file, content):
         read_run(folder)
 
 
+def test_a_run_of_train_is_told_from_a_folder_without_a_run(tmp_path):
+    with pytest.raises(RunError, match="holds no run of `unpose cluster`"):
+        read_run(tmp_path)
+    for name in ("model.safetensors", "result.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(RunError, match=r"holds a run of `unpose train`, .*`unpose predict --model .* IMAGES` uses"):
+        read_run(tmp_path)
+
+
 def test_copies_are_named_in_the_table_and_few_images_have_no_confidence(tmp_path):
     file = tmp_path / "stack.npy"
     kinds = np.stack([np.tri(13), np.eye(13)])

@@ -54,6 +54,11 @@ class Trial:
     turned: float
     passes: float
 
+    @property
+    def loses_turned(self) -> bool:
+        """Whether turned images are more than a point worse than upright ones."""
+        return self.upright - self.turned > _CLOSE
+
     def gain(self, other: "Trial") -> float:
         """What another trial gains on turned images, less what it loses on upright ones, in points."""
         return other.turned - self.turned - max(0.0, self.upright - other.upright)
@@ -104,7 +109,8 @@ def try_adaptations(
     model : object
         What :func:`as_model` takes, a classifier.
     images : (n, h, w) or (n, h, w, c) array, or (n, c, h, w) tensor
-        Upright images. From 60 on, a canonicalizer is trained on every second of them; the others measure.
+        Upright images. From 60 on, a canonicalizer is trained on every second of them, and the others measure, unless
+        the model is as good on turned images as on upright ones.
     labels : (n,) integers, optional
         Their classes; by default the plain model's answers to the upright images count as right.
     group : str or Group, default "c8"
@@ -145,10 +151,13 @@ def try_adaptations(
     classes = _answers(wrapped, batch).argmax(1) if labels is None else torch.as_tensor(labels).long()
     if len(classes) != len(batch):
         raise ValueError(f"images and labels must be equal in number, got {len(batch)} and {len(classes)}")
-    trains = steps > 0 and len(batch) >= LEAST_FOR_TRAINING
-    measured = slice(1, None, 2) if trains else slice(None)
-    tested = _Views(batch[measured], classes[measured], parsed, border, progress)
-    trials = Trials([tested.measure("plain", wrapped, 1)])
+    tested = _Views(batch, classes, parsed, border, progress)
+    plain = tested.measure("plain", wrapped, 1)
+    trains = steps > 0 and len(batch) >= LEAST_FOR_TRAINING and plain.loses_turned
+    if trains:  # on the other half of the images
+        tested = _Views(batch[1::2], classes[1::2], parsed, border, progress)
+        plain = tested.measure("plain", wrapped, 1)
+    trials = Trials([plain])
     mean = symmetrize(wrapped, parsed, border=border)
     trials.append(tested.measure(f"mean over {parsed}", mean, mean.passes))
     if trains:
@@ -193,7 +202,7 @@ def recommend(trials: list[Trial]) -> tuple[Trial, str]:
     best = max(plain.gain(trial) for trial in trials)
     close = [trial for trial in trials if plain.gain(trial) >= best - _CLOSE]
     chosen = min(close, key=lambda trial: (trial is not plain, trial.passes, -plain.gain(trial)))
-    if chosen is plain and plain.upright - plain.turned <= _CLOSE:
+    if chosen is plain and not plain.loses_turned:
         return plain, "The model needs no adapting: it is about as good on turned images as on upright ones."
     if chosen is plain:
         return plain, (

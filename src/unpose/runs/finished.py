@@ -311,6 +311,10 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     folder.complete_replacement()
     if (config := folder.finished_config()) is None:
         wrong = "an unfinished run; finish it first" if folder.is_unfinished else "no run of `unpose cluster`"
+        if (path / "model.safetensors").is_file() and (path / "result.json").is_file():
+            wrong = (
+                f"a run of `unpose train`, which has no groups; `unpose predict --model {path} IMAGES` uses its network"
+            )
         raise RunError(f"{path} holds {wrong}")
     if config.command != "cluster":
         raise RunError(

@@ -93,8 +93,9 @@ def command(
     MODEL is an ONNX file, a run of `unpose train` or the network file in it, or a name that `unpose models` lists.
 
     The model is measured on the images as they are and after every element of the group. Then the mean over all
-    elements is tried and, from 60 images on, a canonicalizer that is trained on every second image and measured on the
-    others. Without labels, the model's answers to the upright images count as right, and the table gives agreement.
+    elements is tried and, if turned images lose and from 60 images on, a canonicalizer that is trained on every second
+    image and measured on the others. Without labels, the model's answers to the upright images count as right, and the
+    table gives agreement.
 
     The folder gets the recommended model as adapted.onnx, or as a Python recipe where it cannot be written as one ONNX
     file, with a card. Nothing is recommended that loses more on upright images than it gains on turned ones; then only
