@@ -115,7 +115,7 @@ def test_a_graph_of_many_components_is_read_out(monkeypatch):
 
     monkeypatch.setattr(readout, "eigsh", no_convergence)
     graph = sparse.csr_array(sparse.block_diag([np.ones((60, 60)) - np.eye(60)] * 9))
-    found = readout.partition(graph, 9, np.random.RandomState(0))
+    found, _ = readout.partition(graph, 9, np.random.RandomState(0))
     assert adjusted_rand_score(np.repeat(np.arange(9), 60), found) == 1.0
 
 
