@@ -61,6 +61,7 @@ SIDE_DOORS = {
     "unpose.align.checkpoints",  # continue an interrupted search
     "unpose.align.dask_executor",  # blocks on a Dask cluster
     "unpose.align.descent",  # the paper's gradient descent, for the published method
+    "unpose.align.memory",  # what a search needs, for plans
     "unpose.audit.calls",  # calls of a model, checks of what it returns, messages of its errors
     "unpose.audit.outputs",  # entries of what a model returns
     "unpose.cluster.graph",  # the largest entries of an attention matrix, for the page of many images

@@ -12,7 +12,7 @@ from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from unpose import InvariantClustering, align_stack
-from unpose.cluster import estimator
+from unpose.cluster import new_images
 from unpose.cluster.assignment import crowd_p_values, outlier_p_values, share_of_new
 from unpose.cluster.light import normalise_light, without_background
 from unpose.cluster.rounds import NOISE_CORRELATION
@@ -261,7 +261,7 @@ def test_new_images_of_an_unseen_kind_are_told_by_each_other_although_they_are_n
 
 def test_the_neighbours_of_new_images_among_each_other_are_searched_over_the_orbit(fitted, monkeypatch):
     kept = []
-    monkeypatch.setattr(estimator, "crowd_p_values", lambda *shares: kept.extend(shares) or np.ones(len(shares[0])))
+    monkeypatch.setattr(new_images, "crowd_p_values", lambda *shares: kept.extend(shares) or np.ones(len(shares[0])))
     fitted.assign(posed(shapes(), "se2", copies=4, max_shift=2.0, random_state=9).images)
     assert (fitted.copies_ == np.arange(36)).all()
     np.testing.assert_allclose(kept[0], 3 / 12)  # three other new copies of the thing, and nine fitted ones

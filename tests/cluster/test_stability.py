@@ -51,7 +51,7 @@ def test_thirty_copies_of_one_image_are_one_group_without_claims():
     assert model.copies_.tolist() == [0] * 30
     assert math.isnan(model.stability_)
     assert model.notes_ == [
-        "1 image is too few to tell how many groups there are and how reliable they are.",
+        "1 different image is too few to tell how many groups there are and how reliable they are.",
         "29 images are copies of another image; they are not counted in the groups' means.",
     ]
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from unpose.align import MemoryBudgetError, Search, nearest
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
 from unpose.data import posed
@@ -52,6 +53,17 @@ def test_images_in_pieces_take_disk_and_no_memory():
     assert one.memory == ten.memory
     assert ten.temporary - one.temporary == 10**5 * 8 * (40**2 - 20**2)
     assert plan.extrapolate(survey(10**5, 40), MEASURED, RunSettings()).memory > ten.memory + 10**5 * 40**2 * 4
+
+
+def test_a_plan_has_the_memory_that_the_search_asks_for():
+    """A search over sizes and mirrors holds more views of every image, and is refused below what it needs."""
+    settings = RunSettings(group="similarity+mirror", jobs=2)
+    found = plan.extrapolate(survey(90, 64), MEASURED, settings)
+    assert found.memory > plan.extrapolate(survey(90, 64), MEASURED, RunSettings(jobs=2)).memory
+    images = np.random.default_rng(0).random((90, 64, 64))
+    with pytest.raises(MemoryBudgetError):
+        nearest(images, 5, search=Search(group="similarity+mirror", memory=found.memory - 10**6, n_jobs=2))
+    assert plan.extrapolate(survey(90, 64), MEASURED, RunSettings(group="auto")).memory > 0
 
 
 def test_what_does_not_fit_is_said():

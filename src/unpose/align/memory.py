@@ -8,6 +8,8 @@ from unpose.align import coarse
 from unpose.align.search import Search
 from unpose.files import in_bytes, readable_bytes
 
+__all__ = ["MemoryBudgetError", "check_memory", "needed_memory"]
+
 _INTERPRETER = 450 * 10**6
 """Python with torch and numba, and the kernels."""
 _CHUNK = 50 * 10**6

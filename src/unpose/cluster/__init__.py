@@ -16,10 +16,12 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ``labels.py``      a few known classes spread over the graph; which images to label next
 ``tree.py``        finer and coarser clusters, without a new fit
 ``readout.py``     from the attention matrix to labels, with the criterion of ``modularity.py``
+``resolution.py``  how finely the graph is divided if the number of clusters is not given
 ``coarsening.py``  contract the graph of many images, so that read-out and map take minutes
 ``stability.py``   how far the clusters of random subsets agree, the measure of confidence
 ``copies.py``      images that are copies of others
-``assignment.py``  new images: the votes of their neighbours, and images of none of the clusters
+``assignment.py``  statistics of new images: votes of neighbours, and p-values for images of none of the clusters
+``new_images.py``  new images compared with the fitted ones, by pixels and by features
 ``additions.py``   images that are added to a finished clustering
 ``averaging.py``   alternate between aligning images to their average and averaging them
 ``timing.py``      the CPU time of the stages, for plans of larger runs

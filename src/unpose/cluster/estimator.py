@@ -11,44 +11,22 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.metrics import pairwise_distances
-from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor
 
-from unpose.align import Neighbours, Progress, Search, align, check_memory
+from unpose.align import Progress, Search, align, check_memory
 from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
 from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
 from unpose.cluster.additions import append_assigned
-from unpose.cluster.assignment import (
-    Assignment,
-    crowd_p_values,
-    neighbour_distance,
-    outlier_p_values,
-    share_of_new,
-    sparser_factor,
-    vote_shares,
-)
+from unpose.cluster.assignment import Assignment, neighbour_distance, sparser_factor
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies
-from unpose.cluster.features import (
-    cosine_neighbours,
-    feature_network,
-    missing_network_notes,
-    orbit_features,
-    orbit_poses,
-)
-from unpose.cluster.graph import (
-    N_NEIGHBOURS,
-    attention_inside,
-    bandwidths,
-    neighbours_of_all,
-    vector_neighbours,
-    weights_of_all,
-)
+from unpose.cluster.features import feature_network, missing_network_notes
+from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_all, vector_neighbours, weights_of_all
 from unpose.cluster.inputs import are_files, as_images, check_n_clusters, count_axes, is_channels_first, read_files
-from unpose.cluster.joint_graph import FittedFeatures, fit_features, whitened
+from unpose.cluster.joint_graph import FittedFeatures, fit_features
 from unpose.cluster.labels import class_probabilities, known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.learned import LEARN, learn_encoder
 from unpose.cluster.light import (
@@ -60,7 +38,8 @@ from unpose.cluster.light import (
     light_notes,
     normalise_light,
 )
-from unpose.cluster.neighbours import find_neighbours, gain_of_local_contrast, nearest_references, small_images
+from unpose.cluster.neighbours import find_neighbours, gain_of_local_contrast, small_images
+from unpose.cluster.new_images import assign_new, voted_labels
 from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
 from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
@@ -417,7 +396,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray:
         """Cluster of each image by the votes of its nearest fitted images, (n,); -1 for constant images."""
-        return self.assign(X).labels
+        check_is_fitted(self)
+        return voted_labels(self, X)
 
     def assign(self, X: ArrayLike, *, progress: Progress | None = None) -> Assignment:
         """Assign new images to the clusters, with confidences, outliers and poses.
@@ -439,7 +419,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Labels, confidences, p-values that are small for images of none of the clusters, and poses.
         """
         check_is_fitted(self)
-        return self._assign(X, progress)[0]
+        return assign_new(self, X, progress)[0]
 
     def partial_fit(self, X: Any, y: object = None, *, progress: Progress | None = None) -> "InvariantClustering":
         """Add images that arrive later: assign them as :meth:`assign` does, and append them to the fitted images.
@@ -464,73 +444,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """
         if not hasattr(self, "references_"):
             return self.fit(X, y, progress=progress)
-        self.added_, near = self._assign(X, progress)
+        self.added_, near = assign_new(self, X, progress)
         append_assigned(self, self.added_, near)
         return self
-
-    def _assign(self, X: Any, progress: Progress | None) -> tuple[Assignment, Neighbours]:
-        """See :meth:`assign`; also the nearest fitted images, with index -1 for constant images."""
-        given = self._given(X, fitting=False)
-        batch, shown = self._without_light(given)
-        n, rows = len(batch), np.flatnonzero(shown)
-        labels, second, distances = np.full(n, -1), np.full(n, -1), np.full(n, np.inf)
-        confidences, p_values, poses = np.zeros(n), np.zeros(n), np.tile(np.eye(3), (n, 1, 1))
-        near = neighbours_of_all(None, rows, n, self.neighbours_.indices.shape[1])
-        if len(rows) == 0:
-            return Assignment(labels, confidences, p_values, second, distances, poses), near
-        images = batch[rows]
-        (labels[rows], confidences[rows], p_values[rows], second[rows]), found_near = self._votes(
-            images, given[rows], progress
-        )
-        k = near.indices.shape[1]
-        near.indices[rows], near.distances[rows] = found_near.indices[:, :k], found_near.distances[:, :k]
-        near.poses[rows] = found_near.poses[:, :k]
-        if self._is_vectors:
-            distances[rows] = np.linalg.norm(images[:, 0, 0].numpy() - self.means_[labels[rows]], axis=1)
-        else:
-            means, search = self._means_with_channels(), self._search(progress)
-            found = align(images.movedim(1, -1), means, to=labels[rows], search=search)
-            distances[rows], poses[rows] = found.distances, found.poses
-        return Assignment(labels, confidences, p_values, second, distances, poses), near
-
-    def _votes(
-        self, images: Tensor, given: Tensor, progress: Progress | None
-    ) -> tuple[tuple[NDArray, NDArray, NDArray, NDArray], Neighbours]:
-        """Votes for images (n, c, h, w), given without the effects of light and as they are.
-
-        These are label, confidence, p-value and second label, (n,) each. Also returns the nearest fitted images.
-        """
-        all_counted = self._counted_rows()
-        all_counted = all_counted[all_counted < self._n_fitted]
-        every = self.labels_[all_counted]
-        counted = all_counted if self._reference_rows is None else all_counted[self._reference_rows]
-        small = images if self._is_vectors else small_images(images)
-        found = self._nearest(small, self.references_, N_NEIGHBOURS, progress)
-        scales = bandwidths(self.neighbours_.distances[counted]) if len(counted) > 1 else np.ones(1)
-        shares = vote_shares(found.indices, found.distances, scales, self.labels_[counted], self.n_clusters_)
-        # Distances before the rounds of attention, and for as many images as are kept.
-        own = self.neighbours_.distances[all_counted]
-        own = own * (self._typical_distances / np.maximum(neighbour_distance(own), 1e-12))[:, None] if own.size else own
-        new, points, typical = found.distances, None, self._typical_distances
-        if self.features_ is not None:
-            network = feature_network(self._network(), given, self.device)
-            vectors = orbit_features(
-                given, network, orbit_poses(self.range_.group, self.range_.max_angle), self.device, progress
-            )
-            pixels, at = self.features_.pixel_share, whitened(self.features_.space(vectors), self.features_.whitening)
-            by_features, *distances = self.features_.votes(at, every, self.n_clusters_)
-            shares = pixels * shares + (1 - pixels) * by_features
-            if pixels < 0.5:  # what decides the cluster also decides whether an image belongs to it
-                new, own, points = *distances, (at, self.features_.points)
-                typical = neighbour_distance(own)
-        order = np.argsort(-shares, axis=1, kind="stable")
-        labels, second = order[:, 0], order[:, min(1, self.n_clusters_ - 1)]
-        second = np.where(shares[np.arange(len(shares)), second] * (second != labels) > 0, second, -1)
-        p_values = outlier_p_values(neighbour_distance(new), labels, typical, every)
-        if min(len(images), len(self.references_)) > N_NEIGHBOURS:
-            crowd = self._crowd_p_values(small, points, new, own, progress)
-            p_values = np.minimum(1.0, 2 * np.minimum(p_values, crowd))
-        return (labels, shares.max(1), p_values, second), replace(found, indices=counted[found.indices])
 
     def cut(self, n_clusters: int) -> NDArray:
         """Labels (n,) of another number of clusters, without a new fit: unions or parts of the fitted clusters.
@@ -667,41 +583,6 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.classes_, self.probabilities_ = classes, probabilities[self.copies_]
         joined = np.isin(labels, np.unique(labels[first[rows] >= 0]))
         return respect_classes(labels, first[rows], spread), np.where(joined, spread.max(1), confidences)
-
-    def _crowd_p_values(
-        self, small: Tensor, points: tuple[NDArray, NDArray] | None, new: NDArray, own: NDArray,
-        progress: Progress | None,
-    ) -> NDArray:  # fmt: skip
-        """P-values of new images by the share of new images among their neighbours, (n,).
-
-        ``new`` (n, k) and ``own`` (m, k) are the distances of new and of fitted images to their nearest fitted images.
-        Images are compared by ``points`` of the feature space, of the new (n, r) and of the fitted images (m, r), and
-        without them by the pixels of the ``small`` images (n, c, h, w). If there are more new images than fitted ones,
-        neighbours are searched among a sample of as many, so that the cost stays in proportion to that of the votes.
-        """
-        n, m = len(small), len(self.references_)
-        pool, sample = evenly_spaced_rows(n, m), evenly_spaced_rows(m)
-        known = sample if self._reference_rows is None else self._reference_rows[sample]
-        k = N_NEIGHBOURS + 1  # with the image itself
-        if points is None:
-            others = small[pool].numpy()
-            found = self._nearest(small, others, k, progress)
-            indices, distances = found.indices, found.distances
-            from_known = self._nearest(torch.from_numpy(self.references_[sample]), others, k, progress).distances
-        else:
-            indices, distances = cosine_neighbours(points[0], points[0][pool], k)
-            _, from_known = cosine_neighbours(points[1][known], points[0][pool], k)
-        distances = np.where(pool[indices] == np.arange(n)[:, None], np.inf, distances)
-        return crowd_p_values(share_of_new(new, distances), share_of_new(own[known], from_known))
-
-    def _nearest(self, images: Tensor, references: NDArray, k: int, progress: Progress | None) -> Neighbours:
-        """The k nearest of ``references`` (m, c, h, w) of images (n, c, h, w), all small."""
-        if self._is_vectors:
-            space = NearestNeighbors(n_neighbors=min(k, len(references))).fit(references[:, 0, 0])
-            found = space.kneighbors(images[:, 0, 0].numpy())
-            return Neighbours(found[1], found[0], np.zeros((*found[0].shape, 3, 3)))
-        side = max(self.image_shape_[:2])
-        return nearest_references(images, torch.from_numpy(references), k, self._search(progress), side)
 
     def fit_transform(self, X: ArrayLike, y: object = None, **fit_params: Any) -> NDArray:
         """Fit, and return the orbit distance of the same images to every average, (n, K)."""

@@ -71,7 +71,7 @@ def reliability_notes(stability: float, n_different: int, n_copies: int, n_clust
     """
     notes = []
     if math.isnan(stability):
-        few = "1 image is" if n_different == 1 else f"{n_different} different images are"
+        few = "1 different image is" if n_different == 1 else f"{n_different} different images are"
         notes.append(f"{few} too few to tell how many groups there are and how reliable they are.")
     elif stability < UNSTABLE:
         notes.append(

@@ -212,13 +212,13 @@ def calibrate(survey: "Survey", settings: RunSettings, report: "Callable[..., No
     images = survey.sample
     parameters = settings.search_parameters() | {"n_clusters": n_clusters, "features": settings.features}
     stage_times(images[:24], indexed=survey.in_pieces, **parameters)  # compiles
-    measured = []
-    for number, count in enumerate(_SAMPLES):
-        report("calibrate", number, len(_SAMPLES))
-        some = images[np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(int))]
-        measured.append(stage_times(some, indexed=survey.in_pieces and count == _SAMPLES[-1], **parameters))
-    report("calibrate", len(_SAMPLES), len(_SAMPLES))
-    few, many = measured
+    measured, counts = [], sorted({min(count, len(images)) for count in _SAMPLES})  # few images are one sample
+    for number, count in enumerate(counts):
+        report("calibrate", number, len(counts))
+        some = images[np.unique(np.linspace(0, len(images) - 1, count).astype(int))]
+        measured.append(stage_times(some, indexed=survey.in_pieces and count == counts[-1], **parameters))
+    report("calibrate", len(counts), len(counts))
+    few, many = measured[0], measured[-1]
     per_few, per_many = few.search / few.n, many.search / many.n
     pair = max(0.0, (per_many - per_few) / (many.n - few.n)) if many.n > few.n else 0.0
     rest = many.rest / many.n
@@ -243,8 +243,21 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
     in_memory = 0 if survey.in_pieces else 4 * n * (4 * pixels + 4 * small)
     stored = n * (4 * pixels * 2 + (4 * small if factor > 1 else 0)) if survey.in_pieces else 0
     cores = os.cpu_count() or 1 if settings.jobs == "auto" else int(settings.jobs)
+    memory = max(int(_BASE_BYTES + n * _BYTES_EACH + in_memory), _search_memory(survey, settings, cores))
     return Plan(
         n, survey.shape, survey.channels, survey.in_pieces, search + n * (measured.decode + measured.write), search,
-        int(_BASE_BYTES + n * _BYTES_EACH + in_memory),
-        int(n * _STORED_EACH + min(_REFERENCE_BYTES, 2 * n * small)), int(stored + n * _STORED_EACH), cores, measured,
+        memory, int(n * _STORED_EACH + min(_REFERENCE_BYTES, 2 * n * small)), int(stored + n * _STORED_EACH), cores,
+        measured,
     )  # fmt: skip
+
+
+def _search_memory(survey: "Survey", settings: RunSettings, n_threads: int) -> int:
+    """What the search asks for before it starts, in bytes, for images in memory; 0 if the group is not known yet."""
+    if survey.in_pieces or settings.group == "auto":
+        return 0
+    from unpose.align import Search
+    from unpose.align.memory import needed_memory
+
+    parameters = settings.search_parameters()
+    bounds = {name: parameters[name] for name in ("group", "max_angle", "max_shift", "max_scale")}
+    return needed_memory(survey.count, 0, survey.shape, survey.channels, Search(**bounds, n_jobs=n_threads))
