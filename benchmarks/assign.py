@@ -14,8 +14,8 @@ of the two kinds left out, AUROC the probability that one of those has a smaller
 kind. "Alone" are the p-values by the distances from the fitted images, which calls of `assign` with at most twelve
 images give, "together" those of one call with all of them. Neighbours are searched once, among all images, and the
 steps of the estimator are repeated on those that were drawn. "Other mix" are the false alarms among images of known
-kinds alone, of which half of the kinds are a fifth as frequent as in the fit. With ``--features auto`` and the extra
-`features`, images are compared by pixels and by features, and p-values are those of what counts more; "true classes" is
+kinds alone, of which half of the kinds are a fifth as frequent as in the fit, and "one kind" those if all new images are
+of one known kind, averaged over the kinds with more than twelve. With ``--features auto`` and the extra `features`, images are compared by pixels and by features, and p-values are those of what counts more; "true classes" is
 then the AUROC of two scores for single images that know the classes of the fitted images, the distance of Mahalanobis
 to the nearest class (Lee et al., 2018) and that distance minus the one to all images (Ren et al., 2021).
 """
@@ -142,9 +142,9 @@ def measure_unseen(found, vectors, blocks, classes, draw):
 
     def together(some):
         batch = rows[some]
-        crowd = crowd_p_values(
-            share_of_new(to_fitted[some], nearest_of(batch, batch)[1]), share_of_new(own, nearest_of(fitted, batch)[1])
-        )
+        shares_of_new = share_of_new(to_fitted[some], nearest_of(batch, batch)[1])
+        of_known = share_of_new(own, nearest_of(fitted, batch)[1])
+        crowd = crowd_p_values(shares_of_new, voted[some], of_known, labels)
         return np.minimum(1.0, 2 * np.minimum(alone[some], crowd))
 
     rare = rng.permutation(np.setdiff1d(kinds, unseen))[: n_clusters // 2]
@@ -153,7 +153,10 @@ def measure_unseen(found, vectors, blocks, classes, draw):
     for p_values in (alone, together(np.arange(len(rows)))):
         scores = -np.nan_to_num(p_values, nan=1.0)
         figures += [np.mean(p_values[:n] < 0.05), np.mean(p_values[n:] < 0.05), auroc(scores, n)]
-    return [*figures, np.mean(together(other) < 0.05), *(auroc(scores, n) for scores in oracles)]
+    alike = [np.flatnonzero(classes[new] == kind) for kind in np.setdiff1d(kinds, unseen)]
+    one_kind = [np.mean(together(some) < 0.05) for some in alike if len(some) > N_NEIGHBOURS]
+    figures += [np.mean(together(other) < 0.05), np.mean(one_kind)]
+    return [*figures, *(auroc(scores, n) for scores in oracles)]
 
 
 def auroc(scores, n):
@@ -185,7 +188,7 @@ def main():
     columns = ["joint, votes", "joint, average", "class, votes", "class, average", "confidence", "ECE"]
     if options.unseen:
         columns = [f"{what}, {how}" for how in ("alone", "together") for what in ("false alarms", "found", "AUROC")]
-        columns += ["false alarms, other mix"]
+        columns += ["false alarms, other mix", "false alarms, one kind"]
         if options.features == "auto":
             columns += ["AUROC, true classes", "AUROC, true classes, relative"]
     print("| set | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))

@@ -237,10 +237,19 @@ def test_crowd_p_values_are_uniform_if_new_images_are_drawn_as_the_fitted_ones()
     shares = share_of_new(to_fitted[0], to_new[0][:, 1:])  # without the image itself
     known = share_of_new(np.sort(pairwise_distances(fitted, fitted))[:, 1:13], to_new[1])
     assert abs(known.mean() - 300 / 700) < 0.05
-    p_values = crowd_p_values(shares, known)
+    one, same = np.zeros(300, int), np.zeros(400, int)
+    p_values = crowd_p_values(shares, one, known, same)
     assert (p_values < 0.05).mean() < 0.08
     assert abs(p_values.mean() - 0.5) < 0.1
-    np.testing.assert_allclose(crowd_p_values(np.array([0.0, 1.1]), known), [1.0, 1 / 401])
+    np.testing.assert_allclose(crowd_p_values(np.array([0.0, 1.1]), one[:2], known, same), [1.0, 1 / 401])
+
+
+def test_new_images_of_one_known_kind_are_not_foreign():
+    rng = np.random.default_rng(5)
+    fitted = np.concatenate([rng.normal(centre, 1.0, (60, 2)) for centre in (0.0, 12.0, 24.0, 36.0)])
+    model = InvariantClustering(4).fit(fitted)
+    p_values = model.assign(rng.normal(12.0, 1.0, (120, 2))).p_values
+    assert (p_values < 0.05).mean() < 0.09
 
 
 def test_new_images_of_an_unseen_kind_are_told_by_each_other_although_they_are_near_fitted_ones():
@@ -261,7 +270,7 @@ def test_new_images_of_an_unseen_kind_are_told_by_each_other_although_they_are_n
 
 def test_the_neighbours_of_new_images_among_each_other_are_searched_over_the_orbit(fitted, monkeypatch):
     kept = []
-    monkeypatch.setattr(new_images, "crowd_p_values", lambda *shares: kept.extend(shares) or np.ones(len(shares[0])))
+    monkeypatch.setattr(new_images, "crowd_p_values", lambda *given: kept.extend(given[::2]) or np.ones(len(given[0])))
     fitted.assign(posed(shapes(), "se2", copies=4, max_shift=2.0, random_state=9).images)
     assert (fitted.copies_ == np.arange(36)).all()
     np.testing.assert_allclose(kept[0], 3 / 12)  # three other new copies of the thing, and nine fitted ones

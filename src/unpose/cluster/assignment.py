@@ -115,14 +115,21 @@ def share_of_new(to_fitted: NDArray, to_new: NDArray) -> NDArray:
     return (nearest >= k).mean(1)
 
 
-def crowd_p_values(shares: NDArray, known: NDArray) -> NDArray:
+def crowd_p_values(shares: NDArray, labels: NDArray, known: NDArray, known_labels: NDArray) -> NDArray:
     """Probability that a fitted image has a share of new neighbours as large as these, (n,).
 
-    ``known`` (m,) are the shares of fitted images. If the new images are drawn as the fitted ones were, all images are
-    exchangeable, and the rank of a share among them is a p-value without any assumption about distances.
+    ``known`` (m,) are the shares of fitted images, whose clusters are ``known_labels``; ``labels`` (n,) are those that
+    the new images vote for. If the new images are drawn as the fitted ones were, all images are exchangeable, and the
+    rank of a share among them is a p-value without any assumption about distances. A kind that is more frequent among
+    the new images raises the shares of all its members, fitted ones too: these count in proportion (Tibshirani et al.,
+    2019, Conformal prediction under covariate shift).
     """
-    larger = len(known) - np.searchsorted(np.sort(known), shares, side="left")
-    return (1 + larger) / (1 + len(known))
+    count = int(max(labels.max(), known_labels.max())) + 1
+    ratio = (1 + np.bincount(labels, minlength=count)) / (1 + np.bincount(known_labels, minlength=count))
+    order = np.argsort(known, kind="stable")
+    weights = ratio[known_labels[order]] / ratio[known_labels].mean()
+    above = np.append(np.cumsum(weights[::-1])[::-1], 0.0)  # of all shares from the i-th smallest up
+    return (1 + above[np.searchsorted(known[order], shares, side="left")]) / (1 + len(known))
 
 
 def sparser_factor(distances: NDArray, share: float) -> float:

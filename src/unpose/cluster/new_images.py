@@ -147,7 +147,8 @@ def _crowd_p_values(model: Any, votes: _Votes, progress: Progress | None) -> NDA
         indices, distances = cosine_neighbours(votes.points[0], votes.points[0][pool], k)
         _, from_known = cosine_neighbours(votes.points[1][known], votes.points[0][pool], k)
     distances = np.where(pool[indices] == np.arange(n)[:, None], np.inf, distances)
-    return crowd_p_values(share_of_new(votes.new, distances), share_of_new(votes.own[known], from_known))
+    shares, of_known = share_of_new(votes.new, distances), share_of_new(votes.own[known], from_known)
+    return crowd_p_values(shares, votes.labels, of_known, votes.known[known])
 
 
 def _nearest(model: Any, images: Tensor, references: NDArray, k: int, progress: Progress | None) -> Neighbours:
