@@ -14,8 +14,9 @@ of the two kinds left out, AUROC the probability that one of those has a smaller
 kind. "Alone" are the p-values by the distances from the fitted images, which calls of `assign` with at most twelve
 images give, "together" those of one call with all of them. Neighbours are searched once, among all images, and the
 steps of the estimator are repeated on those that were drawn. "Other mix" are the false alarms among images of known
-kinds alone, of which half of the kinds are a fifth as frequent as in the fit, and "one kind" those if all new images are
-of one known kind, averaged over the kinds with more than twelve. With ``--features auto`` and the extra `features`, images are compared by pixels and by features, and p-values are those of what counts more; "true classes" is
+kinds alone, of which half of the kinds are a fifth as frequent as in the fit, and "one kind" those if all new images
+are of one known kind, averaged over the kinds with more than twelve. With ``--features auto`` and the extra
+`features`, images are compared by pixels and by features, and p-values are those of what counts more; "true classes" is
 then the AUROC of two scores for single images that know the classes of the fitted images, the distance of Mahalanobis
 to the nearest class (Lee et al., 2018) and that distance minus the one to all images (Ren et al., 2021).
 """
