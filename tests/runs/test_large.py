@@ -30,7 +30,7 @@ def synthetic(n, side, n_clusters, seed=0):
     images[:, side // 4 : -side // 4, side // 2] = 255
     images[np.arange(n), labels % side, 1] = 200
     model = InvariantClustering(n_clusters, features="pixels")
-    model.labels_, model.n_clusters_ = labels, n_clusters
+    model.labels_, model.n_clusters_, model.n_clusters_range_ = labels, n_clusters, (n_clusters, n_clusters)
     model.confidences_ = np.where(labels >= 0, rng.random(n), 0.0)
     model.copies_ = np.arange(n)
     angle = rng.uniform(-np.pi, np.pi, n)
