@@ -30,6 +30,22 @@ def test_help_explains_ends_with_examples_and_imports_nothing_slow():
     assert "130 stopped by Ctrl-C" in " ".join(texts[""].split())
 
 
+def test_a_mistyped_path_is_refused_before_anything_slow_is_imported():
+    probe = (
+        "import json, sys; from click.testing import CliRunner; from unpose.cli import main\n"
+        "calls = ['cluster nowhere -o run', 'align nowhere -o run', 'dedupe nowhere -o run', 'plan nowhere',\n"
+        "         'audit mnist-c8 --images nowhere', 'adapt mnist-c8 --images nowhere -o run']\n"
+        "done = [CliRunner().invoke(main, call.split()) for call in calls]\n"
+        "print(json.dumps([[[each.exit_code, each.output] for each in done], sorted(sys.modules)]))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    answers, imported = json.loads(done.stdout)
+    for status, text in answers:
+        assert status == 2, text
+        assert "nowhere does not exist; give a folder of images" in " ".join(text.split()), text
+    assert not {"torch", "numba"} & set(imported)
+
+
 def test_every_command_has_a_file_of_its_name():
     files = {path.stem for path in Path(commands.__file__).parent.glob("*.py")}
     assert files == {*COMMANDS, "__init__"}

@@ -9,7 +9,7 @@ import click
 from unpose.cli.shared.audited_images import labels_of, normalised, numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
-from unpose.cli.shared.inputs import ModelFile
+from unpose.cli.shared.inputs import ImagesPath, ModelFile
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, write_output
 from unpose.cli.shared.progress import progress
@@ -56,9 +56,7 @@ def prepare(images: torch.Tensor) -> torch.Tensor:
     """
 )
 @click.argument("model")
-@click.option(
-    "--images", required=True, type=click.Path(path_type=Path), help="Upright images: a folder, a stack or .npy file."
-)
+@click.option("--images", required=True, type=ImagesPath(), help="Upright images: a folder, a stack or .npy file.")
 @click.option(
     "--labels", type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="CSV file with the name of each image and the number of its class, counted from 0.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import run_errors
-from unpose.cli.shared.inputs import finished_run, memory_budget, read_run_images, value_or_none
+from unpose.cli.shared.inputs import ImagesPath, finished_run, memory_budget, read_run_images, value_or_none
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
@@ -31,7 +31,7 @@ _MONTAGE_IMAGES = 48
       unpose align frames.tif -o run --group similarity --max-angle 10
     """
 )
-@click.argument("images", type=click.Path(path_type=Path))
+@click.argument("images", type=ImagesPath())
 @run_options(clusters=False)
 def command(images: Path, out: Path, resume: bool, force: bool, as_json: bool, **options: Any) -> None:
     """Align images of one object: compute one mean, and the pose of every image.

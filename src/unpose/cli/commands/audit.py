@@ -25,7 +25,7 @@ from unpose.cli.shared.audited_images import (
 )
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
-from unpose.cli.shared.inputs import memory_budget, pick_device
+from unpose.cli.shared.inputs import ImagesPath, memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
 from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
@@ -79,7 +79,7 @@ class _JsonOption(click.Command):
 )
 @click.argument("models", metavar="[MODEL] [NEW_MODEL]", nargs=-1)
 @click.option(
-    "--images", type=click.Path(path_type=Path),
+    "--images", type=ImagesPath(),
     help="A folder of images, a stack or a .npy file; by default smooth noise of the network's size.",
 )  # fmt: skip
 @click.option(

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError, run_errors
-from unpose.cli.shared.inputs import finished_run, memory_budget, pick_device, read_run_images, value_or_none
+from unpose.cli.shared.inputs import (
+    ImagesPath,
+    finished_run,
+    memory_budget,
+    pick_device,
+    read_run_images,
+    value_or_none,
+)
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
       unpose cluster plankton.zarr -o run --dask tcp://host:8786             on the workers of a Dask cluster
     """
 )
-@click.argument("images", type=click.Path(path_type=Path))
+@click.argument("images", type=ImagesPath())
 @run_options(clusters=True)
 @click.option("--dask", metavar="ADDRESS",
               help="Search on the workers of a Dask cluster, such as tcp://host:8786, or on --jobs processes of this "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.inputs import ImagesPath
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, writing
 from unpose.cli.shared.progress import progress
@@ -32,7 +33,7 @@ _PAGE_SIDE = 128
       unpose dedupe photos/ phone/ -o found --move-to spare  move the copies to spare/; unpose dedupe --undo -o found
     """
 )
-@click.argument("photos", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("photos", nargs=-1, type=ImagesPath())
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("duplicates"), show_default=True,
     help="Folder for the results and for what later runs need not do again.",

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from unpose.cli.shared.inputs import memory_budget
+from unpose.cli.shared.inputs import ImagesPath, memory_budget
 from unpose.cli.shared.options import ByteSize, NumberOrAuto, json_option
 from unpose.cli.shared.progress import progress
 from unpose.runs import RunSettings, plan_run, readable_time
@@ -22,7 +22,7 @@ from unpose.runs import RunSettings, plan_run, readable_time
       unpose plan photos/ --group similarity --memory 8GB --json
     """
 )
-@click.argument("images", type=click.Path(path_type=Path))
+@click.argument("images", type=ImagesPath())
 @click.option("-k", "--clusters", type=NumberOrAuto(click.IntRange(1), "K"), default="auto", help="Number of groups.")
 @click.option("--group", default=RunSettings.group, show_default=True, help="Transformations that do not count.")
 @click.option("--features", default="pixels", show_default=True, metavar="NETWORK", help="What images are compared by.")

@@ -51,6 +51,25 @@ def pick_device(name: str) -> "torch.device":
     return device
 
 
+class ImagesPath(click.Path):
+    """Images: a folder, a file, or FILE::NAME. A path that does not exist is refused before PyTorch is imported."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        from unpose.files import printable_name
+        from unpose.files.listing import split_array_name
+
+        if split_array_name(Path(value)) is None:
+            self.fail(
+                f"{printable_name(str(value))} does not exist; give a folder of images, a stack or an array file",
+                param, ctx,
+            )  # fmt: skip
+        return super().convert(value, param, ctx)
+
+
 class ModelFile(click.ParamType):
     """A network: a run of `unpose train`, the network file in it, or the name of a network in the package."""
 
