@@ -58,6 +58,12 @@ def test_every_image_is_left_out_equally_often():
         assert set(counts) <= {3, 4}
 
 
+def test_a_continuum_has_the_usual_resolution():
+    points = np.random.default_rng(2).random((300, 8))
+    indices, distances = NearestNeighbors(n_neighbors=12).fit(points).kneighbors()[::-1]
+    assert read_out(indices, distances, None, np.random.RandomState(0))[2] == 1.0
+
+
 def test_few_images_have_the_usual_resolution():
     graph = sparse.csr_array(np.ones((4, 4)) - np.eye(4))
     assert resolution.choose_resolution(graph, np.random.RandomState(0)) == resolution.RESOLUTION

@@ -11,7 +11,8 @@ from sklearn.neighbors import NearestNeighbors
 from unpose import InvariantClustering
 from unpose.cluster.copies import first_copies
 from unpose.cluster.readout import read_out
-from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
+from unpose.cluster.resolution import UNSTABLE
+from unpose.cluster.stability import reliability_notes, subset_stability
 from unpose.data import posed
 from unpose.images import as_batch
 

@@ -43,8 +43,9 @@ from unpose.cluster.new_images import assign_new, voted_labels
 from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
 from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
+from unpose.cluster.resolution import UNSTABLE
 from unpose.cluster.rounds import Round
-from unpose.cluster.stability import UNSTABLE, reliability_notes, subset_stability
+from unpose.cluster.stability import reliability_notes, subset_stability
 from unpose.cluster.tree import cut_tree
 from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
 from unpose.images.imagenet import EXTRA_NETWORK, has_extra_network

@@ -16,12 +16,8 @@ from sklearn.metrics.cluster import contingency_matrix
 
 from unpose.cluster.graph import attention_matrix
 from unpose.cluster.readout import partition
-from unpose.cluster.resolution import MIN_IMAGES, mean_agreement, random_subsets
+from unpose.cluster.resolution import MIN_IMAGES, UNSTABLE, mean_agreement, random_subsets
 
-UNSTABLE = 0.7
-"""Clusters whose subsets agree less may be slices of a continuum. 500 images without kinds (smooth and white
-noise, ellipses of any aspect, one digit) reach at most 0.67; digits, characters, silhouettes and clothes at least 0.71.
-"""
 _LARGE = 2000
 """Number of images from which three subsets are read out, not five."""
 
