@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from unpose.cli import COMMANDS, main
 from unpose.cli.shared import site
-from unpose.cli.shared.inputs import ModelFile
+from unpose.cli.shared.inputs import ImagesPath, ModelFile
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -58,7 +58,7 @@ def test_every_example_is_a_call_that_would_be_accepted(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").touch()  # read while the call is parsed
     monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: None)  # parse and check, but do not run
-    for kind in (click.Path, ModelFile):
+    for kind in (click.Path, ImagesPath, ModelFile):
         monkeypatch.setattr(kind, "convert", lambda self, value, param, ctx: Path(value))  # photos/ need not exist
     for example in EXAMPLES:
         done = CliRunner().invoke(main, shlex.split(example)[1:])

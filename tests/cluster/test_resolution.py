@@ -20,7 +20,7 @@ def scattered(n_kinds, each, apart, seed=0):
     return indices, distances, kinds
 
 
-@pytest.mark.parametrize(("n_kinds", "each"), [(3, 60), (40, 20)])
+@pytest.mark.parametrize(("n_kinds", "each"), [(3, 40), (30, 14)])
 def test_few_and_many_kinds_are_counted(n_kinds, each):
     indices, distances, kinds = scattered(n_kinds, each, apart=6.0)
     labels, _, _ = read_out(indices, distances, None, np.random.RandomState(0))
@@ -29,7 +29,7 @@ def test_few_and_many_kinds_are_counted(n_kinds, each):
 
 
 def test_kinds_that_touch_are_not_cut_into_parts():
-    indices, distances, _ = scattered(5, 160, apart=2.2)
+    indices, distances, _ = scattered(5, 80, apart=2.4)
     labels, _, chosen = read_out(indices, distances, None, np.random.RandomState(0))
     assert 4 <= labels.max() + 1 <= 7
     again = subset_stability(indices, distances, labels, None, chosen, np.random.RandomState(0))
@@ -48,6 +48,16 @@ def test_subsets_that_are_not_divided_agree_with_nothing():
     undivided, halves = np.zeros((2, 6), np.int64), np.array([[0, 0, 0, 1, 1, 1]] * 2)
     assert resolution.mean_agreement(undivided, trivial=0.0) == 0.0
     assert resolution.mean_agreement(undivided) == resolution.mean_agreement(halves, trivial=0.0) == 1.0
+
+
+def test_agreement_is_the_adjusted_rand_index_of_scikit_learn():
+    rng = np.random.default_rng(4)
+    for n, n_labels in ((2, 2), (7, 3), (97, 5), (97, 60)):
+        rows = rng.integers(0, n_labels, (2, n))
+        assert resolution.mean_agreement(rows) == pytest.approx(adjusted_rand_score(*rows), abs=1e-12)
+        left_out = np.concatenate([rows, [[-1], [0]]], axis=1)
+        assert resolution.mean_agreement(left_out) == resolution.mean_agreement(rows)
+    assert resolution.mean_agreement(np.array([range(5)] * 2)) == 1.0
 
 
 def test_every_image_is_left_out_equally_often():

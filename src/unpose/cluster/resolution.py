@@ -12,7 +12,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.metrics import adjusted_rand_score
 
 from unpose.cluster.modularity import RESOLUTION, improve, louvain
 
@@ -85,7 +84,18 @@ def mean_agreement(found: NDArray, trivial: float = 1.0) -> float:
     scores = []
     for first, second in zip(*np.triu_indices(len(found), 1), strict=True):
         shared = (found[first] >= 0) & (found[second] >= 0)
-        one, other = found[first, shared], found[second, shared]
-        undivided = len(one) and (one == one[0]).all() and (other == other[0]).all()
-        scores.append(trivial if undivided else adjusted_rand_score(one, other))
+        scores.append(_adjusted_rand_index(found[first, shared], found[second, shared], trivial))
     return float(np.mean(scores))
+
+
+def _adjusted_rand_index(first: NDArray, second: NDArray, trivial: float) -> float:
+    """That of scikit-learn for labels (n,) from 0, which takes ten times as long to check hundreds of small arrays."""
+    n_columns = int(second.max(initial=0)) + 1
+    both = np.bincount(first * n_columns + second)
+    rows, columns = np.bincount(first), np.bincount(second)
+    inside, of_first, of_second = (float((each * (each - 1.0)).sum()) for each in (both, rows, columns))
+    expected = of_first * of_second / max(len(first) * (len(first) - 1.0), 1.0)
+    if max(of_first, of_second) == len(first) * (len(first) - 1.0) == min(of_first, of_second):
+        return trivial  # neither is divided
+    most = (of_first + of_second) / 2
+    return 1.0 if most == expected else (inside - expected) / (most - expected)
