@@ -25,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 SECTIONS = ("benchmarks", "howto", "explanation", "tutorials")
 PAGES = [ROOT / "README.md", ROOT / "docs" / "start.md"]
 PAGES += [page for section in SECTIONS for page in sorted((ROOT / "docs" / section).glob("*.md"))]
-WAITING = {"features"}  # pages with a figure that has yet to name its source
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
 UNIT = r"%|(?<!\d{3} )points\b|times\b|(?:CPU-)?seconds\b|s\b|ms\b|minutes\b|[GM]i?B\b"
 FIGURE = re.compile(  # the unit of "1.2 and 3.4 %" is that of both
@@ -106,9 +105,7 @@ def wrong_figures(text, folder):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
-def test_figures_in_sentences_are_in_a_table(page, request):
-    if page.parent.name == "benchmarks" and page.stem in WAITING:
-        request.applymarker(pytest.mark.xfail)
+def test_figures_in_sentences_are_in_a_table(page):
     text = page.read_text()
     if page.stem == "README":  # its table is typed: each row quotes the page that it links to
         text = ROWS.sub(lambda found: found[0].replace("\n|", "\n\n").replace("|", " "), text)
