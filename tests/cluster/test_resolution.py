@@ -37,6 +37,14 @@ def test_kinds_that_touch_are_not_cut_into_parts():
     assert again.n_clusters[1] <= 8
 
 
+def test_a_number_that_was_given_is_not_uncertain():
+    indices, distances, _ = scattered(2, 10, apart=6.0)
+    for count in (2, 18):  # 18 is more than a subset of 14 images can have
+        labels, _, used = read_out(indices, distances, count, np.random.RandomState(0))
+        found = subset_stability(indices, distances, labels, count, used, np.random.RandomState(0))
+        assert found.n_clusters == (count, count)
+
+
 def test_a_number_that_differs_among_subsets_is_said_to_be_uncertain():
     assert reliability_notes(0.9, 500, 0, (5, 5)) == []
     (note,) = reliability_notes(0.9, 500, 0, (9, 12))

@@ -17,7 +17,7 @@ from unpose.cluster.modularity import RESOLUTION, improve, louvain
 
 RESOLUTIONS = tuple(2.0 ** (step / 2) for step in range(-2, 7))
 """From 0.5, where clusters are merged that attend to each other half as much as by chance, to 8."""
-LEFT_OUT = 0.3
+_LEFT_OUT = 0.3
 """Share of the images that a random subset leaves out."""
 MIN_IMAGES = 10
 """For fewer images, subsets say nothing."""
@@ -25,7 +25,8 @@ _LARGE = 2000
 """Number of images from which six subsets are divided, not twelve."""
 UNSTABLE = 0.7
 """Divisions whose subsets agree less may be slices of a continuum. 500 images without kinds (smooth and white
-noise, ellipses of any aspect, one digit) reach at most 0.67; digits, characters, silhouettes and clothes at least 0.71.
+noise, ellipses of any aspect, one digit) reach at most 0.67 at a resolution of 2; digits, characters, silhouettes and
+clothes at least 0.71.
 """
 _TOLERANCE = 1.1
 """Resolutions are about equally good if subsets disagree by less than this factor more than at the best one."""
@@ -65,7 +66,7 @@ def choose_resolution(graph: sparse.csr_array, rng: np.random.RandomState) -> fl
 def random_subsets(n: int, count: int, rng: np.random.RandomState) -> list[NDArray]:
     """Indices of random subsets of n images; each image is left out of nearly equally many, and never of all."""
     position = rng.permutation(n) / n
-    return [np.flatnonzero((position + number / count) % 1 >= LEFT_OUT) for number in range(count)]
+    return [np.flatnonzero((position + number / count) % 1 >= _LEFT_OUT) for number in range(count)]
 
 
 def _agreement(

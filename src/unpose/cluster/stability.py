@@ -28,7 +28,7 @@ class Stability:
 
     agreement: float  # mean adjusted Rand index of two subsets on the images they share; NaN for few images
     confidences: NDArray  # (n,), mean Jaccard index of the clusters of an image in all images and in a subset
-    n_clusters: tuple[int, int]  # smallest and largest number of clusters of a subset
+    n_clusters: tuple[int, int]  # smallest and largest number of clusters of a subset, or the number that was given
 
 
 def subset_stability(
@@ -56,7 +56,9 @@ def subset_stability(
         common = contingency_matrix(before, again)
         union = common.sum(1, keepdims=True) + common.sum(0) - common
         found[number, kept], jaccard[number, kept] = again, (common / union)[before, again]
-    counts = [found_clusters, *(found.max(1) + 1).tolist()]
+    counts = [found_clusters]
+    if n_clusters is None:
+        counts += (found.max(1) + 1).tolist()
     return Stability(mean_agreement(found), jaccard.sum(0) / (found >= 0).sum(0), (min(counts), max(counts)))
 
 
