@@ -119,8 +119,10 @@ def rendered(record: dict[str, object]) -> str:
             blocks.append(line)
         kind = now
     used = ", ".join(f"{name} {number}" for name, number in record["versions"].items())  # type: ignore[attr-defined]
-    source = f"*Printed by* `{record['command']}` *on {record['date']}: {record['machine']}; {used}; "
-    source += f"{record['cpu_seconds']:,.0f} s of processor time.*"
+    source = f"*Printed by* `{record['command']}` *on {record['date']}: {record['machine']}; {used}"
+    if record["cpu_seconds"] is not None:  # of a run that was ended from outside it is not known
+        source += f"; {record['cpu_seconds']:,.0f} s of processor time"
+    source += ".*"
     return "\n".join(blocks).strip("\n") + f"\n\n{source}\n"
 
 

@@ -152,6 +152,26 @@ def nearest_by_index(
     if not 1 <= k < n:
         raise ValueError(f"k must be between 1 and {n - 1} (the number of images to search among), got {k}")
     plan = job.normaliser.index.plan
+    places, points, normal, order = _candidates(job, k, checkpoints)
+    # Grid points bring an image onto its candidate; the poses wanted go the other way.
+    grid_poses = inverse(plan.poses(torch.arange(len(plan.views) * len(plan.angles)))).to(job.device)
+
+    def start_poses(moving: Tensor, fixed: Tensor, entry: Tensor) -> Tensor:
+        moving, fixed, entry = (each.to(job.device) for each in (moving, fixed, entry))
+        return _start_poses(plan, grid_poses[points[entry].long()], normal[moving], normal[fixed])
+
+    places, distances, poses = descend(_PairsInOrder(job, order), places, start_poses, k, checkpoints)
+    back = np.argsort(order)
+    return order[places[back]], distances[back], poses[back]
+
+
+def _candidates(job: IndexedJob, k: int, checkpoints: Checkpoints | None) -> tuple[Tensor, Tensor, Tensor, NDArray]:
+    """The best candidates of each image on the grid of poses, for the images in the order of their cells.
+
+    Returns the places of the candidates in this order (n, c), the grid points (n * c,), the poses into normal position
+    (n, 3, 3), and the images at the places (n,). Descriptions, most of the memory so far, are freed on return.
+    """
+    n = job.n
     known = Description(
         **job.run_blocks(
             _describe_rows, lambda rows: {"rows": rows}, n, _BLOCK, stage="describe", checkpoints=checkpoints
@@ -168,18 +188,7 @@ def nearest_by_index(
     normal, points = (
         torch.from_numpy(each).to(job.device) for each in (known.poses[cells.order], grid["points"].ravel())
     )
-    del known
-    # Grid points bring an image onto its candidate; the poses wanted go the other way.
-    grid_poses = inverse(plan.poses(torch.arange(len(plan.views) * len(plan.angles)))).to(job.device)
-
-    def start_poses(moving: Tensor, fixed: Tensor, entry: Tensor) -> Tensor:
-        moving, fixed, entry = (each.to(job.device) for each in (moving, fixed, entry))
-        return _start_poses(plan, grid_poses[points[entry].long()], normal[moving], normal[fixed])
-
-    ordered = _PairsInOrder(job, cells.order)
-    places, distances, poses = descend(ordered, torch.from_numpy(grid["places"]).long(), start_poses, k, checkpoints)
-    back = np.argsort(cells.order)
-    return cells.order[places[back]], distances[back], poses[back]
+    return torch.from_numpy(grid["places"]).long(), points, normal, cells.order
 
 
 class _PairsInOrder(SharedInBlocks):

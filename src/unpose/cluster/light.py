@@ -5,13 +5,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from unpose.compiled import worker_pool
 from unpose.images import as_batch, pixel_grid, smooth
 
 LIGHT_CONTRAST = {"ignore": "gain", "local": "gain", "keep": "none"}
 """Value of ``light`` -> changes of contrast that distances ignore; see :mod:`unpose.align.photometry`."""
 _ITERATIONS = 30
-_CHUNK_PIXELS = 2**21
-"""Pixels that are processed at a time."""
+_CHUNK_PIXELS = 2**19
+"""Pixels that a thread processes at a time."""
 _LOCAL_SIGMA = 1 / 16
 """Standard deviation of the window of local contrast, as a share of the shorter side."""
 _LOCAL_FLOOR = 1.0
@@ -47,15 +48,14 @@ def normalise_light(images: Tensor, light: str) -> Tensor:
         raise ValueError(f"light must be one of {', '.join(map(repr, LIGHT_CONTRAST))}, got {light!r}")
     if light == "keep":
         return images
-    chunk = max(1, _CHUNK_PIXELS // images[0].numel())
-    flat = torch.cat([without_background(part) for part in images.split(chunk)])
+    flat = without_background(images)
     norm = torch.linalg.vector_norm(flat.flatten(1), dim=1)
     # Constant images become zero instead of amplified rounding errors.
     has_signal = norm > 1e-5 * torch.linalg.vector_norm(images.flatten(1), dim=1).clamp(min=1e-12)
     if not has_signal.any():
         return torch.zeros_like(flat)
     if light == "local":
-        flat = torch.cat([local_contrast(part) for part in flat.split(chunk)])
+        flat = torch.cat([local_contrast(part) for part in flat.split(_chunk(flat))])
         norm = torch.linalg.vector_norm(flat.flatten(1), dim=1)
     factor = torch.where(has_signal, norm[has_signal].median() / norm.clamp(min=1e-30), 0.0)
     return flat * factor[:, None, None, None]
@@ -104,12 +104,23 @@ def check_content(shown: NDArray) -> None:
         raise ValueError(f"none of the {len(shown)} images shows anything: they are all constant")
 
 
+def _chunk(images: Tensor) -> int:
+    """How many of the images (n, c, h, w) are processed at a time."""
+    return max(1, _CHUNK_PIXELS // images[0].numel())
+
+
 def without_background(images: Tensor) -> Tensor:
     """Subtract from images (n, c, h, w) the plane that fits their border.
 
     The plane is fitted to the outer ring, a sixteenth of the image wide, by least absolute deviations (iteratively
-    reweighted least squares), so that an object that touches the border does not tilt it.
+    reweighted least squares), so that an object that touches the border does not tilt it. Every thread takes images
+    of its own: torch's threads share each of the many small products, and mostly wait for each other.
     """
+    with worker_pool(torch.get_num_threads()) as threads:
+        return torch.cat(list(threads.map(_without_plane, images.split(_chunk(images)))))
+
+
+def _without_plane(images: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     grid = pixel_grid((height, width), torch.float64, images.device)
     scaled = grid / max(height, width)
