@@ -78,7 +78,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"unpose.{name}")
     if name in _NAMES:
         return getattr(import_module(f"unpose.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'unpose' has no attribute {name!r}; it has {', '.join(__all__)}")
+    hint = "unpose.read_images reads a folder" if name == "read_folder" else f"it has {', '.join(__all__)}"
+    raise AttributeError(f"module 'unpose' has no attribute {name!r}; {hint}")
 
 
 def __dir__() -> list[str]:

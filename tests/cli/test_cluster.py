@@ -196,6 +196,16 @@ def test_wrong_calls_say_what_is_wrong_and_leave_nothing(arguments, message, sha
     assert not (shapes / "run").exists()
 
 
+def test_the_default_budget_is_a_share_of_the_free_memory_and_the_message_names_flags(shapes, tmp_path, monkeypatch):
+    monkeypatch.setattr("unpose.files.available_memory", lambda: 100_000_000)
+    done = unpose("cluster", shapes, "-o", tmp_path / "x")
+    assert done.exit_code == 2, done.output
+    told = " ".join(done.stderr.split())
+    assert re.search(r"more than the budget of 80MB; give --memory [\d.]+MB", told)
+    assert "memory=" not in told
+    assert not (tmp_path / "x").exists()
+
+
 def test_new_images_find_their_cluster(run, new_shapes, tmp_path):
     out, _ = run
     done = unpose("predict", out, new_shapes, "-o", tmp_path / "new.csv")

@@ -20,6 +20,18 @@ def test_every_python_block_runs_in_order(capsys):
     assert len(set(zip(names["copies"].sources.tolist(), names["model"].labels_.tolist(), strict=True))) == 3
 
 
+@pytest.mark.parametrize("page", [README, README.parent / "docs" / "start.md"])
+def test_who_has_no_gpu_is_told_how_to_install_without_cuda(page):
+    told = page.read_text()
+    assert "pip install torch --index-url https://download.pytorch.org/whl/cpu" in told
+    assert "gigabytes of CUDA libraries" in told
+
+
+def test_the_way_from_a_folder_to_arrays_and_to_a_page_is_shown():
+    for call in ('.fit("photos/")', 'unpose.read_images("photos/").images', "unpose.runs.write_report"):
+        assert call in README.read_text()
+
+
 @pytest.mark.parametrize("picture", re.findall(r"!\[[^\]]*\]\(([^)]*)\)", README.read_text()))
 def test_every_picture_is_there(picture):
     assert (README.parent / picture).stat().st_size > 1000

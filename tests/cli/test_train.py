@@ -19,8 +19,10 @@ from PIL import Image
 
 from unpose.cli import main
 from unpose.cli.commands import demo
+from unpose.cli.shared.angle_sweep import N_ANGLES, sweep_picture
 from unpose.data import Dataset, load
 from unpose.nn import group_cnn
+from unpose.report import figures
 from unpose.train import load_network, named_recipe, read_recipe, recipe_names, save_network
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -168,6 +170,17 @@ def test_evaluate_measures_every_angle_and_plots_a_second_network(run, photos, t
     assert "rotated" in told.stdout
     assert "Always answering bar would be right for 50.00%" in told.stdout
     assert "recall" in told.stdout
+
+
+def test_the_plot_of_angles_counts_degrees_and_shows_a_flat_network_flat(monkeypatch):
+    drawn = {}
+    monkeypatch.setattr(figures, "curve", lambda lines, **options: drawn.update(options, lines=lines))
+    values = np.linspace(0.900, 0.905, N_ANGLES)
+    sweep_picture({"network": values}, "title")
+    assert drawn["x"] == list(range(0, 361, 15))
+    assert "degrees" in drawn["x_label"]
+    assert drawn["y_limits"] == (0, 100)  # not zoomed to half a per cent
+    np.testing.assert_allclose(drawn["lines"]["network"], 100 * np.append(values, values[0]))
 
 
 def test_evaluate_matches_classes_by_name(run, photos, tmp_path):

@@ -109,8 +109,12 @@ def test_views_count_where_some_of_them_are_blurred():
     assert adjusted_rand_score(views.sources, model.labels_) == 1.0
 
 
-def test_few_images_make_no_claim():
-    model = InvariantClustering().fit(photographs(3, 3))
+@pytest.mark.parametrize("kinds", [3, 2])
+def test_few_images_make_no_claim(kinds):
+    images = photographs(3, 3)
+    if kinds == 2:
+        images[1] = images[0] + np.random.default_rng(0).normal(0, 0.3 * images[0].std(), (25, 25))
+    model = InvariantClustering().fit(images)
     assert math.isnan(model.stability_)
     assert model.confidences_.tolist() == [0, 0, 0]
     assert "too few" in model.notes_[0]

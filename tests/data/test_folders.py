@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import unpose
 from unpose.data import ImageSet, InputError, read_images
 
 FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
@@ -175,6 +176,16 @@ def test_sources_are_never_modified(tmp_path, picture):
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
     read_images(tmp_path, size=8)
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+
+
+def test_who_looks_for_read_folder_is_told_the_name():
+    with pytest.raises(AttributeError, match=r"has no attribute 'read_folder'; unpose\.read_images reads a folder"):
+        unpose.read_folder  # noqa: B018
+    assert not hasattr(unpose, "read_folder")
+    assert "read_folder" not in dir(unpose)
+    assert unpose.read_images is read_images
+    with pytest.raises(AttributeError, match=r"has no attribute 'cluser'; it has .*cluster"):
+        unpose.cluser  # noqa: B018
 
 
 # Errors of the whole input -------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """Frames of one file: values and orientation in every format, and which files are rejected for which reason."""
 
 import io
+import re
 import struct
 import warnings
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,6 +260,17 @@ def test_empty_tiny_and_nonsense(tmp_path, rng):
     assert "1 x 1" in rejection(write(tmp_path / "one.png", np.zeros((1, 1), np.uint8)))
     assert "does not exist" in rejection(tmp_path / "missing.png")
     assert "array" in rejection(write(tmp_path / "a.png", GREY), key="x")
+
+
+def test_the_error_for_an_unknown_file_names_every_format_of_the_documentation(tmp_path):
+    (tmp_path / "notes.png").write_text("no picture")
+    reason = rejection(tmp_path / "notes.png").lower()
+    table = (Path(__file__).parents[2] / "docs" / "howto" / "formats.md").read_text()
+    rows = re.findall(r"^\| (.*?) \|", table.partition("|---|")[2].partition("| ND2")[0], re.MULTILINE)
+    formats = {name.split()[0].strip("`.").lower() for row in rows for name in row.split(", ")}
+    assert len(formats) > 12
+    for name in formats - {"mrcs", "star"}:  # the same as MRC, and lists of images in MRC files
+        assert re.search(rf"\b{name}\b", reason), name
 
 
 def declared(path, height, width):

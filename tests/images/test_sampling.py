@@ -217,6 +217,15 @@ def test_warp_can_be_transformed(generator):
     torch.testing.assert_close(slope, apart, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_warp_can_be_traced(generator):
+    """What the compiled kernels compute would be a constant of the trace."""
+    images, poses = torch.rand(3, 2, 7, 9, generator=generator), parse("similarity").random(3, generator=generator)
+    traced = torch.jit.trace(warp, (images, poses))
+    others, to = torch.rand(3, 2, 7, 9, generator=generator), parse("similarity").random(3, generator=generator)
+    torch.testing.assert_close(traced(others, to), warp(others, to))
+
+
 @pytest.mark.slow
 def test_warp_can_be_exported(generator):
     images, poses = torch.rand(3, 2, 7, 9, generator=generator), parse("similarity").random(3, generator=generator)

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -104,6 +105,15 @@ def test_predictions_do_not_depend_on_gradients_inference_mode_or_threads(name, 
     assert all(torch.equal(each, wanted) for each in found)
 
 
+@every_network
+def test_arrays_that_are_no_tensors_are_refused_with_what_to_do(name):
+    images = np.zeros((2, 10, 15, 1), np.float32)
+    for given in (images, images.tolist()):
+        with pytest.raises(TypeError, match=r"must be a tensor .* torch\.from_numpy\(images\)\.movedim\(-1, 1\)"):
+            tiny(name)(given)
+    assert tiny(name)(torch.from_numpy(images).movedim(-1, 1)).shape[:2] == (2, 3)
+
+
 @pytest.mark.slow
 def test_patch_net_can_be_exported_and_its_smoothing_is_not_fixed(generator):
     network, images = tiny("patch_net"), torch.rand(SHAPE, generator=generator)
@@ -116,6 +126,27 @@ def test_patch_net_can_be_exported_and_its_smoothing_is_not_fixed(generator):
     wider = program.module()
     wider.load_state_dict(network.state_dict(), strict=False)
     torch.testing.assert_close(wider(more), network(more))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_patch_net_can_be_traced(generator):
+    network, images = tiny("patch_net"), torch.rand(SHAPE, generator=generator)
+    traced = torch.jit.trace(network, images)  # compares with a second trace, without gradients
+    more = torch.rand(5, *SHAPE[1:], generator=generator)
+    torch.testing.assert_close(traced(more), network(more))
+
+
+@pytest.mark.slow
+def test_swivel_net_is_compiled_to_one_graph_and_once_more_for_any_batch(generator):
+    from torch._dynamo.testing import CompileCounter  # imports the compiler, which takes seconds
+
+    network, compiled = tiny("swivel_net"), CompileCounter()
+    fast = torch.compile(network, backend=compiled, fullgraph=True)
+    for batch in (2, 3, 4, 5):
+        images = torch.rand(batch, *SHAPE[1:], generator=generator)
+        torch.testing.assert_close(fast(images), network(images))
+    assert compiled.frame_count <= 2  # the second is for batches of any size, which torch may try first
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """The run folder: one writer at a time, continued runs, and files that are never replaced."""
 
 import contextlib
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -94,3 +97,66 @@ def test_checkpoints_left_by_a_kill_in_the_last_instant_are_removed(folder, imag
     with pytest.raises(RunError, match="holds a finished run"):
         folder.check(images[0], force=False, resume=False)
     assert list(folder.path.glob(".pieces*")) == []
+
+
+# Each run is killed before another one of the actions on files that end it, from the last result to the last piece.
+KILLED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from unpose.data import read_images
+from unpose.runs import RunError, RunSettings
+from unpose.runs.folder import RunFolder, fingerprint
+
+file, place = map(Path, sys.argv[1:])
+images, settings, arrays = read_images(file), RunSettings(clusters=2), {"x": np.arange(6)}
+digest = fingerprint(images)
+
+def end(folder):
+    folder.write_config(settings, file, images, digest)
+    folder.finish()
+
+def run_until(folder, left):
+    with folder.begin("cluster", settings, images, force=False):
+        folder.store("search", arrays)
+        folder.store("refine", arrays)
+        for name in ("replace", "unlink", "rmdir"):
+            def mortal(*given, call=getattr(os, name), **options):
+                nonlocal left
+                if left == 0:
+                    os._exit(9)
+                left -= 1
+                return call(*given, **options)
+            setattr(os, name, mortal)
+        end(folder)
+    os._exit(0)
+
+status, moment = 9, 0
+while status:
+    folder = RunFolder(place / str(moment))
+    if (child := os.fork()) == 0:
+        run_until(folder, moment)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        folder.check(file, force=False, resume=False)
+        state = "continues"
+        with folder.begin("cluster", settings, images, force=False):
+            assert np.array_equal(folder.load("search")["x"], arrays["x"])
+            end(folder)
+    except RunError as error:
+        assert "holds a finished run" in str(error), error
+        state = "finished"
+    assert folder.finished_config().settings == settings
+    print(status, state, sorted(path.name for path in folder.path.iterdir()))
+    moment += 1
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_run_killed_at_any_of_its_last_writes_continues_or_is_finished_and_leaves_nothing(images, tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, images[0], tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) > 6
+    assert {line.partition(" [")[0] for line in lines} == {"9 continues", "9 finished", "0 finished"}
+    assert {line.partition("[")[2] for line in lines} == {"'config.toml']"}

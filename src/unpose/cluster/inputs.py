@@ -42,13 +42,13 @@ def count_axes(X: Any) -> int:
         return len(X.shape)
     if isinstance(X, list | tuple) and len(X) and hasattr(X[0], "shape"):
         return 1 + len(X[0].shape)
-    n_axes = np.asarray(X).ndim
-    if n_axes == 0 or len(X) == 0:
-        given = "an empty list" if n_axes else f"an object of type {type(X).__name__}"
+    rows = np.asarray(X)  # what only says how it becomes an array has no length
+    if rows.ndim == 0 or len(rows) == 0:
+        given = "an empty list" if rows.ndim else f"an object of type {type(X).__name__}"
         raise ValueError(
             f"give at least one image: an array, a list of pictures, a folder or the names of files; got {given}"
         )
-    return n_axes
+    return rows.ndim
 
 
 def as_images(rows: NDArray, shape: tuple[int, ...]) -> NDArray:

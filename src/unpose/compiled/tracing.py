@@ -22,7 +22,7 @@ def is_transformed() -> bool:
 
 
 def is_traced_or_transformed() -> bool:
-    """Whether ``torch.compile`` or ``torch.export`` traces, or a ``torch.func`` transform is active.
+    """Whether ``torch.compile``, ``torch.export`` or ``torch.jit`` traces, or a ``torch.func`` transform is active.
 
     Returns
     -------
@@ -33,4 +33,4 @@ def is_traced_or_transformed() -> bool:
     >>> is_traced_or_transformed()
     False
     """
-    return torch.compiler.is_compiling() or is_transformed()
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or is_transformed()

@@ -38,6 +38,9 @@ from unpose.files.frames import (
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM")
 """The only Pillow decoders that are used here: some others run programs (EPS)."""
 
+_ALL_FORMATS = (*FORMATS, "TIFF", "HEIC", "DICOM", "FITS", "MRC", "NPY", "NPZ", "HDF5", "Zarr")
+"""What the error for an unknown file names; some need an extra, which the error for such a file says."""
+
 BYTES_AS_FLOATS = 48
 """Memory per pixel of a shrunk image: four float channels, and copies while they are blended and scaled."""
 
@@ -195,7 +198,7 @@ def _open(path: Path) -> ImageFile.ImageFile:
     try:
         return Image.open(path, formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise UnreadableError(f"is not an image of a supported format ({', '.join(FORMATS)}, TIFF)") from error
+        raise UnreadableError(f"is not an image of a supported format ({', '.join(_ALL_FORMATS)})") from error
 
 
 def _orientation(image: Image.Image) -> int:

@@ -27,8 +27,21 @@ def parse_point_group(group: str | FiniteGroup) -> FiniteGroup:
     return parsed
 
 
+def check_tensor(given: object) -> None:
+    """Raise a ``TypeError`` unless a network or a layer is given a tensor."""
+    if not isinstance(given, Tensor):
+        raise TypeError(
+            f"the input must be a tensor (batch, channels, height, width), got {type(given).__name__}; instead of an "
+            "array of images (n, h, w, c), give torch.from_numpy(images).movedim(-1, 1)"
+        )
+
+
 def check_feature_maps(maps: Tensor, channels: int, group: FiniteGroup | None) -> None:
-    """Raise a ``ValueError`` unless ``maps`` is (b, channels, order, h, w), or (b, channels, h, w) without a group."""
+    """Raise a ``ValueError`` unless ``maps`` is (b, channels, order, h, w), or (b, channels, h, w) without a group.
+
+    What is no tensor is a ``TypeError``.
+    """
+    check_tensor(maps)
     expected = f"(batch, {channels}, height, width)" if group is None else f"(batch, {channels}, {group.order}, h, w)"
     if maps.ndim != (4 if group is None else 5):
         hint = ""

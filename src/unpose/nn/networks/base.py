@@ -7,6 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup, Group
+from unpose.nn.functional.checks import check_tensor
 from unpose.nn.layers.heads import make_head
 
 
@@ -58,6 +59,7 @@ class GroupNetwork(Network):
 
     def forward(self, images: Tensor) -> Tensor:
         """(b, in_channels, h, w) -> (b, n_classes), or what the head of the network gives"""
+        check_tensor(images)
         features = self.features(images)
         if self.gives_scores:
             return self.scores(features)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import as_image_size, check_positive, parse_point_group
+from unpose.nn.functional.checks import as_image_size, check_positive, check_tensor, parse_point_group
 from unpose.nn.layers.convolution import GroupConv2d, kernel_basis
 from unpose.nn.layers.norm_and_pooling import SpatialPool
 from unpose.nn.networks.base import Network, arguments_of
@@ -61,6 +61,7 @@ class GroupResNet(Network):
 
     def forward(self, images: Tensor) -> Tensor:
         """(b, in_channels, h, w) -> (b, n_classes), or the statistics (b, 4 sum(widths)) without a head"""
+        check_tensor(images)
         maps, found = self.halve_first(silu(self.lift_norm(self.lift(self.standardize(images))))), []
         for number, stage in enumerate(self.stages):
             maps = stage(self.halve(maps) if number else maps)
