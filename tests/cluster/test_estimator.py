@@ -1,9 +1,7 @@
 """The estimator on pictures: groups, poses, averages, light, bad input, the way to disk and back."""
 
-import copy
 import json
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import torch
 from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import make_moons
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from unpose import InvariantClustering, align_stack
@@ -372,22 +369,6 @@ def test_stacks_and_fitted_estimators_show_pictures_in_notebooks(turned, fitted)
     assert stack._repr_html_().count("data:image/png;base64,") == 2
     assert fitted._repr_mimebundle_()["text/html"].count("9 images</figcaption>") == 4
     assert "data:image/png" not in InvariantClustering(4)._repr_mimebundle_()["text/html"]
-
-
-def test_who_looks_for_the_report_is_told_where_it_is(fitted):
-    model = InvariantClustering(4)
-    with pytest.raises(AttributeError, match=r"unpose\.runs\.write_report\(model, images, folder\)"):
-        model.report  # noqa: B018
-    assert not hasattr(model, "report")
-    assert "report" not in dir(model)
-    assert not hasattr(model, "labels_")
-    with pytest.raises(AttributeError, match="'InvariantClustering' object has no attribute 'labels'"):
-        fitted.labels  # noqa: B018
-    with pytest.raises(NotFittedError, match="not fitted yet"):  # the error of a property is not hidden
-        model.notes_  # noqa: B018
-    for copied in (clone(fitted), copy.deepcopy(fitted), pickle.loads(pickle.dumps(fitted))):
-        assert copied.get_params() == fitted.get_params()
-        assert not hasattr(copied, "report")
 
 
 def test_few_copied_and_empty_images(turned):

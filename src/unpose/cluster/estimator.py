@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -244,13 +244,6 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         self.device = device
         self.n_jobs = n_jobs
         self.memory = memory
-
-    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "report":
-                raise AttributeError("the page is written by unpose.runs.write_report(model, images, folder)")
-            return self.__getattribute__(name)  # raises the usual error, or again that of a property
 
     def fit(
         self,
