@@ -179,7 +179,8 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
     """
     entry, is_moving = pairs.nearest(n, count, device)  # (n, m) each
     other, distance = pairs.others(entry, is_moving).astype(np.int64), pairs.distances[entry]
-    known = np.sort(_keys(pairs.fixed.astype(np.int64), pairs.moving.astype(np.int64), n))
+    known = _keys(pairs.fixed, pairs.moving, n)
+    known.sort()
     parts = []
     step = max(1, 2**19 // count**2)
     for start in range(0, n, step):
@@ -189,16 +190,21 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
         shortest = np.argsort(length, axis=1, kind="stable")
         image, way = np.repeat(rows, far.shape[1]), shortest.ravel()
         end = np.take_along_axis(far, shortest, axis=1).ravel()
-        key = _keys(image, end, n)
-        first = np.zeros(len(key), bool)
+        first = np.zeros(len(end), bool)
         first[np.unique(image * n + end, return_index=True)[1]] = True  # the shortest way to each end
-        place = np.searchsorted(known, key).clip(max=len(known) - 1)
-        new = first & (image != end) & (known[place] != key)
+        new = first & (image != end) & ~_among(_keys(image, end, n), known)
         ahead = np.cumsum(new.reshape(len(rows), -1), axis=1).ravel() <= _PROPOSED
         chosen = np.flatnonzero(new & ahead)
-        parts.append(np.stack([image[chosen], end[chosen], way[chosen]]))
-    fixed, moving, way = np.concatenate(parts, axis=1)
-    once = np.sort(np.unique(_keys(fixed, moving, n), return_index=True)[1])
+        parts.append((image[chosen].astype(np.int32), end[chosen].astype(np.int32), way[chosen].astype(np.int16)))
+    del known
+    fixed, moving, way = (np.concatenate(part) for part in zip(*parts, strict=True))
+    del parts
+    # Each pair once: of those that both images propose, that of the first.
+    upward = fixed < moving
+    proposed = _keys(fixed[upward], moving[upward], n)
+    proposed.sort()
+    once = upward.copy()
+    once[~upward] = ~_among(_keys(fixed[~upward], moving[~upward], n), proposed)
     fixed, moving, way = fixed[once], moving[once], way[once]
     poses = torch.empty(len(fixed), 3, 3)
     for start in range(0, len(fixed), _COMPOSED):
@@ -209,9 +215,19 @@ def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDA
         two = pairs.poses_onto(entry[middle, second], is_moving[middle, second], device)
         product = one @ two
         poses[some] = (product / product[:, 2:, 2:]).cpu()
-    return fixed.astype(np.int32), moving.astype(np.int32), poses
+    return fixed, moving, poses
 
 
 def _keys(one: NDArray, two: NDArray, n: int) -> NDArray:
-    """A number for each pair of images below n, the same both ways."""
-    return np.minimum(one, two) * n + np.maximum(one, two)
+    """A number for each pair of images below n, the same both ways, int64."""
+    keys = np.minimum(one, two).astype(np.int64)
+    keys *= n
+    keys += np.maximum(one, two)
+    return keys
+
+
+def _among(keys: NDArray, known: NDArray) -> NDArray:
+    """Which of the keys (p,) are among ``known`` (m,), which are sorted."""
+    if len(known) == 0:
+        return np.zeros(len(keys), bool)
+    return known[np.searchsorted(known, keys).clip(max=len(known) - 1)] == keys
