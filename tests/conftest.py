@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent
 FIRST = (
     "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_joint_graph.py", "architecture/test_examples.py",
     "cluster/test_estimator.py", "report/browser/test_page.py", "cli/test_train.py", "cli/test_cluster.py",
-    "cli/test_readme.py", "train/test_loop.py", "nn/test_attention.py", "nn/test_move_and_export.py",
+    "cli/test_snippets.py", "train/test_loop.py", "nn/test_attention.py", "nn/test_move_and_export.py",
     "report/browser/test_workbench.py", "cli/test_audit_models.py", "cli/test_models.py", "cli/test_nothing_lost.py",
     "train/test_checkpoint.py", "audit/test_error.py", "files/test_memory.py", "cluster/test_wild.py",
 )  # fmt: skip
