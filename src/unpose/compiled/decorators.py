@@ -27,13 +27,16 @@ CACHE = can_cache()
 """Whether machine code is kept between processes."""
 NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 """Options of functions that only kernels call: what would let Python call them takes a seventh of the compilation."""
-inlined = numba.njit(nogil=True, cache=CACHE, inline="always", **NO_WRAPPERS)
-"""Decorator of small functions that are inlined into a kernel."""
 # "contract" allows fused multiply-add. Sums are never reordered.
 compiled = numba.njit(nogil=True, cache=CACHE, fastmath={"contract"}, error_model="numpy")
 """Decorator of kernels: compiled on the first call, without the interpreter's lock."""
 inner = numba.njit(nogil=True, cache=CACHE, fastmath={"contract"}, error_model="numpy", **NO_WRAPPERS)
 """Decorator of functions that only kernels call."""
+# LLVM inlines them: numba's own ``inline="always"`` infers the types of every copy again, which takes most of the time.
+inlined = numba.njit(
+    nogil=True, cache=CACHE, fastmath={"contract"}, error_model="numpy", forceinline=True, **NO_WRAPPERS
+)
+"""Decorator of small functions that are inlined into a kernel."""
 
 
 class _Announcement(event.Listener):

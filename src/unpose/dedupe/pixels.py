@@ -268,7 +268,8 @@ def _smooth(frame: NDArray, sigma: float) -> NDArray:
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     across, smoothed = np.empty(frame.shape, np.float32), np.empty(frame.shape, np.float32)
     unit = np.float32(1 / 255 if frame.dtype == np.uint8 else 1)
-    smooth(np.ascontiguousarray(frame), unit, (weights / weights.sum()).astype(np.float32), across, smoothed)
+    pixels = np.ascontiguousarray(frame, np.float32)  # one type, so that the kernel is compiled once
+    smooth(pixels, unit, (weights / weights.sum()).astype(np.float32), across, smoothed)
     return smoothed
 
 

@@ -124,5 +124,5 @@ def sharpness(grey: NDArray) -> float:
     >>> sharpness(frame) > sharpness((frame[1:] + frame[:-1]) / 2)
     True
     """
-    steps, deviation = detail(np.ascontiguousarray(grey))
+    steps, deviation = detail(np.ascontiguousarray(grey, np.float32))
     return float(steps / max(deviation, 1e-6))
