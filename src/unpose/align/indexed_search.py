@@ -152,7 +152,7 @@ def nearest_by_index(
     if not 1 <= k < n:
         raise ValueError(f"k must be between 1 and {n - 1} (the number of images to search among), got {k}")
     plan = job.normaliser.index.plan
-    places, points, normal, order = _candidates(job, k, checkpoints)
+    candidates, points, normal, order = _candidates(job, k, checkpoints)
     # Grid points bring an image onto its candidate; the poses wanted go the other way.
     grid_poses = inverse(plan.poses(torch.arange(len(plan.views) * len(plan.angles)))).to(job.device)
 
@@ -160,7 +160,7 @@ def nearest_by_index(
         moving, fixed, entry = (each.to(job.device) for each in (moving, fixed, entry))
         return _start_poses(plan, grid_poses[points[entry].long()], normal[moving], normal[fixed])
 
-    places, distances, poses = descend(_PairsInOrder(job, order), places, start_poses, k, checkpoints)
+    places, distances, poses = descend(_PairsInOrder(job, order), candidates, start_poses, k, checkpoints)
     back = np.argsort(order)
     return order[places[back]], distances[back], poses[back]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from unpose.compiled import compiled, inner
+from unpose.compiled import compiled
 from unpose.images.kernels.keys_cpu import keys_weights, weighted_sum
 
 
@@ -211,35 +211,6 @@ def tile_moments(moving, fixed, src_from_dst, inside, radius, side, out):  # typ
             sums[0], sums[1], sums[2], sums[3], sums[4], sums[5] = count, sum_m, sum_f, sum_mm, sum_mf, sum_ff
 
 
-@inner
-def _median(values):  # type: ignore[no-untyped-def]
-    """Median of a vector, by Hoare's selection in a copy: numba compiles ``np.median`` for three seconds."""
-    n = len(values)
-    parted, middle, low, high = np.empty(n), n // 2, 0, n - 1
-    for k in range(n):
-        parted[k] = values[k]
-    while low < high:
-        pivot, i, j = parted[middle], low, high
-        while i <= j:
-            while parted[i] < pivot:
-                i += 1
-            while parted[j] > pivot:
-                j -= 1
-            if i <= j:
-                parted[i], parted[j] = parted[j], parted[i]
-                i, j = i + 1, j - 1
-        if j < middle:
-            low = i
-        if i > middle:
-            high = j
-    if n % 2:
-        return parted[middle]
-    below = parted[0]
-    for k in range(1, middle):
-        below = max(below, parted[k])
-    return (below + parted[middle]) / 2
-
-
 @compiled
 def compare_tiles(tiles, smallest, noise, agrees, out):  # type: ignore[no-untyped-def]
     """Compare pictures by the moments of their tiles (p, tiles, 6): out (p, 5).
@@ -265,12 +236,12 @@ def compare_tiles(tiles, smallest, noise, agrees, out):  # type: ignore[no-untyp
             continue
         moved, fixed, both = variances[0, :counted], variances[1, :counted], variances[2, :counted]
         changes = 0.5 * np.log((fixed + floor) / (moved + floor))
-        change = _median(changes)
+        change = np.median(changes)
         gain = np.exp(change)
         left = (fixed - 2 * gain * both + gain**2 * moved) / (fixed + gain**2 * moved + 2 * floor * (1 + gain**2))
         correlations = both / np.sqrt((moved + floor) * (fixed + floor))
-        out[p, 0], out[p, 1] = _median(left), _median(np.abs(changes - change))
-        out[p, 2], out[p, 3], out[p, 4] = (correlations >= agrees).mean(), _median(correlations), counted
+        out[p, 0], out[p, 1] = np.median(left), np.median(np.abs(changes - change))
+        out[p, 2], out[p, 3], out[p, 4] = (correlations >= agrees).mean(), np.median(correlations), counted
 
 
 @compiled
