@@ -23,7 +23,7 @@ import numpy as np
 import tifffile
 from PIL import Image
 
-from unpose.data import read_images
+from unpose.data import read_folder
 
 BATCH_SECONDS = 3600
 COMPANIONS = ("0.png", "1.png")
@@ -246,7 +246,7 @@ def write_mutant(good, name, target, rng):
 
 def outcomes(folder):
     """Read a folder as a user would: what happened to every file, and the reasons given."""
-    found = read_images(folder, memory=2**30)
+    found = read_folder(folder, memory=2**30)
     read, listed = ({name.partition("[")[0] for name in names} for names in (found.names, dict(found.rejected)))
     if not np.isfinite(found.images).all():
         raise ValueError("pixels that are not finite were accepted")

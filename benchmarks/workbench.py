@@ -363,7 +363,7 @@ document.getElementById("question").focus();
 def fit(options):
     """Write the run of a set, as `unpose cluster` would, with its classes."""
     from unpose.cluster import InvariantClustering
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.runs import RunSettings, write_run
     from wild import drawn, plankton
 
@@ -372,7 +372,7 @@ def fit(options):
     folder.mkdir(parents=True)
     stack = options.out / f"{options.set}-{options.seed}.npy"
     np.save(stack, (x * 255 + 0.5).astype(np.uint8))
-    images = read_images(stack)
+    images = read_folder(stack)
     model = InvariantClustering(group="se2+mirror", features="efficientnet-lite0", device=options.device)
     settings = RunSettings(group="se2+mirror", features="efficientnet-lite0", device=options.device)
     write_run(folder, stack, images, model.fit(images.images), settings, "benchmarks/workbench.py fit").write_page()

@@ -8,7 +8,7 @@ The names most people need:
 ``nearest``                 the nearest neighbours of every image, up to pose
 ``warp``                    resample images by poses
 ``posed``                   make posed copies of images, with the true poses
-``read_images``             read a folder, a stack or a list of files into one array
+``read_folder``             read a folder, a stack or a list of files into one array
 ``load``                    load a labelled data set by name, or from a folder
 ``gsa_net``                 a network of group self-attention, invariant by construction
 ``pretrained``              a trained network that comes with the package
@@ -65,7 +65,7 @@ _NAMES = {
     "nearest": "align",
     "posed": "data",
     "pretrained": "train",
-    "read_images": "data",
+    "read_folder": "data",
     "symmetrize": "adapt",
     "warp": "images",
 }
@@ -78,8 +78,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"unpose.{name}")
     if name in _NAMES:
         return getattr(import_module(f"unpose.{_NAMES[name]}"), name)
-    hint = "unpose.read_images reads a folder" if name == "read_folder" else f"it has {', '.join(__all__)}"
-    raise AttributeError(f"module 'unpose' has no attribute {name!r}; {hint}")
+    raise AttributeError(f"module 'unpose' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 
 def __dir__() -> list[str]:

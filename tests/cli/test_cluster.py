@@ -87,13 +87,13 @@ def test_the_poses_of_the_table_bring_the_images_together(run, shapes):
     """The angle that the table gives must turn copies upright: read back independently, from the file alone."""
     import torch
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.groups import rotation, translation
     from unpose.images import warp
 
     out, _ = run
     rows = table((out / "labels.csv").read_text())
-    images = torch.from_numpy(read_images(shapes).images)[:, None]
+    images = torch.from_numpy(read_folder(shapes).images)[:, None]
     first = [k for k, row in enumerate(rows) if row["cluster"] == "0"]
     angle, x, y = (torch.tensor([float(rows[k][name]) for k in first]) for name in ("angle", "shift_x", "shift_y"))
     moved = warp(images[first], translation(torch.stack([x, y], -1)) @ rotation(angle.deg2rad()))
@@ -234,14 +234,14 @@ def test_the_poses_of_new_images_bring_them_onto_the_means(run, new_shapes, tmp_
     """Read back from the table alone, as for the images of the run."""
     import torch
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.groups import rotation, translation
     from unpose.images import warp
 
     out, _ = run
     assert unpose("predict", out, new_shapes, "-o", tmp_path / "new.csv").exit_code == 0
     rows = table((tmp_path / "new.csv").read_text())
-    images = torch.from_numpy(read_images(new_shapes).images)[:, None]
+    images = torch.from_numpy(read_folder(new_shapes).images)[:, None]
     angle, x, y = (torch.tensor([float(row[name]) for row in rows]) for name in ("angle", "shift_x", "shift_y"))
     moved = warp(images, translation(torch.stack([x, y], -1)) @ rotation(angle.deg2rad()))[:, 0].clamp(0, 1).numpy()
     for row, image, still in zip(rows, moved, images[:, 0].numpy(), strict=True):
@@ -338,7 +338,7 @@ def test_ctrl_c_ends_any_command_with_status_130(run, new_shapes, tmp_path, monk
     def interrupt(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(unpose.data, "read_images", interrupt)
+    monkeypatch.setattr(unpose.data, "read_folder", interrupt)
     places = {"RUN": run[0], "NEW": new_shapes, "OUT": tmp_path / "x.npz"}
     done = CliRunner().invoke(main, [str(places.get(each, each)) for each in arguments])
     assert done.exit_code == 130

@@ -274,7 +274,7 @@ def test_unexpected_errors_are_one_line(run, new_shapes, tmp_path, monkeypatch, 
     def break_down(*_args, **_options):
         raise error
 
-    monkeypatch.setattr("unpose.data.read_images", break_down)
+    monkeypatch.setattr("unpose.data.read_folder", break_down)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     arguments = {
         "predict": ["predict", run, new_shapes], "predict --model": ["predict", "--model", "mnist-c8", new_shapes],

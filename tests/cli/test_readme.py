@@ -16,7 +16,7 @@ def test_who_has_no_gpu_is_told_how_to_install_without_cuda(page):
 
 
 def test_the_way_from_a_folder_to_arrays_and_to_a_page_is_shown():
-    for call in ('.fit("photos/")', 'unpose.read_images("photos/").images', "unpose.runs.write_report"):
+    for call in ('.fit("photos/")', 'unpose.read_folder("photos/").images', ".report("):
         assert call in README.read_text()
 
 

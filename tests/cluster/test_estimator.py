@@ -16,7 +16,7 @@ from unpose.cluster import new_images
 from unpose.cluster.assignment import crowd_p_values, outlier_p_values, share_of_new
 from unpose.cluster.light import normalise_light, without_background
 from unpose.cluster.rounds import NOISE_CORRELATION
-from unpose.data import posed, read_images
+from unpose.data import posed, read_folder
 from unpose.groups import parse
 from unpose.images import as_batch
 
@@ -183,10 +183,14 @@ def test_channels_may_come_first_or_last(turned):
         model.set_params(channels_first=False).transform(first)
 
 
-def test_pictures_of_different_sizes_are_placed_as_on_the_command_line(turned):
+def test_pictures_of_different_sizes_are_placed_as_on_the_command_line(turned, tmp_path):
     rng = np.random.default_rng(2)
-    pictures = [np.pad(image, rng.integers(0, 5, 2)) for image in turned.images[6:12]]
-    placed = read_images(pictures).images
+    pictures = [
+        (255 * np.pad(image.clip(0, 1), rng.integers(0, 5, 2))).astype(np.uint8) for image in turned.images[6:12]
+    ]
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    placed = read_folder(tmp_path).images
     model = InvariantClustering(2).fit(pictures)
     assert model.image_shape_ == placed.shape[1:]
     assert np.array_equal(model.transform(pictures), model.transform(placed))
@@ -348,7 +352,7 @@ def test_a_folder_or_files_are_read_and_named(turned, tmp_path):
         Image.fromarray((255 * image.clip(0, 1)).astype(np.uint8)).save(tmp_path / f"{number}.png")
     model = InvariantClustering(2).fit(tmp_path)
     assert model.names_ == [f"{number}.png" for number in range(6)]
-    images = read_images(tmp_path).images
+    images = read_folder(tmp_path).images
     again = InvariantClustering(2).fit(images)
     assert np.array_equal(model.labels_, again.labels_)
     assert again.names_ is None
@@ -358,7 +362,7 @@ def test_a_folder_or_files_are_read_and_named(turned, tmp_path):
     Image.fromarray((255 * np.pad(turned.images[6].clip(0, 1), 4)).astype(np.uint8)).save(tmp_path / "wide.png")
     assert len(model.predict([tmp_path / "wide.png"])) == 1  # brought to the size that was fitted
     (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
-    with pytest.raises(ValueError, match=r"1 of the files cannot be read, the first is torn\.png.*read_images"):
+    with pytest.raises(ValueError, match=r"1 of the files cannot be read, the first is torn\.png.*read_folder"):
         model.predict(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""read_images: whatever a folder contains, every file is read or rejected with a reason, and none is changed."""
+"""read_folder: whatever a folder contains, every file is read or rejected with a reason, and none is changed."""
 
 import os
 import runpy
@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import unpose
-from unpose.data import ImageSet, InputError, read_images
+from unpose.data import ImageSet, InputError, read_folder
 
 FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
 
@@ -37,7 +37,7 @@ def reasons(found):
 
 def test_a_folder_in_a_stable_order(tmp_path, picture):
     values = {name: picture(tmp_path / name) for name in ("b.png", "a/z.png", "a/b/c.png", "B.png", "a.png")}
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert isinstance(found, ImageSet)
     assert found.names == ["B.png", "a.png", "b.png", "a/z.png", "a/b/c.png"]
     assert found.images.shape == (5, 13, 7)
@@ -53,9 +53,9 @@ def test_a_folder_in_a_stable_order(tmp_path, picture):
 def test_one_folder_per_class_gives_labels(tmp_path, picture):
     for name in ("cat/1.png", "cat/2.png", "dog/more/3.png"):
         picture(tmp_path / name)
-    assert read_images(tmp_path).labels == ["cat", "cat", "dog"]
+    assert read_folder(tmp_path).labels == ["cat", "cat", "dog"]
     picture(tmp_path / "stray.png")
-    assert read_images(tmp_path).labels is None
+    assert read_folder(tmp_path).labels is None
 
 
 def test_folders_of_one_image_each_or_a_single_folder_give_no_labels(tmp_path, picture):
@@ -63,8 +63,8 @@ def test_folders_of_one_image_each_or_a_single_folder_give_no_labels(tmp_path, p
         picture(tmp_path / "single" / name)
     for name in ("a/1.png", "b/2.png", "c/3.png"):
         picture(tmp_path / "each" / name)
-    assert read_images(tmp_path / "single").labels is None
-    assert read_images(tmp_path / "each").labels is None
+    assert read_folder(tmp_path / "single").labels is None
+    assert read_folder(tmp_path / "each").labels is None
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_folders_named_by_date_or_run_are_not_classes(tmp_path, picture, names):
     for name in names:
         for k in range(2):
             picture(tmp_path / name / f"{k}.png")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert found.labels is None
     assert found.notes == ["Folders are named by date or by run, so they are not taken as classes"]
 
@@ -91,7 +91,7 @@ def test_other_folder_names_are_classes(tmp_path, picture, names):
     for name in names:
         for k in range(2):
             picture(tmp_path / name / f"{k}.png")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert set(found.labels) == set(names)
     assert found.notes == []
 
@@ -109,7 +109,7 @@ def test_a_folder_with_images_and_other_files(tmp_path, picture, rng):
     for name in ("notes.txt", "table.CSV", ".hidden.png", "Thumbs.db"):
         (tmp_path / name).write_bytes(whole)
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert found.names == ["good1.png", "good2.png", "renamed.jpg"]
     assert set(reasons(found)) == {"cut.png", "empty.jpg", "words.png", "film.mp4", "one.png", "gone.png"}
     assert reasons(found)["empty.jpg"] == "is empty"
@@ -123,7 +123,7 @@ def test_links_are_not_followed_in_circles(tmp_path, picture):
     (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
     (tmp_path / "in" / "elsewhere").symlink_to(tmp_path / "out")
     (tmp_path / "in" / "link.png").symlink_to(tmp_path / "out" / "3.png")
-    found = read_images(tmp_path / "in")
+    found = read_folder(tmp_path / "in")
     assert found.names == ["1.png", "2.png", "link.png"]
     assert found.notes == ["2 linked folders not followed"]
 
@@ -133,14 +133,14 @@ def test_a_loop_of_links_is_named_and_the_rest_is_read(tmp_path, picture):
         picture(tmp_path / "in" / name)
     (tmp_path / "in" / "a.png").symlink_to("b.png")
     (tmp_path / "in" / "b.png").symlink_to("a.png")
-    found = read_images(tmp_path / "in")
+    found = read_folder(tmp_path / "in")
     assert found.names == ["1.png", "2.png"]
     assert set(reasons(found)) == {"a.png", "b.png"}
     assert all("symbolic links" in reason for reason in reasons(found).values())
     given = [tmp_path / "in" / name for name in ("a.png", "1.png", "2.png")]
-    assert reasons(read_images(given)) == {"a.png": "is a link that leads nowhere"}
+    assert reasons(read_folder(given)) == {"a.png": "is a link that leads nowhere"}
     with pytest.raises(InputError, match=r"a\.png does not exist"):
-        read_images(given[0])
+        read_folder(given[0])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -148,7 +148,7 @@ def test_a_pipe_does_not_hang_the_run(tmp_path, picture):
     for name in ("1.png", "2.png"):
         picture(tmp_path / name)
     os.mkfifo(tmp_path / "pipe.png")
-    assert reasons(read_images(tmp_path)) == {"pipe.png": "is not a regular file"}
+    assert reasons(read_folder(tmp_path)) == {"pipe.png": "is not a regular file"}
 
 
 def test_hostile_names(tmp_path, picture):
@@ -159,14 +159,14 @@ def test_hostile_names(tmp_path, picture):
             picture(tmp_path / name)
         except OSError:
             pytest.skip("this file system refuses such names")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert len(found) == len(names + raw)
     assert all(name.isprintable() and name.encode("utf-8") for name in found.names)
     assert {"two\\nlines.png", "latin-\\xe9.png", "\\xff\\xfe.png"} < set(found.names)
     assert all(path.read_bytes() for path in found.paths), "the true names survive"
     bad = tmp_path / os.fsdecode(b"bad\xff\n.png")
     bad.touch()
-    assert read_images(tmp_path).rejected == [("bad\\xff\\n.png", "is empty")]
+    assert read_folder(tmp_path).rejected == [("bad\\xff\\n.png", "is empty")]
 
 
 def test_sources_are_never_modified(tmp_path, picture):
@@ -174,16 +174,13 @@ def test_sources_are_never_modified(tmp_path, picture):
         picture(tmp_path / name, (31, 17))
     (tmp_path / "bad.tif").write_bytes(b"II*\0nonsense")
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
-    read_images(tmp_path, size=8)
+    read_folder(tmp_path, size=8)
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
 
 
-def test_who_looks_for_read_folder_is_told_the_name():
-    with pytest.raises(AttributeError, match=r"has no attribute 'read_folder'; unpose\.read_images reads a folder"):
-        unpose.read_folder  # noqa: B018
-    assert not hasattr(unpose, "read_folder")
-    assert "read_folder" not in dir(unpose)
-    assert unpose.read_images is read_images
+def test_it_is_one_of_the_names_at_the_top():
+    assert unpose.read_folder is read_folder
+    assert "read_folder" in dir(unpose)
     with pytest.raises(AttributeError, match=r"has no attribute 'cluser'; it has .*cluster"):
         unpose.cluser  # noqa: B018
 
@@ -193,21 +190,21 @@ def test_who_looks_for_read_folder_is_told_the_name():
 
 def test_too_few(tmp_path, picture):
     with pytest.raises(InputError, match="does not exist"):
-        read_images(tmp_path / "missing")
+        read_folder(tmp_path / "missing")
     with pytest.raises(InputError, match="holds no image files; at least"):
-        read_images(tmp_path)
+        read_folder(tmp_path)
     (tmp_path / "a.txt").write_text("words")
     with pytest.raises(InputError, match=r"holds no image files \(1 other file\)"):
-        read_images(tmp_path)
+        read_folder(tmp_path)
     picture(tmp_path / "one.png")
     with pytest.raises(InputError, match="only one image could be read"):
-        read_images(tmp_path)
+        read_folder(tmp_path)
     with pytest.raises(InputError, match="only one image could be read"):
-        read_images(tmp_path / "one.png")
+        read_folder(tmp_path / "one.png")
     for k in range(7):
         (tmp_path / f"bad{k}.png").touch()
     with pytest.raises(InputError) as caught:
-        read_images(tmp_path)
+        read_folder(tmp_path)
     assert "bad0.png is empty" in str(caught.value)
     assert "and 2 more" in str(caught.value)
 
@@ -216,13 +213,13 @@ def test_the_memory_budget_is_checked_before_anything_is_read(tmp_path):
     stack = np.zeros((1000, 61, 59), np.uint8)
     np.save(tmp_path / "a.npy", stack)
     with pytest.raises(InputError, match=r"declares 1,000 images that take 14.4MB.*budget of 8.4MB"):
-        read_images(tmp_path / "a.npy", memory=8 * 2**20)
-    assert read_images(tmp_path / "a.npy", memory=8 * 2**20, size=16).images.shape == (1000, 16, 15)
+        read_folder(tmp_path / "a.npy", memory=8 * 2**20)
+    assert read_folder(tmp_path / "a.npy", memory=8 * 2**20, size=16).images.shape == (1000, 16, 15)
     for k in range(2, 5):
         np.save(tmp_path / f"{k}.npy", stack[:250])
     (tmp_path / "a.npy").unlink()
     with pytest.raises(InputError, match=r"750 images of 61 x 59 take 10.8MB"):
-        read_images(tmp_path, memory=16 * 2**20)
+        read_folder(tmp_path, memory=16 * 2**20)
 
 
 def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, picture, monkeypatch):
@@ -234,7 +231,7 @@ def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, pict
     with h5py.File(tmp_path / "wide.h5", "w") as file:
         file.create_dataset("images", shape=(5, 9000, 9000), dtype="f8", chunks=(5, 9000, 1000))
     monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("pixels were read"))
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert len(found) == 2
     assert "900,000 images" in reasons(found)["deep.h5"]
     assert "GB to be read" in reasons(found)["wide.h5"]
@@ -247,7 +244,7 @@ def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, pict
     large[16:24] = struct.pack(">II", 14_000, 13_000)
     large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
     (tmp_path / "large.png").write_bytes(large)
-    assert reasons(read_images(tmp_path, memory="300MB")) == {
+    assert reasons(read_folder(tmp_path, memory="300MB")) == {
         "large.png": "at 13000 x 14000 pixels needs 194.6MB to be read, more than half of the memory budget of "
         "300MB; raise memory, or crop it or scale it down"
     }
@@ -260,7 +257,7 @@ def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, pict
 )  # fmt: skip
 def test_options_are_checked(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
-        read_images(tmp_path, **options)
+        read_folder(tmp_path, **options)
 
 
 # One array -----------------------------------------------------------------------------------------------------------
@@ -269,34 +266,34 @@ def test_options_are_checked(tmp_path, options, words):
 def test_mixed_sizes_on_one_canvas(tmp_path, picture):
     for name, shape in (("1.png", (31, 17)), ("2.png", (200, 300)), ("3.png", (41, 41)), ("4.png", (2, 41))):
         picture(tmp_path / name, shape)
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert found.images.shape == (4, 41, 41)  # the median of the longer sides
     assert "from 31 to 300 pixels" in found.canvas
     assert "41 x 41" in found.canvas
-    assert read_images(tmp_path, size=20).images.shape == (4, 20, 20)
+    assert read_folder(tmp_path, size=20).images.shape == (4, 20, 20)
 
 
 def test_colour_only_if_an_image_is_coloured(tmp_path, rng):
     grey = rng.integers(0, 255, (13, 7)).astype(np.uint8)
     Image.fromarray(grey).save(tmp_path / "a.png")
     Image.fromarray(np.repeat(grey[..., None], 3, axis=-1)).save(tmp_path / "b.png")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert found.images.shape == (2, 13, 7)
     np.testing.assert_array_equal(found.images[0], found.images[1])  # so that clustering sees that they are copies
-    assert read_images(tmp_path, colour="rgb").images.shape == (2, 13, 7, 3)
+    assert read_folder(tmp_path, colour="rgb").images.shape == (2, 13, 7, 3)
     colour = np.repeat(grey[..., None], 3, axis=-1)
     colour[5, 3] = (255, 0, 0)
     Image.fromarray(colour).save(tmp_path / "c.png")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert found.images.shape == (3, 13, 7, 3)
     np.testing.assert_allclose(found.images[2], colour / 255, atol=1e-6)
     np.testing.assert_allclose(found.images[0], np.repeat(grey[..., None], 3, axis=-1) / 255, atol=1e-6)
-    assert read_images(tmp_path, colour="grey").images.shape == (3, 13, 7)
+    assert read_folder(tmp_path, colour="grey").images.shape == (3, 13, 7)
 
 
 def test_constant_images_are_kept(tmp_path):
     np.save(tmp_path / "a.npy", np.full((3, 13, 7), 5.0))
-    assert (read_images(tmp_path / "a.npy").images == 5).all()
+    assert (read_folder(tmp_path / "a.npy").images == 5).all()
 
 
 def test_names_and_frame_numbers_of_a_stack(tmp_path, rng):
@@ -305,57 +302,61 @@ def test_names_and_frame_numbers_of_a_stack(tmp_path, rng):
     np.save(tmp_path / "a.npy", stack)
     pages = [Image.fromarray(page) for page in stack]
     pages[0].save(tmp_path / "b.tif", save_all=True, append_images=pages[1:])
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     kept = [0, 1, 3, 4]
     assert found.names == [f"a.npy[{k}]" for k in kept] + [f"b.tif[{k}]" for k in kept]
     assert found.frames.tolist() == kept * 2
     np.testing.assert_array_equal(found.images, np.concatenate([stack[kept]] * 2))
     assert set(reasons(found)) == {"a.npy[2]", "b.tif[2]"}
-    np.testing.assert_array_equal(read_images(tmp_path / "b.tif").images, stack[kept])
+    np.testing.assert_array_equal(read_folder(tmp_path / "b.tif").images, stack[kept])
 
 
 def test_a_list_of_paths_is_read_in_its_order(tmp_path, picture, rng):
     values = {name: picture(tmp_path / name) for name in ("x/a.png", "x/b.png", "y/c.png", "y/d.png")}
     order = ["y/d.png", "x/b.png", "y/c.png", "x/a.png"]
     for given in ([tmp_path / name for name in order], tuple(str(tmp_path / name) for name in order)):
-        found = read_images(given)
+        found = read_folder(given)
         assert found.names == order
         assert found.paths == [tmp_path / name for name in order]
         assert found.labels == ["y", "x", "y", "x"]
         np.testing.assert_allclose(found.images, np.stack([values[name] for name in order]) / 255, atol=1e-7)
-    assert read_images((tmp_path / "x").glob("*.png")).labels is None
+    assert read_folder((tmp_path / "x").glob("*.png")).labels is None
     np.savez(tmp_path / "s.npz", left=rng.random((3, 13, 7)), right=rng.random((2, 13, 7)))
-    mixed = read_images([tmp_path / "y", f"{tmp_path / 's.npz'}::right", tmp_path / "gone.png"])
+    mixed = read_folder([tmp_path / "y", f"{tmp_path / 's.npz'}::right", tmp_path / "gone.png"])
     assert mixed.names == ["y/c.png", "y/d.png", "s.npz[0]", "s.npz[1]"]
     assert reasons(mixed) == {"gone.png": "does not exist"}
     for bad in ([], [tmp_path / "gone.png"]):
         with pytest.raises(InputError, match="the list"):
-            read_images(bad)
+            read_folder(bad)
 
 
-def test_a_list_of_arrays_of_different_sizes_is_brought_onto_one_canvas(tmp_path, rng):
-    shapes = [(31, 17), (20, 40, 3), (25, 25)]
-    arrays = [rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes]
-    found = read_images(arrays)
-    for k, array in enumerate(arrays):
-        Image.fromarray(array).save(tmp_path / f"{k}.png")
-    as_files = read_images(tmp_path)
-    np.testing.assert_array_equal(found.images, as_files.images)
-    assert (found.names, found.canvas) == (["0", "1", "2"], as_files.canvas)
-    for bad, words in (
-        ([arrays[0], "a.png"], "mixes"), ([arrays[0], np.zeros(5)], "image 1 must be"), ([arrays[0]], "at least 2"),
-        ([arrays[0], np.full((9, 9), np.nan)], "image 1: .*NaN"),
+def test_arrays_are_refused_with_what_brings_them_to_one_size(tmp_path, picture):
+    picture(tmp_path / "a.png")
+    for given, place in (([np.zeros((31, 17))], 0), ([tmp_path / "a.png", np.zeros((31, 17))], 1)):
+        with pytest.raises(TypeError, match=rf"an object of type ndarray at {place}; unpose\.images\.onto_one_canvas"):
+            read_folder(given)
+
+
+def test_what_was_read_is_taken_where_images_are(tmp_path, rng):
+    np.save(tmp_path / "stack.npy", rng.random((3, 17, 13)))
+    found = read_folder(tmp_path)
+    np.testing.assert_array_equal(np.asarray(found), found.images)
+    assert np.asarray(found, dtype=np.float64).dtype == np.float64
+    assert np.shares_memory(np.asarray(found), found.images)
+    for function in (
+        lambda images: unpose.nearest(images, 1).distances, lambda images: unpose.align_stack(images).mean,
+        lambda images: unpose.posed(images, copies=2).images,
+        lambda images: [str(each) for each in unpose.dedupe.find_duplicates(images)],
     ):  # fmt: skip
-        with pytest.raises(InputError, match=words):
-            read_images(bad)
+        np.testing.assert_array_equal(function(found), function(found.images))
 
 
 def test_an_array_is_selected_by_its_name(tmp_path, rng):
     first, second = rng.random((5, 13, 7)), rng.random((3, 13, 7))
     np.savez(tmp_path / "a.npz", x_train=first, x_test=second)
     with pytest.raises(InputError, match="FILE::NAME"):
-        read_images(tmp_path / "a.npz")
-    np.testing.assert_allclose(read_images(f"{tmp_path / 'a.npz'}::x_test").images, second, atol=1e-6)
+        read_folder(tmp_path / "a.npz")
+    np.testing.assert_allclose(read_folder(f"{tmp_path / 'a.npz'}::x_test").images, second, atol=1e-6)
 
 
 def test_a_star_file_selects_and_orders_images(tmp_path, rng):
@@ -372,7 +373,7 @@ def test_a_star_file_selects_and_orders_images(tmp_path, rng):
     rows = [("two", 3), ("one", 1), ("two", 1), ("one", 9), ("one", 1), ("three", 1)]
     lines = [f"1.5 {number:06}@Extract/job1/{name}.mrcs" for name, number in rows]
     (job / "particles.star").write_text(header + "\n".join(lines) + "\n\n")
-    found = read_images(job / "particles.star")
+    found = read_folder(job / "particles.star")
     assert found.names == ["two.mrcs[2]", "one.mrcs[0]", "two.mrcs[0]"]
     np.testing.assert_array_equal(found.images, [stacks["two"][2], stacks["one"][0], stacks["two"][0]])
     assert reasons(found) == {
@@ -382,7 +383,7 @@ def test_a_star_file_selects_and_orders_images(tmp_path, rng):
     }
     (job / "empty.star").write_text("data_\nloop_\n_rlnDefocusU #1\n1.5\n")
     with pytest.raises(InputError, match="_rlnImageName"):
-        read_images(job / "empty.star")
+        read_folder(job / "empty.star")
 
 
 def test_a_zarr_folder_inside_a_folder_is_one_file(tmp_path, picture, rng):
@@ -390,8 +391,8 @@ def test_a_zarr_folder_inside_a_folder_is_one_file(tmp_path, picture, rng):
     picture(tmp_path / "a.png")
     array = zarr.create_array(tmp_path / "b.zarr", shape=(3, 13, 7), chunks=(1, 13, 7), dtype="f4")
     array[:] = rng.random((3, 13, 7))
-    assert read_images(tmp_path).names == ["a.png", "b.zarr[0]", "b.zarr[1]", "b.zarr[2]"]
-    assert len(read_images(tmp_path / "b.zarr")) == 3
+    assert read_folder(tmp_path).names == ["a.png", "b.zarr[0]", "b.zarr[1]", "b.zarr[2]"]
+    assert len(read_folder(tmp_path / "b.zarr")) == 3
 
 
 def test_the_result_does_not_depend_on_the_threads(tmp_path, picture):
@@ -399,8 +400,8 @@ def test_the_result_does_not_depend_on_the_threads(tmp_path, picture):
         picture(tmp_path / f"{k}.png", (11 + k % 5, 13))
     seen = []
     one, many = (
-        read_images(tmp_path, n_jobs=1),
-        read_images(tmp_path, n_jobs=7, progress=lambda *told: seen.append(told)),
+        read_folder(tmp_path, n_jobs=1),
+        read_folder(tmp_path, n_jobs=7, progress=lambda *told: seen.append(told)),
     )
     assert one.images.tobytes() == many.images.tobytes()
     assert one.names == many.names
@@ -416,13 +417,13 @@ def test_keyboard_interrupts_are_not_swallowed(tmp_path, picture):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        read_images(tmp_path, progress=interrupt)
+        read_folder(tmp_path, progress=interrupt)
 
 
 @pytest.mark.slow
 def test_real_arrays(real_data):
     real_data("chula_rbc.npz")  # or skips
-    found = read_images(Path(os.environ["UNPOSE_DATA"]) / "chula_rbc.npz")
+    found = read_folder(Path(os.environ["UNPOSE_DATA"]) / "chula_rbc.npz")
     assert found.images.shape == (8420, 40, 40)
     assert 0 <= found.images.min() < found.images.max() <= 1
 
@@ -431,7 +432,7 @@ def test_real_arrays(real_data):
 def test_damaged_files_are_read_or_rejected(tmp_path):
     fuzz = runpy.run_path(str(FUZZ))
     counts = fuzz["run"](60, seed=11, folder=tmp_path, batch=60)
-    assert read_images(tmp_path / "good").rejected == [], "the files before they were mutated"
+    assert read_folder(tmp_path / "good").rejected == [], "the files before they were mutated"
     assert sum(sum(row.values()) for row in counts.values()) == 60
     assert not any(row["lost"] or row["crashed"] for row in counts.values())
     assert sum(row["read"] for row in counts.values()) > 6
@@ -441,6 +442,6 @@ def test_damaged_files_are_read_or_rejected(tmp_path):
 def test_an_empty_stack_is_rejected(tmp_path):
     np.save(tmp_path / "none.npy", np.zeros((0, 9, 9), np.float32))
     np.save(tmp_path / "some.npy", np.random.default_rng(0).random((3, 9, 9)))
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert len(found) == 3
     assert reasons(found) == {"none.npy": "is a stack of no images"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unpose.data import folders, read_images
+from unpose.data import folders, read_folder
 from unpose.files import ImagesInPieces, write_image
 from unpose.runs.folder import fingerprint
 
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("colour", ["auto", "rgb"])
 def test_the_same_images(folder, tmp_path, colour):
-    at_once, stored = read_images(folder, colour=colour), read_images(folder, colour=colour, pieces=tmp_path / "new")
+    at_once, stored = read_folder(folder, colour=colour), read_folder(folder, colour=colour, pieces=tmp_path / "new")
     assert isinstance(stored.images, ImagesInPieces)
     np.testing.assert_array_equal(stored.images[:], at_once.images)
     assert stored.names == at_once.names
@@ -34,22 +34,22 @@ def test_the_same_images(folder, tmp_path, colour):
 
 def test_one_coloured_picture_makes_all_coloured(folder):
     write_image(folder / "red.png", np.random.default_rng(1).random((13, 11, 3)))
-    stored = read_images(folder, pieces=True)
+    stored = read_folder(folder, pieces=True)
     assert stored.images.shape[-1] == 3
-    np.testing.assert_array_equal(stored.images[:], read_images(folder).images)
+    np.testing.assert_array_equal(stored.images[:], read_folder(folder).images)
 
 
 def test_the_budget_does_not_limit_what_is_read_in_pieces(folder, monkeypatch):
     monkeypatch.setattr(folders, "_FRAMES_AT_ONCE", 512)
     np.save(folder / "large.npy", np.zeros((1500, 64, 64), np.float32))
     with pytest.raises(ValueError, match="budget"):
-        read_images(folder, size=64, memory="44MB", min_images=1500)
-    assert len(read_images(folder, size=64, memory="44MB", pieces=True)) == 1517
+        read_folder(folder, size=64, memory="44MB", min_images=1500)
+    assert len(read_folder(folder, size=64, memory="44MB", pieces=True)) == 1517
 
 
 def test_small_sets_stay_in_memory(tmp_path):
     np.save(tmp_path / "stack.npy", np.random.default_rng(0).random((5, 9, 8)))
-    assert isinstance(read_images(tmp_path / "stack.npy", pieces=True).images, np.ndarray)
+    assert isinstance(read_folder(tmp_path / "stack.npy", pieces=True).images, np.ndarray)
 
 
 def test_nothing_is_left_where_nothing_can_be_read(folder, tmp_path):
@@ -57,5 +57,5 @@ def test_nothing_is_left_where_nothing_can_be_read(folder, tmp_path):
         if file.name != "damaged.png":
             file.unlink()
     with pytest.raises(ValueError, match="no image"):
-        read_images(folder, pieces=tmp_path / "new")
+        read_folder(folder, pieces=tmp_path / "new")
     assert not list(tmp_path.glob("new/*"))

@@ -7,7 +7,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unpose.data import read_images
+from unpose.data import read_folder
 from unpose.files import UnreadableError
 from unpose.files.formats import decoder_limits, read_frames, read_header
 
@@ -318,7 +318,7 @@ def test_a_folder_counts_each_position_once_and_lists_what_it_rejects(tmp_path, 
     save(tmp_path / "two.tif", stack(rng, 2), imagej(2, channels=2))
     save(tmp_path / "three.tif", stack(rng, 6), imagej(6, channels=3, slices=2))
     save(tmp_path / "time.tif", stack(rng, 5), imagej(5, frames=5))
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert found.names == ["three.tif[0]", "three.tif[1]", *(f"time.tif[{k}]" for k in range(5))]
     assert found.images.shape == (7, 13, 7, 3)
     assert [name for name, _ in found.rejected] == ["two.tif"]

@@ -21,7 +21,7 @@ from unpose.audit import (
 )
 from unpose.cluster import InvariantClustering
 from unpose.contours import outline_distances, resample
-from unpose.data import Dataset, Split, posed, read_images
+from unpose.data import Dataset, Split, posed, read_folder
 from unpose.dedupe import find_duplicates
 from unpose.discover import Discovery, Finding, Reading
 from unpose.points import register
@@ -131,7 +131,7 @@ def test_clusters_show_their_averages(tmp_path):
     assert model._repr_html_() == model._repr_mimebundle_()["text/html"]
     assert "0: 4 images" in model._repr_html_()
     np.save(tmp_path / "stack.npy", images.images)
-    stack = read_images(tmp_path / "stack.npy")
+    stack = read_folder(tmp_path / "stack.npy")
     write_run(tmp_path / "run", tmp_path / "stack.npy", stack, model, RunSettings(clusters=1), "python")
     assert "0: 4 images" in read_run(tmp_path / "run")._repr_html_()
 
@@ -203,7 +203,7 @@ def test_other_results_show_themselves():
 def test_what_was_read_shows_pictures_and_what_was_not_read(tmp_path):
     np.save(tmp_path / "stack.npy", np.random.default_rng(0).random((20, 9, 7)))
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    found = read_images(tmp_path)
+    found = read_folder(tmp_path)
     assert repr(found) == "ImageSet(20 images of 9x7, 1 not read)"
     html = found._repr_html_()
     WellFormed(html)

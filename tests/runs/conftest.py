@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unpose.cluster import InvariantClustering
-from unpose.data import read_images
+from unpose.data import read_folder
 from unpose.runs import RunSettings, write_run
 
 
@@ -15,7 +15,7 @@ def images(tmp_path_factory):
     hook = np.zeros((13, 13), np.float32)
     hook[2:11, 5:7] = hook[2:4, 5:11] = 1
     np.save(file, np.stack([np.rot90(shape, turn) for shape in (hook, np.tri(13)) for turn in range(3)]))
-    return file, read_images(file)
+    return file, read_folder(file)
 
 
 @pytest.fixture(scope="session")

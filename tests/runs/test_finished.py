@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unpose.cluster import InvariantClustering, apply_poses
-from unpose.data import read_images
+from unpose.data import read_folder
 from unpose.runs import RunError, RunSettings, read_run, write_run
 
 
@@ -69,7 +69,7 @@ def test_copies_are_named_in_the_table_and_few_images_have_no_confidence(tmp_pat
     file = tmp_path / "stack.npy"
     kinds = np.stack([np.tri(13), np.eye(13)])
     np.save(file, kinds[[0, 1, 0]])
-    images, settings = read_images(file), RunSettings(clusters=2)
+    images, settings = read_folder(file), RunSettings(clusters=2)
     model = InvariantClustering(2).fit(images.images)
     made = write_run(tmp_path, file, images, model, settings, "python")
     assert [row["copy_of"] for row in made.rows()] == [None, None, images.names[0]]

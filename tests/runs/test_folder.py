@@ -104,12 +104,12 @@ KILLED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from unpose.data import read_images
+from unpose.data import read_folder
 from unpose.runs import RunError, RunSettings
 from unpose.runs.folder import RunFolder, fingerprint
 
 file, place = map(Path, sys.argv[1:])
-images, settings, arrays = read_images(file), RunSettings(clusters=2), {"x": np.arange(6)}
+images, settings, arrays = read_folder(file), RunSettings(clusters=2), {"x": np.arange(6)}
 digest = fingerprint(images)
 
 def end(folder):

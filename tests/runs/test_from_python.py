@@ -23,7 +23,7 @@ def test_the_page_of_an_estimator_is_that_of_the_command(images, tmp_path):
         write_report(model, found, tmp_path / "run")
     write_report(model, found.images, tmp_path / "run", force=True)
     assert read_run(tmp_path / "run").names == [str(k) for k in range(6)]
-    with pytest.raises(ValueError, match="the 6 images of shape"):
+    with pytest.raises(ValueError, match="must be the 6 images that were fitted, got 5"):
         write_report(model, found.images[:5], tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -40,5 +40,5 @@ def test_batches_of_torch_and_pictures_of_different_sizes(images, tmp_path):
 
 
 def test_vectors_have_no_page(tmp_path):
-    with pytest.raises(ValueError, match="vectors have no page"):
+    with pytest.raises(ValueError, match="vectors, which have no page"):
         write_report(InvariantClustering(2).fit(np.random.default_rng(0).random((12, 3))), np.eye(3), tmp_path / "run")

@@ -12,10 +12,10 @@ import safetensors.numpy
 from scipy import sparse
 
 from unpose.align import Neighbours
-from unpose.cluster import InvariantClustering
+from unpose.cluster import InvariantClustering, page
 from unpose.cluster.pose_range import PoseRange
 from unpose.data import ImageSet
-from unpose.runs import RunSettings, page, read_names, read_run, write_run
+from unpose.runs import RunSettings, read_names, read_run, write_run
 
 
 def synthetic(n, side, n_clusters, seed=0):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
-from unpose.data import posed, read_images
+from unpose.data import posed, read_folder
 from unpose.runs import RunSettings, write_run
 
 TINT = np.array([0.9, 0.6, 0.3], np.float32)
@@ -43,7 +43,7 @@ def known(request, tmp_path_factory):
         return images[..., None] * TINT if request.param == "colour" else images
 
     np.save(folder / "stack.npy", prepare(np.concatenate([drawings("hook", 14, 1), drawings("block", 14, 2)])))
-    images = read_images(folder / "stack.npy")
+    images = read_folder(folder / "stack.npy")
     model = InvariantClustering(2, light=light, random_state=0).fit(images.images)
     run = write_run(folder, folder / "stack.npy", images, model, RunSettings(clusters=2, light=light), "unpose cluster")
     return run, prepare

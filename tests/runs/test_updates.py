@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
-from unpose.data import posed, read_images
+from unpose.data import posed, read_folder
 from unpose.runs import RunError, RunSettings, read_run, update_run, write_run
 from unpose.runs.folder import RunFolder
 
@@ -31,7 +32,7 @@ def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("update")
     np.save(folder / "old.npy", shapes(7, 0))
     np.save(folder / "later.npy", np.concatenate([shapes(1, 9), np.zeros((1, 16, 16), np.float32)]))
-    images, settings = read_images(folder / "old.npy"), RunSettings(clusters=2, size=16)
+    images, settings = read_folder(folder / "old.npy"), RunSettings(clusters=2, size=16)
     (folder / "run").mkdir()
     model = InvariantClustering(2, features="pixels", n_jobs=1).fit(images.images)
     write_run(folder / "run", folder / "old.npy", images, model, settings, "unpose cluster").write_page()
@@ -46,8 +47,8 @@ def folder(original, tmp_path):
 
 def test_new_images_are_in_every_file(folder, original):
     before = read_run(folder)
-    expected = before.model.predict(read_images(original / "later.npy").images)
-    update = update_run(before, original / "later.npy", read_images(original / "later.npy"))
+    expected = before.model.predict(read_folder(original / "later.npy").images)
+    update = update_run(before, original / "later.npy", read_folder(original / "later.npy"))
     again = read_run(folder)
     assert again.names[14:] == [f"later.npy/later.npy[{k}]" for k in range(3)]
     assert again.labels[14:].tolist() == expected.tolist()
@@ -67,19 +68,19 @@ def test_new_images_are_in_every_file(folder, original):
 
 
 def test_the_same_images_are_not_added_twice(folder, original):
-    later = read_images(original / "later.npy")
+    later = read_folder(original / "later.npy")
     update_run(read_run(folder), original / "later.npy", later)
     with pytest.raises(RunError, match="already"):
         update_run(read_run(folder), original / "later.npy", later)
     with pytest.raises(RunError, match="as in the run"):
-        update_run(read_run(folder), original / "other.npy", read_images([np.eye(9)], min_images=1))
+        update_run(read_run(folder), original / "other.npy", replace(later, images=np.zeros((2, 9, 9))))
 
 
 def test_an_error_changes_nothing(folder, original, monkeypatch):
     contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     monkeypatch.setattr("unpose.runs.finished.FinishedRun.write_page", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        update_run(read_run(folder), original / "later.npy", read_images(original / "later.npy"))
+        update_run(read_run(folder), original / "later.npy", read_folder(original / "later.npy"))
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == contents
 
 
@@ -111,7 +112,7 @@ def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder, mo
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unpose.data import read_images
+from unpose.data import read_folder
 from unpose.runs import read_run, update_run
 import unpose.runs.finished as finished
 place = sys.argv[3]
@@ -128,7 +129,7 @@ else:
                 kill()
         replace(source, target)
     os.replace = replacing
-update_run(read_run(sys.argv[1]), Path(sys.argv[2]), read_images(sys.argv[2]))
+update_run(read_run(sys.argv[1]), Path(sys.argv[2]), read_folder(sys.argv[2]))
 """
 
 
@@ -142,7 +143,7 @@ def test_a_killed_update_changes_nothing_or_everything(folder, original, place):
     assert len(run.names) == (14 if place == "page" else 17)
     assert len((folder / "labels.csv").read_text().splitlines()) == len(run.names) + 1
     if place == "page":
-        assert len(update_run(run, later, read_images(later)).run.names) == 17
+        assert len(update_run(run, later, read_folder(later)).run.names) == 17
 
 
 @pytest.mark.slow

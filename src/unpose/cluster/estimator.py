@@ -3,6 +3,7 @@
 import math
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,15 @@ from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp
 from unpose.cluster.copies import first_copies
 from unpose.cluster.features import feature_network, missing_network_notes
 from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_all, vector_neighbours, weights_of_all
-from unpose.cluster.inputs import are_files, as_images, check_n_clusters, count_axes, is_channels_first, read_files
+from unpose.cluster.inputs import (
+    are_files,
+    as_images,
+    check_n_clusters,
+    count_axes,
+    is_channels_first,
+    is_image_set,
+    read_files,
+)
 from unpose.cluster.joint_graph import FittedFeatures, fit_features
 from unpose.cluster.labels import class_probabilities, known_classes, most_instructive, respect_classes, spread_labels
 from unpose.cluster.learned import LEARN, learn_encoder
@@ -181,7 +190,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     neighbours share its light is chosen by few of them in return. The same is measured if ``light="ignore"`` gave
     unstable clusters, and ``notes_`` then recommends "local".
 
-    ``unpose.runs.write_report(model, images, folder)`` writes the page of ``unpose cluster`` for a fitted estimator.
+    :meth:`report` writes the page of ``unpose cluster``, :func:`unpose.runs.write_report` a run folder with it.
 
     No step uses true classes, and nothing is tuned per data set. The search for neighbours dominates the cost:
     quadratic with a small factor, nearly linear beyond some thousand images, where a cheaper search selects candidates.
@@ -261,7 +270,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         X : (n, h, w), (n, h, w, c) or (n, pixels) array, list of arrays (h, w) or (h, w, c), folder, or list of files
             Images, or rows of pixels with ``image_shape``. Pictures of different sizes are scaled to one square canvas
             as on the command line (:mod:`unpose.images.canvas`). Of a folder or files, ``names_`` gives the order, and
-            a file that cannot be read is an error: :func:`unpose.read_images` reads the others.
+            a file that cannot be read is an error: :func:`unpose.read_folder` reads the others, and what it returns is
+            taken here, too.
         y : (n,) array of int, optional
             Known classes, -1 for unknown. They are spread over the attention matrix (``probabilities_``), and clusters
             with known images become the classes. Without any -1 it is ignored, as in every clustering of scikit-learn.
@@ -609,6 +619,36 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             return batch[rows][:, 0, 0].numpy()
         return from_batch(warp_in_chunks(batch[rows], self.poses_[rows]), channels=self._has_channels)
 
+    def report(self, X: ArrayLike, path: str | os.PathLike[str], *, title: str = "images") -> Path:
+        """Write the page of ``unpose cluster``, on which groups are looked at and named, as one HTML file.
+
+        Parameters
+        ----------
+        X : like that of :meth:`fit`
+            The images that were fitted. The page has the names of their files.
+        path : str or path
+            The file to write, such as ``"groups.html"``; a file of this name is replaced. It needs no other file.
+        title : str, default "images"
+            What the images are called on the page.
+
+        Returns
+        -------
+        Path
+            The file that was written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> images = np.stack([np.rot90(np.tri(13), k) for k in range(4)])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     InvariantClustering(1).fit(images).report(images, f"{folder}/groups.html", title="triangles").name
+        'groups.html'
+        """
+        from unpose.cluster.page import write_page  # templates, which fits do not need
+
+        check_is_fitted(self)
+        return write_page(self, X, path, title)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``model.json`` and ``model.safetensors`` into a folder; loading them executes no code."""
         check_is_fitted(self)
@@ -647,18 +687,24 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         normalised = normalise_light(given, self.light_)
         return normalised, has_content(normalised)
 
+    def _named(self, X: Any, *, fitting: bool) -> tuple[Any, list[str] | None]:
+        """The images of files, of a folder or of an ImageSet with their names; arrays as they are, without names."""
+        if is_image_set(X):
+            return X.images, X.names
+        if not are_files(X):
+            return X, None
+        if fitting or self._is_vectors:
+            return read_files(X, self.memory)
+        return read_files(X, self.memory, "rgb" if self._has_channels else "grey", self.image_shape_[:2])
+
     def _given(self, X: Any, *, fitting: bool, pieces: bool = False) -> Any:
         """Check the input; returns images as they are, (n, c, h, w), or vectors (n, 1, 1, d).
 
         With ``pieces``, many images that are not in memory are returned as a :class:`unpose.cluster.pieces.Batch`.
         """
-        X = X.detach() if isinstance(X, Tensor) else X
+        X, names = self._named(X.detach() if isinstance(X, Tensor) else X, fitting=fitting)
         if fitting:
-            self.names_ = None
-        if are_files(X) and fitting:
-            X, self.names_ = read_files(X, self.memory)
-        elif are_files(X):
-            X, _ = read_files(X, self.memory, "rgb" if self._has_channels else "grey", self.image_shape_[:2])
+            self.names_ = names
         if count_axes(X) <= 2:
             # Integers of 8 and 16 bits are converted by `as_batch`, which divides by their full scale.
             rows = validate_data(self, X, reset=fitting, dtype=[np.float64, np.float32, np.uint8, np.uint16])

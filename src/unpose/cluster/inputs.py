@@ -15,18 +15,27 @@ def read_files(
     shape: tuple[int, ...] | None = None,
 ) -> tuple[NDArray, list[str]]:  # fmt: skip
     """Images (n, h, w) or (n, h, w, 3) of a folder or of files, brought to a shape (h, w) if given, and their names."""
-    from unpose.data import read_images  # reading pictures needs packages that arrays do not
+    from unpose.data import read_folder  # reading pictures needs packages that arrays do not
 
-    found = read_images(source, memory=memory, colour=colour, min_images=1)
+    found = read_folder(source, memory=memory, colour=colour, min_images=1)
     if found.rejected:
         name, reason = found.rejected[0]
         raise ValueError(
             f"{len(found.rejected)} of the files cannot be read, the first is {name}: {reason}. Results are in the "
-            "order of the files, so none is left out; unpose.read_images(...) lists them and reads the others"
+            "order of the files, so none is left out; unpose.read_folder(...) lists them and reads the others"
         )
     if shape is None or found.images.shape[1:3] == shape:
         return found.images, found.names
     return onto_one_canvas(list(found.images), (shape[0], shape[1])), found.names
+
+
+def is_image_set(X: Any) -> bool:
+    """Whether this is an :class:`unpose.data.ImageSet`."""
+    if not hasattr(X, "images"):
+        return False
+    from unpose.data import ImageSet  # as above
+
+    return isinstance(X, ImageSet)
 
 
 def are_files(X: Any) -> bool:

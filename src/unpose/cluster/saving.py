@@ -102,7 +102,7 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     if parameters["image_shape"] is not None:
         parameters["image_shape"] = tuple(int(side) for side in parameters["image_shape"])
     model = kind(parameters.pop("n_clusters"), **parameters)
-    model.range_ = PoseRange(model.group, model.max_angle, model.max_scale)
+    model.range_, model.names_ = PoseRange(model.group, model.max_angle, model.max_scale), None
     for name in _ARRAYS:
         setattr(model, name, arrays[name])
     n, count = len(model.labels_), int(about["n_clusters"])

@@ -1,7 +1,7 @@
 """Data: images from folders and files, public data sets, and generators of posed images with known poses.
 
 =================== ============================================================================================
-:func:`read_images` read a folder, a stack or a list of files into one array (``folders``, ``decoding``)
+:func:`read_folder` read a folder, a stack or a list of files into one array (``folders``, ``decoding``)
 :func:`load`        load a labelled data set by name, from a folder or an ``.npz`` file (``datasets``, ``public``,
                     ``download``), as a :class:`Dataset` of three :class:`Split` parts (``splits``)
 :func:`posed`       make copies of images at random poses, with the true poses
@@ -16,7 +16,7 @@ figures of the invariant attention paper.
 
 from unpose.data.credits import CREDITS, Credit, credit
 from unpose.data.datasets import NAMES, load
-from unpose.data.folders import ImageSet, InputError, read_images
+from unpose.data.folders import ImageSet, InputError, read_folder
 from unpose.data.posed import Posed, posed
 from unpose.data.public import MissingDataError
 from unpose.data.splits import Dataset, Split
@@ -36,5 +36,5 @@ __all__ = [
     "drawings",
     "load",
     "posed",
-    "read_images",
+    "read_folder",
 ]

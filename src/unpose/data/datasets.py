@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unpose.data.decoding import Colour
-from unpose.data.folders import NAMED_BY_DATE, InputError, Progress, read_images
+from unpose.data.folders import NAMED_BY_DATE, InputError, Progress, read_folder
 from unpose.data.grouping import grouped_split, groups_of
 from unpose.data.public import READERS, Location, MissingDataError
 from unpose.data.splits import (
@@ -59,9 +59,9 @@ def load(
         The folder to look in and to download to, also in a folder of the set's name below it. By default, the folder
         named by the environment variable ``UNPOSE_DATA`` and the cache.
     size : int, optional
-        Longer side of the images of a folder in pixels; see :func:`unpose.data.read_images`.
+        Longer side of the images of a folder in pixels; see :func:`unpose.data.read_folder`.
     colour : {"auto", "grey", "rgb"}, default "auto"
-        Colour of the images of a folder; see :func:`unpose.data.read_images`.
+        Colour of the images of a folder; see :func:`unpose.data.read_folder`.
     split_by : str, optional
         Keep images of one group, such as a slide or a patient, in the same part. For a folder, a column of its
         ``labels.csv`` (which names images in a column ``path``), ``"parent-folder"`` (``CLASS/SLIDE/1.png``), or a
@@ -123,7 +123,7 @@ def load(
 def _from_folder(
     path: Path, size: int | None, colour: Colour, split_by: str | None, progress: Progress | None
 ) -> Dataset:
-    found = read_images(path, size=size, colour=colour, progress=progress)
+    found = read_folder(path, size=size, colour=colour, progress=progress)
     paths = [name.split("/") for name in found.names]
     is_divided = all(parts[0].lower() in _SPLIT_FOLDERS for parts in paths)
     depth = 1 if is_divided else 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from unpose.data.decoding import (
     Colour,
@@ -22,12 +22,11 @@ from unpose.data.decoding import (
     header_or_error,
     is_coloured,
     stack_frames,
-    with_colour,
 )
 from unpose.files import ImagesInPieces, UnreadableError, in_bytes, printable_name, readable_bytes, store_images
 from unpose.files.formats import Header, decoder_limits
 from unpose.files.listing import ListedFile, Listing, list_images, list_paths, split_array_name
-from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas, onto_one_canvas
+from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, the amount done and the total."""
@@ -96,7 +95,7 @@ class ImageSet:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(folder + "/stack.npy", np.zeros((2, 31, 17)))
-    ...     read_images(folder).names
+    ...     read_folder(folder).names
     ['stack.npy[0]', 'stack.npy[1]']
     """
 
@@ -112,6 +111,13 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __getitem__(self, index: Any) -> NDArray:
+        """Some of the images. With this and ``__array__``, what was read is taken wherever an array of images is."""
+        return self.images[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
+        return np.array(self.images[:], dtype=dtype, copy=copy)
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.images.shape[1:]))
@@ -130,8 +136,8 @@ class ImageSet:
         return text_html("\n".join(lines)) + pictures_html(self.images[shown], [self.names[i] for i in shown])
 
 
-def read_images(
-    source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | Iterable[ArrayLike],
+def read_folder(
+    source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     size: int | None = None,
     memory: int | str | None = None,
@@ -141,15 +147,15 @@ def read_images(
     n_jobs: int | None = None,
     progress: Progress | None = None,
 ) -> ImageSet:
-    """Read the images of a folder, a stack or a list of files, and bring them to one size.
+    """Read the images of a folder, of a file with several, or of a list of files, and bring them to one size.
 
     Parameters
     ----------
-    source : str, path, list of these, or list of arrays
+    source : str, path, or list of these
         A folder (with all folders below it), a picture (PNG, JPEG, WebP, GIF, BMP, PPM, HEIC, TIFF), or a stack
         (multi-page TIFF, animation, ``.npy``, ``.npz``, MRC, STAR, HDF5, Zarr, FITS or DICOM). ``FILE::NAME`` selects
         one array of a file that holds several. The format is recognised by the content of the file, not by its name.
-        A list gives the images in its order; it may also hold arrays (h, w) or (h, w, 3) of any sizes.
+        A list gives the images in its order. :func:`unpose.images.onto_one_canvas` does the same for arrays.
     size : int, optional
         Longer side of the images in pixels. By default the median of the longer sides, at most 128; see
         :mod:`unpose.images.canvas` for the rule.
@@ -194,21 +200,20 @@ def read_images(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     for name in ("a", "b"):
     ...         _ = write_image(f"{folder}/{name}.png", np.full((31, 17), 0.5))
-    ...     read_images(folder).images.shape, len(read_images([f"{folder}/a.png", f"{folder}/b.png"]))
+    ...     read_folder(folder).images.shape, len(read_folder([f"{folder}/a.png", f"{folder}/b.png"]))
     ((2, 31, 17), 2)
-
-    Pictures of different sizes are scaled and padded to one:
-
-    >>> read_images([np.zeros((31, 17)), np.zeros((40, 60))]).images.shape
-    (2, 45, 45)
     """
     budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
     _check_options(size, budget, colour, n_jobs)
     report = progress if progress is not None else _no_progress
     is_list = not isinstance(source, str | os.PathLike)
     given: list[Any] = [source] if isinstance(source, str | os.PathLike) else list(source)
-    if not all(isinstance(item, str | os.PathLike) for item in given):
-        return _from_arrays(given, size, colour, min_images, budget)
+    for k, item in enumerate(given):
+        if not isinstance(item, str | os.PathLike):
+            raise TypeError(
+                f"the list must hold names of files and folders, got an object of type {type(item).__name__} at "
+                f"{k}; unpose.images.onto_one_canvas brings arrays of different sizes to one"
+            )
     paths_given = [Path(item) for item in given]
     shown = "the list" if is_list else printable_name(str(source))
     if not is_list and split_array_name(paths_given[0]) is None:
@@ -321,38 +326,6 @@ def _groups(readable: Sequence[Source]) -> Iterator[list[Source]]:
             count += len(part)
     if group:
         yield group
-
-
-def _from_arrays(
-    pictures: Sequence[object], size: int | None, colour: Colour, min_images: int, budget: int
-) -> ImageSet:
-    """Images (h, w) or (h, w, 3) of any sizes on one canvas."""
-    shapes: list[tuple[int, ...]] = []
-    for k, picture in enumerate(pictures):
-        if isinstance(picture, str | os.PathLike):
-            raise InputError("the list mixes paths and arrays; give either")
-        shapes.append(np.asarray(picture).shape)
-        if len(shapes[k]) not in (2, 3) or shapes[k][2:] not in ((), (3,)):
-            raise InputError(f"image {k} must be (h, w) or (h, w, 3), got shape {shapes[k]}")
-    if len(shapes) < min_images:
-        raise InputError(f"the list holds {_with_plural(len(shapes), 'image')}, at least {min_images} are needed")
-    sizes = [(height, width) for height, width, *_ in shapes]
-    shape, rule = choose_canvas(sizes, size)
-    channels = 3 if colour == "rgb" or any(len(each) == 3 for each in shapes) else 1
-    _check_budget("the list", len(shapes), shape, channels, budget)
-    try:
-        placed = onto_one_canvas(pictures, shape)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    names = [str(k) for k in range(len(shapes))]
-    kept = [
-        DecodedFrame(
-            ListedFile(Path(), name), k, 0, with_colour(image if image.ndim == len(given) else image[..., 0], colour)
-        )
-        for k, (name, image, given) in enumerate(zip(names, placed, shapes, strict=True))
-    ]
-    stored = sizes[0] if len(set(sizes)) == 1 else None
-    return ImageSet(stack_frames(kept, shape, colour), names, [], np.arange(len(kept)), None, [], rule, stored, [])
 
 
 def _readable(

@@ -38,7 +38,7 @@ class Survey:
     count: int  # of images; estimated if there are more files than headers were read
     shape: tuple[int, int]  # height and width of the canvas that they would be brought to
     channels: int  # 1 or 3
-    in_pieces: bool  # whether read_images would keep them in a file, if it may
+    in_pieces: bool  # whether read_folder would keep them in a file, if it may
     n_files: int
     sample: NDArray  # (m, h, w) or (m, h, w, 3), some of the images, evenly spaced
     seconds: float  # CPU time to decode one of them
@@ -47,7 +47,7 @@ class Survey:
 def survey_images(
     source: str | os.PathLike[str], n_sample: int, *, size: int | None = None, memory: int | str | None = None
 ) -> Survey:
-    """Say what :func:`read_images` would read, from the names of files, some headers and ``n_sample`` of the images.
+    """Say what :func:`read_folder` would read, from the names of files, some headers and ``n_sample`` of the images.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ Where to look:
 
 ``formats``, ``listing``, ``exchange`` and ``arrays`` are doors of their own, for the rooms that read whole folders.
 
-Most users call :func:`unpose.data.read_images`, which reads a whole folder into one array.
+Most users call :func:`unpose.data.read_folder`, which reads a whole folder into one array.
 """
 
 from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text

@@ -104,7 +104,7 @@ def _from_arrays(images: ArrayLike | Sequence[NDArray]) -> Tensor:
             if shape != shapes[0]:
                 raise ValueError(
                     f"images must have one size: image 0 is {shapes[0]}, image {i} is {shape}; "
-                    "unpose.read_images(images).images has them scaled to one"
+                    "unpose.images.onto_one_canvas(images) scales them to one"
                 )
         images = [image.detach().cpu().numpy() if isinstance(image, Tensor) else image for image in images]
     array = np.asarray(images)

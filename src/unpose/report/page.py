@@ -108,6 +108,7 @@ def render(results: Results) -> str:
         rejected=rejected,
         pictured=len(shown),
         on_page=len(results.names),
+        in_run=results.in_run,
     )
 
 
@@ -164,6 +165,7 @@ def _page_data(results: Results, shown_range: DisplayRange) -> tuple[dict[str, A
         "distances": None if results.distances is None
         else np.round(np.nan_to_num(np.asarray(results.distances, np.float64)), 5).tolist(),
         "stability": results.stability,
+        "inRun": results.in_run,
         "rejected": [[each.name, each.reason] for each in results.rejected],
         "run": {"command": results.reproduction.command, "seed": results.reproduction.seed,
                 "version": results.reproduction.version, "key": _key(results)},

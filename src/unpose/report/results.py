@@ -120,6 +120,7 @@ class Results:
     rejected_names: Mapping[int, Sequence[str | int]] = field(default_factory=dict)
     n_rejected: int | None = None  # number of files that were not used, if ``rejected`` does not list all
     whole: Whole | None = None  # all images, if those above are a sample: the page gives the counts of all, and says so
+    in_run: bool = True  # whether the page lies in a run folder, of whose tables and commands it then tells
 
     def __post_init__(self) -> None:
         n, k = len(self.images), len(self.clusters)

@@ -8,7 +8,6 @@ Which file to open:
 - ``finished.py``: the finished run; what the results are, how they are stored, the table and the page
 - ``from_python.py``: the page of an estimator that was fitted in Python
 - ``naming.py``: groups and names that a person gave on the page, written into the run
-- ``page.py``: which images the page shows, and their thumbnails
 - ``plan.py``: what a run will take, before it starts
 - ``updates.py``: images that are added to a finished run
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import unpose
 from unpose.runs.folder import MEANS_FOLDER, RunFolder, cluster_name, fingerprint
-from unpose.runs.page import EnlargedThumbnails, attended_sample, page_sample, thumbnails
 from unpose.runs.settings import RunError, RunSettings
 from unpose.runs.tables import csv_lines
 
@@ -28,7 +27,6 @@ _COLUMNS = (
 _LARGEST_FILE = 2**33
 _REJECTED_SHOWN = 10_000
 """Files that could not be read of which the page says why; rejected.csv lists all."""
-_FILM_CLUSTERS = 6
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ class FinishedRun:
     >>> import tempfile
     >>> import numpy as np
     >>> from unpose.cluster import InvariantClustering
-    >>> from unpose.data import read_images
+    >>> from unpose.data import read_folder
     >>> with tempfile.TemporaryDirectory() as place:
     ...     folder, file = Path(place), Path(place) / "stack.npy"
     ...     np.save(file, np.stack([np.rot90(np.tri(13), k) for k in range(4)]))
-    ...     images, settings = read_images(file), RunSettings(clusters=1)
+    ...     images, settings = read_folder(file), RunSettings(clusters=1)
     ...     _ = write_run(folder, file, images, InvariantClustering(1).fit(images.images), settings, "python")
     ...     run = read_run(folder)
     >>> run.labels, run.poses.shape, run.means.shape, run.settings.clusters
@@ -229,6 +227,8 @@ class FinishedRun:
 
     def clusters(self) -> dict[str, Any]:
         """The contents of ``clusters.json``: size, confidence, exemplar, symmetry and pictures of each cluster."""
+        from unpose.cluster.page import symmetry_text
+
         model = self.model
         clusters = []
         for label in range(model.n_clusters_):
@@ -236,7 +236,7 @@ class FinishedRun:
             clusters.append({
                 "cluster": label, "name": self.cluster_names[label], "size": int(members.sum()),
                 "confidence": float(self.confidences[members].mean()),
-                "exemplar": self.about["names"][int(model.exemplars_[label])], "symmetry": _symmetry(model, label),
+                "exemplar": self.about["names"][int(model.exemplars_[label])], "symmetry": symmetry_text(model, label),
                 "mean": f"{MEANS_FOLDER}/{cluster_name(label)}.png",
                 "error": f"{MEANS_FOLDER}/{cluster_name(label)}-error.png",
                 "largest_error": float(self.pictures["errors"][label].max()),
@@ -400,7 +400,7 @@ def write_run(
     source : Path
         Where the images were read from.
     images : ImageSet
-        The images, as :func:`unpose.data.read_images` returns them.
+        The images, as :func:`unpose.data.read_folder` returns them.
     model : InvariantClustering
         The estimator, fitted to ``images.images``.
     settings : RunSettings
@@ -432,29 +432,12 @@ def write_run(
     >>> callable(write_run)
     True
     """
-    import numpy as np
-
-    from unpose.cluster import agreement_with_classes, attention_frames, graph_layout, group_means
+    from unpose.cluster import agreement_with_classes
+    from unpose.cluster.page import page_pictures
     from unpose.files import write_image
-    from unpose.report import display_range
 
-    folder, count, digest = RunFolder(path), model.n_clusters_, digest or fingerprint(images)
-    counted = np.where(model.copies_ == np.arange(len(images)), model.labels_, -1)  # copies count once
-    means, distances = group_means(images.images, counted, model.poses_, count)
-    low, high = display_range(images.images[:: max(1, len(images) // 256)])
-    frames = attention_frames(images.images, model.neighbours_, model.weights_, _film_images(model))
-    shown = page_sample(model.labels_, model.confidences_, model.copies_, model.exemplars_)
-    pictures = {
-        "images": thumbnails(images.images, shown, low, high),
-        "means": _quantized(means, low, high, 65535),
-        "errors": (model.standard_errors_ / (high - low)).astype(np.float32),
-        "film": _quantized(np.stack(frames), low, high, 255),
-        "layout": graph_layout(model.weights_, random_state=settings.seed)[model.copies_],
-        "distances": distances[model.copies_],
-        "window": np.array([low, high]),
-    }
-    if shown is not None:
-        pictures["shown"] = shown
+    folder, digest = RunFolder(path), digest or fingerprint(images)
+    pictures = page_pictures(model, images.images, settings.seed)
     about = {
         "input": os.path.abspath(source), "names": images.names,
         "paths": [os.path.abspath(each) for each in images.paths],
@@ -474,8 +457,8 @@ def write_run(
     write_results(run)
     (path / MEANS_FOLDER).mkdir(exist_ok=True)
     brightest = float(pictures["errors"].max()) or 1.0
-    for label in range(count):
-        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}.png", (means[label] - low) / (high - low))
+    for label in range(model.n_clusters_):
+        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}.png", pictures["means"][label] / 65535)
         write_image(path / MEANS_FOLDER / f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
     folder.write_config(settings, source, images, digest)
     return run
@@ -498,79 +481,25 @@ def write_results(run: FinishedRun) -> None:
 
 def _results(run: FinishedRun) -> "Results":
     """What the page shows, from the run folder alone."""
-    import numpy as np
-
+    from unpose.cluster.page import page_results
     from unpose.files import printable_name
     from unpose.report import Rejected, Reproduction
-    from unpose.report.page import Cluster, Results, Round, Whole
 
-    model, pictures, about = run.model, run.pictures, run.about
-    shown = pictures.get("shown")
-    rows = np.arange(len(run.labels)) if shown is None else shown  # images on the page
-    clusters = [
-        Cluster(
-            mean=pictures["means"][label], confidence=each["confidence"], error=pictures["errors"][label],
-            exemplar=int(np.searchsorted(rows, model.exemplars_[label])), symmetry=each["symmetry"],
-        )
-        for label, each in enumerate(run.clusters()["clusters"])
-    ]  # fmt: skip
-    averaged = sum(each.averaged for each in model.history_)
-    used = f"after {averaged} such rounds" if averaged else "from the images as found"
-    notes = ["", f"for show; the groups were read {used}", "for show"]
+    about = run.about
     settings = {name.replace("_", " "): value for name, value in about["settings"].items() if name != "seed"}
     settings |= {"canvas": about["canvas"]}
     if about["notes"]:
         settings |= {"input": "; ".join(str(note) for note in about["notes"])}
-    return Results(
+    return page_results(
+        run.model,
+        run.pictures,
+        run.names,
         question=f"What kinds are there in {Path(printable_name(str(run.source))).name}, if pose does not count?",
-        images=EnlargedThumbnails(pictures["images"], run.shape),
-        names=run.names if shown is None else [about["names"][i] for i in rows],
-        labels=run.labels[rows],
-        confidences=run.confidences.clip(0, 1)[rows],
-        poses=run.poses[rows],
-        layout=pictures["layout"][rows],
-        clusters=clusters,
-        attention=model.weights_ if shown is None else attended_sample(model.weights_, rows),
-        rounds=[Round(frame, note) for frame, note in zip(pictures["film"], notes, strict=True)],
-        rejected=[Rejected(name, reason) for name, reason in about["rejected"][:_REJECTED_SHOWN]],
         reproduction=Reproduction(about["command"], int(about["settings"]["seed"]), about["version"], settings),
-        agreement=about["agreement"],
-        stability=run.summary()["stability"],
-        remarks=model.notes_,
-        copies=model.copies_ if shown is None else None,
-        distances=pictures["distances"][rows],
-        group_names=run.cluster_names,
-        settled=run.settled[rows],
-        rejected_names={
-            int(np.searchsorted(rows, image)): names for image, names in run.rejected_names.items() if image in rows
-        },
+        rejected=[Rejected(name, reason) for name, reason in about["rejected"][:_REJECTED_SHOWN]],
         n_rejected=len(about["rejected"]),
-        whole=None if shown is None else Whole(run.labels, run.confidences.clip(0, 1), model.weights_),
+        agreement=about["agreement"],
+        group_names=run.cluster_names,
+        settled=run.settled,
+        rejected_names=run.rejected_names,
     )
-
-
-def _symmetry(model: "InvariantClustering", label: int) -> str:
-    poses = int(model.symmetries_[label])
-    if poses < 2:
-        return ""
-    return f"the same at {poses} poses" if "mirror" in model.group else f"{poses}-fold"
-
-
-def _film_images(model: "InvariantClustering") -> "NDArray":
-    """Indices of the images in the film: the exemplar and one of median confidence of each of the largest clusters."""
-    import numpy as np
-
-    chosen = []
-    for label in range(min(_FILM_CLUSTERS, model.n_clusters_)):
-        members = np.flatnonzero(model.labels_ == label)
-        ranked = members[np.argsort(-model.confidences_[members], kind="stable")]
-        chosen += [int(model.exemplars_[label]), int(ranked[len(ranked) // 2])]
-    return np.array(list(dict.fromkeys(chosen)))
-
-
-def _quantized(values: "NDArray", low: float, high: float, white: int) -> "NDArray":
-    """Values as integers from 0 (at ``low``) to ``white`` (at ``high``)."""
-    import numpy as np
-
-    unit = np.clip((values - low) / (high - low), 0, 1)
-    return (unit * white + 0.5).astype(np.uint8 if white == 255 else np.uint16)

@@ -35,9 +35,8 @@ def write_report(
     ----------
     model : InvariantClustering
         The estimator, fitted to ``images``.
-    images : array, list of arrays, or ImageSet
-        The images that were fitted: grey or RGB, or what :func:`unpose.data.read_images` returned, whose file names
-        then appear on the page.
+    images : like X of :meth:`InvariantClustering.fit`
+        The images that were fitted. The page has the names of their files.
     folder : str or path
         The run folder. It is created if needed; files that no run wrote are never replaced.
     title : str, default "images"
@@ -84,20 +83,12 @@ def _image_set(model: "InvariantClustering", images: Any) -> "ImageSet":
     """The fitted images, with the channels last and at the size that was fitted."""
     import numpy as np
 
-    from unpose.data import ImageSet, read_images
+    from unpose.cluster.page import fitted_images
+    from unpose.data import ImageSet
 
-    if not hasattr(model, "image_shape_"):
-        raise ValueError("the estimator must be fitted to images first; vectors have no page")
-    if not isinstance(images, ImageSet):
-        if hasattr(images, "detach"):
-            images = images.detach().cpu().numpy()
-        if isinstance(images, np.ndarray) and images.ndim == 4 and images.shape[1:] != model.image_shape_:
-            images = np.moveaxis(images, 1, -1)  # (n, c, h, w), as the estimator accepts it
-        colour: Any = "rgb" if len(model.image_shape_) == 3 else "grey"
-        images = read_images(list(images), size=max(model.image_shape_[:2]), colour=colour, min_images=1)
-    if images.images.shape != (len(model.labels_), *model.image_shape_):
-        raise ValueError(
-            f"images must be the {len(model.labels_)} images of shape {model.image_shape_} that were fitted, got shape "
-            f"{images.images.shape}"
-        )
-    return images
+    pixels, names = fitted_images(model, images)
+    if isinstance(images, ImageSet):
+        return images
+    height, width = pixels.shape[1:3]
+    canvas = f"all images are {height} x {width}, as they were fitted"
+    return ImageSet(pixels, names, [], np.arange(len(pixels)), None, [], canvas, (height, width), [])

@@ -200,12 +200,12 @@ def apply_names(
     >>> from pathlib import Path
     >>> import numpy as np
     >>> from unpose.cluster import InvariantClustering
-    >>> from unpose.data import read_images
+    >>> from unpose.data import read_folder
     >>> from unpose.runs import RunSettings
     >>> with tempfile.TemporaryDirectory() as place:
     ...     file = Path(place) / "stack.npy"
     ...     np.save(file, np.stack([np.rot90(np.tri(13), k) for k in range(4)]))
-    ...     images, folder = read_images(file), Path(place) / "run"
+    ...     images, folder = read_folder(file), Path(place) / "run"
     ...     folder.mkdir()
     ...     model = InvariantClustering(1).fit(images.images)
     ...     run = write_run(folder, file, images, model, RunSettings(clusters=1), "python")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from unpose.runs.finished import FinishedRun, read_run, write_results, write_run
 from unpose.runs.folder import MEANS_FOLDER, RunFolder, fingerprint
-from unpose.runs.page import PAGE_IMAGES, page_sample, thumbnails
 from unpose.runs.settings import RunError
 from unpose.runs.tables import csv_lines
 
@@ -90,17 +89,17 @@ def update_run(
     >>> import tempfile
     >>> import numpy as np
     >>> from unpose.cluster import InvariantClustering
-    >>> from unpose.data import read_images
+    >>> from unpose.data import read_folder
     >>> from unpose.runs import RunSettings
     >>> with tempfile.TemporaryDirectory() as place:
     ...     file, folder = Path(place) / "stack.npy", Path(place) / "run"
     ...     np.save(file, np.stack([np.rot90(np.tri(13), k) for k in range(4)]))
     ...     folder.mkdir()
-    ...     images = read_images(file)
+    ...     images = read_folder(file)
     ...     run = write_run(folder, file, images, InvariantClustering(1).fit(images.images), RunSettings(), "python")
     ...     later = Path(place) / "later.npy"
     ...     np.save(later, np.rot90(np.tri(13), 2)[None])
-    ...     update = update_run(run, later, read_images(later, min_images=1))
+    ...     update = update_run(run, later, read_folder(later, min_images=1))
     >>> update.run.labels.tolist(), update.rows[0]["path"]
     ([0, 0, 0, 0, 0], 'later.npy/later.npy')
     """
@@ -162,7 +161,7 @@ def joined(parts: "Sequence[ImageSet]") -> "ImageSet":
     Parameters
     ----------
     parts : sequence of ImageSet
-        Sets as :func:`unpose.data.read_images` returns them, on canvases of one size.
+        Sets as :func:`unpose.data.read_folder` returns them, on canvases of one size.
 
     Returns
     -------
@@ -172,8 +171,11 @@ def joined(parts: "Sequence[ImageSet]") -> "ImageSet":
     Examples
     --------
     >>> import numpy as np
-    >>> from unpose.data import read_images
-    >>> part = read_images([np.zeros((8, 8)), np.eye(8)])
+    >>> import tempfile
+    >>> from unpose.data import read_folder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.save(f"{place}/stack.npy", np.zeros((2, 8, 8)))
+    ...     part = read_folder(place)
     >>> len(joined([part, part]))
     4
     """
@@ -232,6 +234,8 @@ def _extended(run: FinishedRun, new: "ImageSet", found: "Assignment") -> Finishe
 def _sample(run: FinishedRun, new: "ImageSet", low: float, high: float) -> "tuple[NDArray | None, NDArray]":
     """Which images the page shows, and their thumbnails: those it showed before and the new ones, or a sample."""
     import numpy as np
+
+    from unpose.cluster.page import PAGE_IMAGES, page_sample, thumbnails
 
     model, old, n = run.model, run.pictures["images"], len(run.names)
     rows = np.concatenate([run.pictures.get("shown", np.arange(n)), np.arange(n, n + len(new))])

@@ -159,7 +159,7 @@ def _read(
     """The images, and the batch that the model takes."""
     import torch
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.images import as_batch
 
     channels, height, width = model.expects
@@ -168,7 +168,7 @@ def _read(
     if channels not in (None, 1, 3):
         raise click.BadParameter(f"the model takes {channels} channels, and images have 1 or 3", param_hint="MODEL")
     with parameter_errors("--images"):
-        found = read_images(path, size=size, colour="grey" if channels == 1 else "rgb", min_images=2)
+        found = read_folder(path, size=size, colour="grey" if channels == 1 else "rgb", min_images=2)
     batch = as_batch(found.images, dtype=torch.float32)
     if height is not None and batch.shape[-2:] != (height, width):
         raise click.BadParameter(

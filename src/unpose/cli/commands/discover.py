@@ -52,7 +52,7 @@ def command(
       does not hold   moved images do not occur, or are taken for another class
       cannot tell     too few images, or moved images occur less often and there are no labels
     """
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.discover import discover
 
     if out is not None:
@@ -60,7 +60,7 @@ def command(
             raise UserError(f"the page is an HTML file; give a name that ends with .html, got {out}")
         check_output(out, force)
     with progress(quiet=as_json) as report:
-        images = read_images(source, progress=report)
+        images = read_folder(source, progress=report)
         used = images.labels if labels else None
         found = discover(images.images, used, families=families or None, random_state=seed, progress=report)
     if out is not None:

@@ -138,7 +138,7 @@ def _predict_classes(
     model: Path, source: Path, out: Path | None, as_json: bool, device: str, match_light: bool
 ) -> None:
     """Write the class and the probabilities of every image; images that cannot be read and notes go to stderr."""
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.images import common_light_difference
     from unpose.images import match_light as with_light
     from unpose.train import predict_logits
@@ -154,7 +154,7 @@ def _predict_classes(
     if match_light and (light is None or not light.is_common):
         raise click.UsageError("--match-light: the network's file does not state a background that its images share")
     with parameter_errors("IMAGES"):
-        images = read_images(source, size=max(height, width), colour="auto" if channels == 1 else "rgb", min_images=1)
+        images = read_folder(source, size=max(height, width), colour="auto" if channels == 1 else "rgb", min_images=1)
     pixels, notes = _fit_to_network(images, channels, (height, width))
     if match_light and light is not None:
         pixels = with_light(pixels, light)

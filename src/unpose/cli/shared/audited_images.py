@@ -44,7 +44,7 @@ def read_audited(
     """Evenly spaced images of those at ``path``, the files that could not be read, and remarks."""
     import torch
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.images import as_batch
     from unpose.report import evenly_spaced
     from unpose.runs.audits import AuditedImages
@@ -58,7 +58,7 @@ def read_audited(
     side = min(height, width) if height and width else size
     colour: Any = "auto" if channels is None else "grey" if channels == 1 else "rgb"
     with parameter_errors("--images"), progress(quiet=quiet) as report:
-        found = read_images(path, size=side, colour=colour, min_images=2, memory=memory, progress=report)
+        found = read_folder(path, size=side, colour=colour, min_images=2, memory=memory, progress=report)
     chosen = evenly_spaced(len(found), count or DEFAULT_COUNT)
     batch = _square(as_batch(found.images[chosen], dtype=torch.float32), side)
     offset, scale = (numbers(text, name, batch.shape[1]) for text, name in ((mean, "--mean"), (std, "--std")))
@@ -76,7 +76,7 @@ def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list
     """Photographs that a table lists, prepared as ``like``: the images, the thing and the angle of each, or NaN."""
     import torch
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.images import as_batch
     from unpose.runs.audits import AuditedImages
 
@@ -90,7 +90,7 @@ def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list
         degrees = [float(row.get("angle") or "nan") for row in rows]
         side = max(like.batch.shape[-2:])
         paths = [table.parent / row["image"] for row in rows]
-        found = read_images(paths, size=side, colour="grey" if like.batch.shape[1] == 1 else "rgb", min_images=2)
+        found = read_folder(paths, size=side, colour="grey" if like.batch.shape[1] == 1 else "rgb", min_images=2)
     if found.rejected:
         name, reason = found.rejected[0]
         raise click.BadParameter(f"{name} cannot be read: {reason}", param_hint="--pairs")

@@ -140,16 +140,16 @@ def load_data(
 
 def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool) -> "Dataset":
     """The settled images of a run, with their names as classes."""
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.runs import RunError, joined, named_dataset, read_run
 
     run = read_run(path)
     colour = _COLOURS.get(channels, run.colour)
     try:
         with progress(quiet=quiet) as report:
-            parts = [read_images(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)]
+            parts = [read_folder(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)]
             for each in run.added:
-                part = read_images(each["input"], size=max(parts[0].images.shape[1:3]), colour=colour, min_images=1)
+                part = read_folder(each["input"], size=max(parts[0].images.shape[1:3]), colour=colour, min_images=1)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
     except (RunError, ValueError) as error:
@@ -158,14 +158,14 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
 
 def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     """The images as the run read them; an error if they have changed, because results would be wrong."""
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.runs import joined
     from unpose.runs.folder import fingerprint
 
     source = moved or run.source
     try:
         with progress() as report:
-            images = read_images(source, size=max(run.canvas_shape), pieces=True, progress=report)
+            images = read_folder(source, size=max(run.canvas_shape), pieces=True, progress=report)
             parts = [cropped(images, int(run.settings.crop))]
             parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
@@ -189,12 +189,12 @@ def read_on_canvas(run: "FinishedRun", source: Path, report: Report) -> "ImageSe
     """New images on the canvas of a run."""
     import numpy as np
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.images import onto_canvas
 
     whole = run.canvas_shape
-    images = read_images(source, size=max(whole), colour=run.colour, min_images=1, progress=report)
-    # read_images chooses a canvas that suits the new images; the model needs the canvas of the run.
+    images = read_folder(source, size=max(whole), colour=run.colour, min_images=1, progress=report)
+    # read_folder chooses a canvas that suits the new images; the model needs the canvas of the run.
     placed = replace(images, images=np.stack([onto_canvas(image, whole) for image in images.images]))
     return cropped(placed, int(run.settings.crop))
 
@@ -204,11 +204,11 @@ def read_run_images(
 ) -> "tuple[ImageSet, RunSettings]":
     """Read the images of a run, and replace settings that are ``auto`` by the values chosen for them.
 
-    ``pieces`` is that of :func:`unpose.data.read_images`.
+    ``pieces`` is that of :func:`unpose.data.read_folder`.
     """
     import torch
 
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.groups import CONTINUOUS, parse_continuous
 
     if settings.jobs != "auto":
@@ -222,7 +222,7 @@ def read_run_images(
             f"got {settings.group!r}"
         ) from error
     with progress() as report:
-        images = read_images(
+        images = read_folder(
             source, size=value_or_none(settings.size), memory=value_or_none(settings.memory),
             pieces=pieces, n_jobs=value_or_none(settings.jobs), progress=report,
         )  # fmt: skip

@@ -35,15 +35,15 @@ def run_unlabelled(
 
     ``recipe`` is that of a run to resume or of a file; by default it is chosen for the device.
     """
-    from unpose.data import read_images
+    from unpose.data import read_folder
     from unpose.train import unlabelled_recipe
 
     given = size or (recipe.data.size if recipe is not None else None)
     with progress() as report:
-        found = read_images(source, size=given, progress=report)
+        found = read_folder(source, size=given, progress=report)
         limit = _LARGEST.get(device.type, 64)
         if given is None and max(found.images.shape[1:3]) > limit:
-            found, given = read_images(source, size=limit, progress=report), limit
+            found, given = read_folder(source, size=limit, progress=report), limit
     for name, reason in found.rejected[:5]:
         click.echo(f"not read: {name}: {reason}", err=True)
     images = found.images

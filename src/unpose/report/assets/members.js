@@ -63,8 +63,8 @@ function openMembers(group) {
         clusters.length > 1 ? make("p", { className: "note" }, "This group was merged: each image is aligned to the mean of its original group.") : null)),
       make("div", { className: "heading" }, reading, make("label", { className: "choice" }, "Order ", order)),
       list, further,
-      rest ? make("p", { className: "note rest" }, `and ${rest.toLocaleString("en")} more without a picture on this page: `,
-        make("code", {}, "unpose export RUN --to folders")) : null));
+      rest ? make("p", { className: "note rest" }, `and ${rest.toLocaleString("en")} more without a picture on this page${data.inRun ? ": " : ""}`,
+        data.inRun ? make("code", {}, "unpose export RUN --to folders") : null) : null));
   moveFocusByArrows(list, ".member");
   list.addEventListener("focusin", (event) => {
     list.querySelector('[tabindex="0"]')?.setAttribute("tabindex", "-1");
