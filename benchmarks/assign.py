@@ -42,7 +42,7 @@ from unpose.cluster.assignment import (
 )
 from unpose.cluster.features import cosine_neighbours, feature_network, fit_space, orbit_features, orbit_poses
 from unpose.cluster.graph import N_NEIGHBOURS, bandwidths
-from unpose.cluster.joint_graph import join_graphs, whitened
+from unpose.cluster.joint_graph import join_graphs, share_of_pixels, whitened
 from unpose.cluster.light import LIGHT_CONTRAST, normalise_light
 from unpose.cluster.neighbours import graph_search, small_images
 from unpose.cluster.readout import read_out
@@ -122,7 +122,8 @@ def measure_unseen(found, vectors, blocks, classes, draw):
     oracles = []
     if vectors is not None:
         space = fit_space(vectors[fitted], blocks)
-        joint = join_graphs(graph, space(vectors[fitted]), np.random.RandomState(0))
+        points = space(vectors[fitted])
+        joint = join_graphs(graph, points, share_of_pixels(graph, points, np.random.RandomState(0)))
         graph, pixels = (joint.indices, joint.distances), joint.pixel_share
         points = whitened(space(vectors), joint.whitening)
         oracles = mahalanobis(space(vectors[fitted]), classes[fitted], space(vectors[rows]))

@@ -77,6 +77,7 @@ SIDE_DOORS = {
     "unpose.files.listing",  # which files of a folder could be images
     "unpose.images.imagenet",  # the network of the extra ``features``, for clusters and for photographs
     "unpose.images.kernels.keys_cpu",  # Keys interpolation, for the compiled loops of other rooms
+    "unpose.images.statistics",  # invariant vectors without a network, for clusters and for quick classifiers
     "unpose.report.audit",  # the page of `unpose audit`
     "unpose.report.duplicates",  # the page of `unpose dedupe`
     "unpose.report.figures",  # pictures drawn from arrays, for the commands

@@ -219,6 +219,23 @@ def test_neighbours_by_cosine_are_those_of_a_full_sort():
     np.testing.assert_allclose(distances, np.sort(full, axis=1)[:, :6], atol=1e-6)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_statistics_ignore_quarter_turns_mirrors_and_units(channels):
+    images = blobs(n=7, channels=channels)
+    network = feature_network("statistics", images)
+    views = network.poses("se2+mirror", math.pi)
+    before = orbit_features(images, network, views)
+    assert sum(network.blocks) == before.shape[1]
+    for moved in (torch.rot90(images, 1, (2, 3)), images.flip(3)):
+        after = orbit_features(moved, network, views)
+        np.testing.assert_allclose(after, before, atol=1e-4 * np.abs(before).max())
+    control = orbit_features(images.roll(5, 3), network, views)
+    assert np.abs(control - before).max() > 1e-2 * np.abs(before).max()
+    units = np.geomspace(1e-3, 1e3, before.shape[1])
+    one, other = fit_space(before, network.blocks)(before), fit_space(before * units, network.blocks)(before * units)
+    np.testing.assert_allclose(one @ one.T, other @ other.T, atol=1e-6)
+
+
 def test_without_the_extra_the_error_names_it():
     with pytest.raises(ValueError, match=r"unpose\[features\]"):
         feature_network(EXTRA_NETWORK, blobs())

@@ -6,7 +6,14 @@ from scipy import sparse
 
 from unpose.cluster.features import cosine_neighbours
 from unpose.cluster.graph import attention_matrix
-from unpose.cluster.joint_graph import clarity, diffused_neighbours, join_graphs, neighbour_whitening, whitened
+from unpose.cluster.joint_graph import (
+    clarity,
+    diffused_neighbours,
+    join_graphs,
+    neighbour_whitening,
+    share_of_pixels,
+    whitened,
+)
 
 
 def sphere(points):
@@ -19,6 +26,10 @@ def kinds(n_kinds=5, each=23, spread=0.2, seed=0):
     kind = np.repeat(np.arange(n_kinds), each)
     centres = sphere(rng.standard_normal((n_kinds, 16)))
     return sphere(centres[kind] + spread * rng.standard_normal((len(kind), 16))), kind
+
+
+def joined(pixels, points):
+    return join_graphs(pixels, points, share_of_pixels(pixels, points, np.random.RandomState(0)))
 
 
 def same_kind(indices, kind):
@@ -66,7 +77,7 @@ def test_the_graph_that_falls_into_communities_counts(informed):
     points, kind = kinds()
     noise = sphere(np.random.default_rng(1).standard_normal(points.shape))
     first, second = (points, noise) if informed == "pixels" else (noise, points)
-    found = join_graphs(cosine_neighbours(first, None, 12), second, np.random.RandomState(0))
+    found = joined(cosine_neighbours(first, None, 12), second)
     assert found.pixel_share > 0.9 if informed == "pixels" else found.pixel_share < 0.1
     assert same_kind(found.indices, kind) > 0.97
 
@@ -77,7 +88,7 @@ def test_graphs_that_know_different_things_are_better_together():
     left[kind % 2 == 0] = kinds(1, int((kind % 2 == 0).sum()), seed=4)[0]  # knows the odd kinds only
     right[kind % 2 == 1] = kinds(1, int((kind % 2 == 1).sum()), seed=5)[0]  # knows the even kinds only
     alone = cosine_neighbours(left, None, 12)
-    found = join_graphs(alone, right, np.random.RandomState(0))
+    found = joined(alone, right)
     assert same_kind(found.indices, kind) > same_kind(alone[0], kind) + 0.1
 
 

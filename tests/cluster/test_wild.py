@@ -7,6 +7,8 @@ import pytest
 
 from unpose import InvariantClustering
 from unpose.cluster import agreement_with_classes
+from unpose.data import drawings, posed
+from unpose.images.imagenet import has_extra_network
 
 SIDE = 25
 
@@ -24,6 +26,17 @@ def lumps(each=14, seed=0):
     grains = grains.real / grains.real.std((1, 2), keepdims=True)
     level = np.array([0.25, 0.45, 0.8])[kind] * rng.uniform(0.97, 1.03, len(kind))
     return (level[:, None, None] * disc * (1 + 0.3 * grains)).astype(np.float32), kind
+
+
+def textures(each=20, seed=0):
+    """Discs of fine, middling and coarse grain: no two have the same pixels."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(3 * each) % 3
+    x, f = np.arange(SIDE) - SIDE // 2, np.fft.fftfreq(SIDE)
+    passed = np.exp(-(f**2 + f[:, None] ** 2) * np.array([2.0, 20.0, 200.0])[kind, None, None])
+    grain = np.fft.ifft2(np.fft.fft2(rng.standard_normal((len(kind), SIDE, SIDE))) * passed).real
+    grain /= grain.std((1, 2), keepdims=True)
+    return ((1 + 0.3 * grain) * np.exp(-((np.hypot(x, x[:, None]) / 9) ** 6))).astype(np.float32), kind
 
 
 def brightness(images):
@@ -122,3 +135,31 @@ def test_unstable_clusters_say_what_the_extra_would_gain(fitted):
     for features, wanted in (("auto", True), ("pixels", False)):
         model.features = features
         assert any("unpose[features]" in note for note in model.notes_) == wanted
+
+
+@pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
+def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
+    images, kind = textures()
+    model = InvariantClustering(3, max_shift=1.0).fit(images)
+    assert model.features_.network == "statistics"
+    assert model.features_.pixel_share < 0.5
+    assert accuracy(model.labels_, kind) > 0.95
+    pixels = InvariantClustering(3, features="pixels", max_shift=1.0).fit(images)
+    assert accuracy(pixels.labels_, kind) < 0.8
+    assert any("statistics of texture and light" in note for note in model.notes_)
+    model.save(tmp_path / "model.npz")
+    new, new_kind = textures(each=3, seed=1)
+    found = InvariantClustering.load(tmp_path / "model.npz").predict(new)
+    assert accuracy(np.append(model.labels_, found), np.append(kind, new_kind)) > 0.95
+
+
+@pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
+@pytest.mark.parametrize("bounds", [{}, {"max_angle": 0.3}, {"group": "translation"}])
+def test_unasked_statistics_change_nothing_where_pixels_decide(bounds):
+    """Shapes at any angle; and images whose angle means something, which the statistics do not see."""
+    images = posed(drawings(SIDE), copies=9, max_shift=1.0, random_state=3).images if not bounds else textures()[0]
+    model = InvariantClustering(3, **bounds).fit(images)
+    pixels = InvariantClustering(3, features="pixels", **bounds).fit(images)
+    assert model.features_ is None
+    assert model.means_.tobytes() == pixels.means_.tobytes()
+    assert model.confidences_.tobytes() == pixels.confidences_.tobytes()

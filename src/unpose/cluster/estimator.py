@@ -24,7 +24,7 @@ from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, sparser_factor
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import first_copies
-from unpose.cluster.features import feature_network, missing_network_notes
+from unpose.cluster.features import STATISTICS, feature_network, missing_network_notes
 from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_all, vector_neighbours, weights_of_all
 from unpose.cluster.inputs import (
     are_files,
@@ -56,11 +56,16 @@ from unpose.cluster.resolution import UNSTABLE
 from unpose.cluster.rounds import Round
 from unpose.cluster.stability import reliability_notes, subset_stability
 from unpose.cluster.tree import cut_tree
+from unpose.groups import parse_continuous
 from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
 from unpose.images.imagenet import EXTRA_NETWORK, has_extra_network
 
 _FEWEST_WITH_FEATURES = 24
 """For fewer images, the spread of features in the set says too little, and pixels alone are compared."""
+_MOST_WITH_STATISTICS = 24_000
+"""For more images, neighbours by statistics, which are searched among all pairs, are not searched unasked."""
+_LARGEST_SHARE = 0.45
+"""Statistics join unasked only if pixels deserve less of the weight; of drawings that both tell apart it is half."""
 _MAX_REFERENCE_BYTES = 2**28
 """Most memory that the fitted images may take which a fitted estimator keeps."""
 _RANGE_SAMPLE = 2000
@@ -95,9 +100,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         its graph of neighbours is joined with that of the pixels; weights are found without labels (see Notes). It is
         "contour", the outlines of silhouettes; "efficientnet-lite0", which comes with the extra ``unpose[features]``;
         the path of an ``.onnx`` file, of a ``.pt2`` file of ``torch.export`` or of a run of ``unpose train``; a torch
-        module; or a function from images (m, h, w) or (m, h, w, c) to vectors (m, d). "learn" first learns an encoder
-        from the images themselves (:func:`unpose.train.train_unlabelled`), which is kept as ``encoder_``. "auto" is the
-        network of the extra if that is installed, else "pixels".
+        module; or a function from images (m, h, w) or (m, h, w, c) to vectors (m, d). "statistics" are fixed statistics
+        of texture and light, without a network. "learn" first learns an encoder from the images themselves
+        (:func:`unpose.train.train_unlabelled`), which is kept as ``encoder_``. "auto" is the network of the extra if
+        that is installed. Otherwise, for up to 24,000 images at any angle, it is "statistics" where they divide the
+        images more clearly than pixels do, and else "pixels".
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -345,9 +352,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             report("read out", 0, 1)
             graph = neighbours.indices, neighbours.distances
             if network is not None:
+                # Statistics that nobody asked for join only where they divide the images more clearly than pixels do.
+                unasked = self.features == "auto" and network.name == STATISTICS
+                largest, draws = (_LARGEST_SHARE, np.random.RandomState(0)) if unasked else (1.0, rng)
                 graph, self.features_ = fit_features(
-                    take(given, rows), network, graph, self.range_.group, self.range_.max_angle, self.device, rng,
-                    progress, checkpoints,
+                    take(given, rows), network, graph, self.range_.group, self.range_.max_angle, self.device, draws,
+                    progress, checkpoints, largest,
                 )  # fmt: skip
             labels, weights, resolution = read_out(*graph, self.n_clusters, rng)
             found_again = subset_stability(*graph, labels, self.n_clusters, resolution, rng)
@@ -377,7 +387,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         n_copies = int((self.copies_ != np.arange(len(self.copies_)))[self.labels_ >= 0].sum())
         n_different = int((self.labels_ >= 0).sum()) - n_copies
         notes = reliability_notes(self.stability_, n_different, n_copies, self.n_clusters_range_)
-        if self.stability_ < UNSTABLE and not self._is_vectors and self.features == "auto" and self.features_ is None:
+        by_network = self.features_ is not None and self.features_.network != STATISTICS
+        if self.stability_ < UNSTABLE and not self._is_vectors and self.features == "auto" and not by_network:
             notes += missing_network_notes()
         if self.features_ is not None:
             notes += self.features_.notes()
@@ -558,9 +569,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
 
     def _compares_features(self, n_images: int) -> bool:
         """Whether images are compared by the features of a network, too."""
-        if n_images < _FEWEST_WITH_FEATURES:
+        if n_images < _FEWEST_WITH_FEATURES or self.features == "pixels":
             return False
-        return has_extra_network() if self.features == "auto" else self.features != "pixels"
+        if self.features != "auto" or has_extra_network():
+            return True
+        any_angle = parse_continuous(self.range_.group).turns and self.range_.max_angle >= math.pi
+        return any_angle and n_images <= _MOST_WITH_STATISTICS
 
     def _network(self) -> Any:
         """What :func:`unpose.cluster.features.feature_network` makes the network from."""
@@ -573,7 +587,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             if self.encoder_ is None:
                 raise ValueError("the encoder that was learnt is not saved with the clusters; set `encoder_` to it")
             return self.encoder_
-        return EXTRA_NETWORK if self.features == "auto" else self.features
+        if self.features != "auto":
+            return self.features
+        if self.features_ is not None:
+            return self.features_.network
+        return EXTRA_NETWORK if has_extra_network() else STATISTICS
 
     def _spread(
         self, known: tuple[NDArray, NDArray], labels: NDArray, confidences: NDArray, weights: sparse.csr_array,

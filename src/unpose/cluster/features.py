@@ -28,9 +28,12 @@ from unpose.files import read_file
 from unpose.groups import parse_continuous
 from unpose.images import border_level, downscale, warp
 from unpose.images.imagenet import EXTRA_NETWORK, extra_network, has_extra_network
+from unpose.images.statistics import count_statistics, image_statistics
 
 OUTLINES = "contour"
 """Moduli of the Fourier coefficients of outlines, for silhouettes."""
+STATISTICS = "statistics"
+"""Fixed statistics of texture and light that need no network and no other package."""
 _TURNS = 8
 """Views at equal angles that vectors are averaged over; fewer if rotations are bounded."""
 _SIZES = (160, 224, 256, 128, 96, 64, 32, 28)
@@ -57,7 +60,8 @@ class FeatureNetwork:
 
     ``side`` is the side in pixels of the images that it takes, None for any; ``middle`` the side of a second view, of
     the middle of the images, and the factor by which it is enlarged; ``blocks`` the lengths of the parts of a vector
-    that come from different layers.
+    that come from different layers. If vectors are ``invariant`` under quarter turns and mirrors by construction, views
+    within a quarter turn are enough.
     """
 
     name: str
@@ -65,6 +69,14 @@ class FeatureNetwork:
     side: int | None = None
     middle: tuple[int, float] | None = None
     blocks: tuple[int, ...] | None = None
+    invariant: bool = False
+
+    def poses(self, group: str, max_angle: float) -> Tensor:
+        """The poses (p, 3, 3) of the views whose vectors are averaged."""
+        if not self.invariant:
+            return orbit_poses(group, max_angle)
+        count = _TURNS // 2
+        return torch.stack([_rotation(math.pi / 2 * turn / count) for turn in range(count)])
 
 
 def missing_network_notes() -> list[str]:
@@ -80,8 +92,9 @@ def missing_network_notes() -> list[str]:
 def feature_network(features: Any, images: Tensor, device: str | torch.device = "cpu") -> FeatureNetwork:
     """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
 
-    ``features`` is the name of a network, "contour" for the outlines of silhouettes, the path of an ``.onnx`` or
-    ``.pt2`` file, a torch module, a function, or a network of :mod:`unpose.nn` or its file or run folder.
+    ``features`` is the name of a network, "statistics" for :mod:`unpose.images.statistics`, "contour" for the outlines
+    of silhouettes, the path of an ``.onnx`` or ``.pt2`` file, a torch module, a function, or a network of
+    :mod:`unpose.nn` or its file or run folder.
     Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
     tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
     the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts.
@@ -89,6 +102,9 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
     if isinstance(features, str) and features == EXTRA_NETWORK:
         statistics, blocks = extra_network(device)
         return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
+    if isinstance(features, str) and features == STATISTICS:
+        alone = (1,) * count_statistics(images.shape[1])  # each has units of its own
+        return FeatureNetwork(STATISTICS, image_statistics, blocks=alone, invariant=True)
     if isinstance(features, str) and features == OUTLINES:
         features = outline_features
     if isinstance(features, str | os.PathLike):
@@ -104,9 +120,9 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
             return _own_network(load_network(path), os.path.basename(os.path.normpath(name)), images, device)
         except OSError as error:
             raise ValueError(
-                f"features must be 'auto', 'pixels', 'learn', {OUTLINES!r}, {EXTRA_NETWORK!r}, a torch module, a "
-                "function, the path of an .onnx, .pt2 or .safetensors file, or the folder of a run of unpose train, "
-                f"got {name!r}"
+                f"features must be 'auto', 'pixels', 'learn', {STATISTICS!r}, {OUTLINES!r}, {EXTRA_NETWORK!r}, a torch "
+                "module, a function, the path of an .onnx, .pt2 or .safetensors file, or the folder of a run of unpose "
+                f"train, got {name!r}"
             ) from error
     if isinstance(features, nn.Module):
         from unpose.nn import Network
@@ -179,6 +195,11 @@ def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
             c, s = math.cos(angle), math.sin(angle)
             poses.append([[c * flip, s, 0.0], [-s * flip, c, 0.0], [0.0, 0.0, 1.0]])
     return torch.tensor(poses)
+
+
+def _rotation(angle: float) -> Tensor:
+    c, s = math.cos(angle), math.sin(angle)
+    return torch.tensor([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])
 
 
 def orbit_features(
@@ -294,9 +315,7 @@ def pose_change(
     an image and of the rotated image, divided by the mean distance between the points of different images. Rotation
     cuts the corners off, which is part of the change.
     """
-    angle = math.pi / _TURNS
-    c, s = math.cos(angle), math.sin(angle)
-    turn = torch.tensor([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])
+    turn = _rotation(math.pi / _TURNS / (2 if network.invariant else 1))
     ground = torch.from_numpy(border_level(images.numpy())).to(images)[..., None, None]
     after = orbit_features(warp(images - ground, turn.to(images)) + ground, network, poses, device)
     own, turned = space(before), space(after)

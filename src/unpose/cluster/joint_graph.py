@@ -22,12 +22,12 @@ from unpose.align import Progress
 from unpose.align.checkpoints import Arrays, Checkpoints, load_or_compute
 from unpose.cluster.assignment import vote_shares
 from unpose.cluster.features import (
+    STATISTICS,
     FeatureNetwork,
     FeatureSpace,
     cosine_neighbours,
     fit_space,
     orbit_features,
-    orbit_poses,
     pose_change,
 )
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, largest_entries, symmetric_walk
@@ -65,18 +65,25 @@ class JointGraph:
     whitening: NDArray  # (r, r), of the points of the feature space
 
 
-def join_graphs(pixels: Graph, points: NDArray, rng: np.random.RandomState) -> JointGraph:
-    """Join the neighbours by pixels with those of points (n, r) of a feature space, and diffuse.
+def share_of_pixels(pixels: Graph, points: NDArray, rng: np.random.RandomState) -> float:
+    """The weight of the neighbours by pixels beside those of points (n, r) of a feature space, between 0 and 1.
 
-    The weights of the two graphs are in proportion to the eighth power of their modularities. The space is whitened
-    twice: first with the neighbours in the space itself as pairs of one kind, then with those of the joined graph, so
-    that each graph corrects the other.
+    Weights are in proportion to the eighth power of the modularities of the two graphs.
+    """
+    near = cosine_neighbours(points, None, min(N_NEIGHBOURS, pixels[0].shape[1]))
+    ratio = (clarity(pixels, rng) / max(clarity(near, rng), 1e-3)) ** _SHARPNESS
+    return float(ratio / (1 + ratio))
+
+
+def join_graphs(pixels: Graph, points: NDArray, share: float) -> JointGraph:
+    """Join the neighbours by pixels, with this weight, with those of points (n, r) of a feature space, and diffuse.
+
+    The space is whitened twice: first with the neighbours in the space itself as pairs of one kind, then with those of
+    the joined graph, so that each graph corrects the other.
     """
     k = min(N_NEIGHBOURS, pixels[0].shape[1])
     pixel_weights = attention_matrix(*pixels, k)
     near = cosine_neighbours(points, None, k)
-    ratio = (clarity(pixels, rng) / max(clarity(near, rng), 1e-3)) ** _SHARPNESS
-    share = ratio / (1 + ratio)
 
     def whiten_and_join(pairs: NDArray) -> tuple[NDArray, sparse.csr_array]:
         whitening = neighbour_whitening(points, pairs)
@@ -87,7 +94,7 @@ def join_graphs(pixels: Graph, points: NDArray, rng: np.random.RandomState) -> J
 
     _, joined = whiten_and_join(near[0])
     whitening, joined = whiten_and_join(diffused_neighbours(joined, k)[0])
-    return JointGraph(*diffused_neighbours(joined, k), float(share), whitening)
+    return JointGraph(*diffused_neighbours(joined, k), share, whitening)
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,8 @@ class FittedFeatures:
     def notes(self) -> list[str]:
         """What was compared, and by how much the features still depend on pose, in a sentence."""
         pixels = f"{self.pixel_share:.0%}"
-        text = f"Images were compared by {self.network} ({1 - self.pixel_share:.0%}) and by pixels ({pixels})"
+        name = "statistics of texture and light" if self.network == STATISTICS else self.network
+        text = f"Images were compared by {name} ({1 - self.pixel_share:.0%}) and by pixels ({pixels})"
         if not math.isnan(self.pose_change):
             text += f"; a rotation changes the features by {self.pose_change:.2f} of the difference between two images"
         return [text + "."]
@@ -122,17 +130,27 @@ class FittedFeatures:
 def fit_features(
     images: Tensor | Batch, network: FeatureNetwork, pixels: Graph, group: str, max_angle: float, device: str,
     rng: np.random.RandomState, progress: Progress | None = None, checkpoints: Checkpoints | None = None,
-) -> tuple[Graph, FittedFeatures]:  # fmt: skip
-    """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit."""
-    poses = orbit_poses(group, max_angle)
+    largest_share: float = 1.0,
+) -> tuple[Graph, FittedFeatures | None]:  # fmt: skip
+    """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit.
+
+    If pixels deserve more than ``largest_share`` of the weight by the features of one view, which cost little, they are
+    left as they are, and there are no features.
+    """
+    poses = network.poses(group, max_angle)
+    if largest_share < 1:
+        once = orbit_features(images, network, poses[:1], device, progress)
+        if share_of_pixels(pixels, fit_space(once, network.blocks)(once), rng) > largest_share:
+            return pixels, None
     compute = partial(_extract, images, network, poses, device, progress)
     stored = load_or_compute(checkpoints, "features", compute)
     space = fit_space(stored["features"], network.blocks)
-    joint = join_graphs(pixels, space(stored["features"]), rng)
+    points = space(stored["features"])
+    joint = join_graphs(pixels, points, share_of_pixels(pixels, points, rng))
     turns = len(poses) > 2  # not the identity, or a mirror image, alone
     some = slice(0, _AUDITED)
     change = pose_change(images[some], stored["features"][some], network, poses, space, device) if turns else np.nan
-    points = whitened(space(stored["features"]), joint.whitening)
+    points = whitened(points, joint.whitening)
     fitted = FittedFeatures(network.name, joint.pixel_share, change, space, joint.whitening, points)
     return (joint.indices, joint.distances), fitted
 

@@ -21,7 +21,7 @@ from unpose.cluster.assignment import (
     share_of_new,
     vote_shares,
 )
-from unpose.cluster.features import cosine_neighbours, feature_network, orbit_features, orbit_poses
+from unpose.cluster.features import cosine_neighbours, feature_network, orbit_features
 from unpose.cluster.graph import N_NEIGHBOURS, bandwidths, neighbours_of_all
 from unpose.cluster.joint_graph import FittedFeatures, whitened
 from unpose.cluster.light import evenly_spaced_rows
@@ -108,8 +108,8 @@ def _vote(model: Any, images: Tensor, given: Tensor, progress: Progress | None) 
     new, points = found.distances, None
     if model.features_ is not None:
         features: FittedFeatures = model.features_
-        poses = orbit_poses(model.range_.group, model.range_.max_angle)
         network = feature_network(model._network(), given, model.device)
+        poses = network.poses(model.range_.group, model.range_.max_angle)
         vectors = orbit_features(given, network, poses, model.device, progress)
         at = whitened(features.space(vectors), features.whitening)
         by_features, *distances = features.votes(at, known, model.n_clusters_)

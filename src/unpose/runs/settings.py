@@ -41,8 +41,8 @@ class RunSettings:
     max_scale : float, default 1.5
         Largest change of size, as a factor.
     features : str, default "auto"
-        What images are compared by: "pixels", the name of a network or the path of its file, beside pixels. "auto" is
-        the network of the extra ``unpose[features]`` if that is installed. A run of ``unpose align`` ignores it.
+        What images are compared by: "pixels", "statistics", the name of a network or the path of its file, beside
+        pixels. "auto" is chosen by :class:`unpose.InvariantClustering`. A run of ``unpose align`` ignores it.
     labels : str, default ""
         Path of a CSV file with the classes of some images. A run of ``unpose align`` ignores it.
     light : {"ignore", "local", "keep", "auto"}, default "ignore"

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from unpose.data import Dataset, InputError
 from unpose.groups import dihedral
 from unpose.images import as_batch
+from unpose.images.statistics import count_statistics, image_statistics
 from unpose.nn import Network
 from unpose.train.evaluation import rotated
-from unpose.train.statistics import count_statistics, image_statistics
 
 _CENTRES = 500
 """Centres of the radial basis functions; more hardly change the result."""

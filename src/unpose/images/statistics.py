@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+__all__ = ["count_statistics", "image_statistics"]
+
 LARGEST_SIDE = 48
 """Longest side in pixels at which statistics are computed; larger images are averaged down."""
 _SCALES = (1.0, 2.0, 4.0, 8.0)
@@ -54,7 +56,22 @@ _TRIPLES = _triples()
 
 
 def count_statistics(channels: int) -> int:
-    """Return the length of the vectors that :func:`image_statistics` computes."""
+    """Return the length of the vectors that :func:`image_statistics` computes.
+
+    Parameters
+    ----------
+    channels : int
+        Number of channels of the images.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> count_statistics(1)
+    425
+    """
     n_maps, n_scales = len(_MAPS), len(_SCALES)
     per_channel = (
         2 + len(_QUANTILES) + 3 * n_maps + _FREQUENCIES * n_scales * (n_scales - 1) // 2 + len(_PAIRS) + len(_TRIPLES)
@@ -64,10 +81,27 @@ def count_statistics(channels: int) -> int:
 
 
 def image_statistics(images: Tensor) -> Tensor:
-    """Compute the statistics of images: (n, c, h, w) -> (n, count_statistics(c)).
+    """Compute statistics of texture and light that do not change under quarter turns and mirrors.
 
     The background (the median of the border of each channel) is subtracted first, and the image is padded to a square.
-    Those that grow with contrast grow linearly with it, or with its square root.
+    Statistics that grow with contrast grow linearly with it, or with its square root.
+
+    Parameters
+    ----------
+    images : (n, c, h, w) tensor
+        Of any size; larger ones than 48 pixels are averaged down.
+
+    Returns
+    -------
+    (n, d) tensor
+        With ``d = count_statistics(c)``.
+
+    Examples
+    --------
+    >>> images = torch.rand(2, 1, 9, 13)
+    >>> turned = torch.rot90(images, 1, (2, 3))
+    >>> bool((image_statistics(turned) - image_statistics(images)).abs().max() < 1e-4)
+    True
     """
     return torch.cat([_of_chunk(chunk) for chunk in images.split(_CHUNK)])
 
