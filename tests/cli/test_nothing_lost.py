@@ -257,7 +257,7 @@ def test_unreadable_images_of_a_stack_are_counted(tmp_path, rng):
     assert done.exit_code == 0, done.output
     assert "2 images could not be read" in done.stdout
     done = unpose("predict", tmp_path / "run", tmp_path / "stack.npy", "-o", tmp_path / "x.csv")
-    assert "Wrote 4 images to" in done.stdout
+    assert "Wrote the results of 4 images to" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from PIL import Image
 from unpose.cli import main
 from unpose.cli.commands import demo
 from unpose.cli.shared.angle_sweep import N_ANGLES, sweep_picture
-from unpose.data import Dataset, load
+from unpose.cli.shared.train_output import report_figures
+from unpose.data import Dataset, Split, load
 from unpose.nn import group_cnn
 from unpose.report import figures
-from unpose.train import load_network, named_recipe, read_recipe, recipe_names, save_network
+from unpose.train import ClassFigures, load_network, named_recipe, read_recipe, recipe_names, save_network
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
@@ -101,6 +102,17 @@ def test_figures_by_class_stand_beside_two_baselines(run, photos):
     table = list(csv.DictReader((out / "confusion.csv").read_text().splitlines()))
     assert [[int(row["taken for bar"]), int(row["taken for square"])] for row in table] == counts.tolist()
     assert np.asarray(Image.open(out / "confusion.png")).std() > 5
+
+
+def test_a_baseline_that_is_better_is_named_with_its_file(tmp_path, capsys):
+    part = Split(np.zeros((4, 3, 3), np.float32), np.array([0, 0, 1, 1]))
+    dataset = Dataset("marks", "made up", ("a", "b"), part, part, part)
+    rows = {"group_cnn c4": (0.5, 0.75), "quick classifier": (0.5, 1.0), "always a": (0.5, 0.5)}
+    report_figures(tmp_path, dataset, ClassFigures(("a", "b"), np.array([[1, 1], [0, 2]])), rows, "none")
+    better = f"Better on these test images: quick classifier ({tmp_path / 'quick.safetensors'}).\n"
+    assert better in capsys.readouterr().out
+    report_figures(tmp_path, dataset, ClassFigures(("a", "b"), np.array([[2, 0], [0, 2]])), rows, "none")
+    assert "Better" not in capsys.readouterr().out
 
 
 def test_quick_needs_no_network_and_its_file_is_read_by_every_command(photos, tmp_path):

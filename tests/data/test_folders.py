@@ -71,7 +71,10 @@ def test_folders_of_one_image_each_or_a_single_folder_give_no_labels(tmp_path, p
     "names",
     [("2024-01-03", "2024-01-04"), ("20240103", "20240104_1530"), ("2023", "2024"), ("3.1.2024", "04.01.24"),
      ("January", "Feb 2024"), ("3 March 2024", "2024-Apr-02"), ("240103", "240104"), ("run 1", "Run_02"),
-     ("2024-01", "2024-02"), ("2024-01-03T10-15-00", "2024_01_04 11.20")],
+     ("2024-01", "2024-02"), ("2024-01-03T10-15-00", "2024_01_04 11.20"),
+     ("2024-01-03", "2024-01-04", "2024-01-09 night"), ("20240103_station", "20240104_station"),
+     ("dose 3.1.2024", "dose 4.1.2024", "control 4.1.2024"),
+     ("2024-01-03", "2024-01-04", "unsorted")],
 )  # fmt: skip
 def test_folders_named_by_date_or_run_are_not_classes(tmp_path, picture, names):
     for name in names:
@@ -85,7 +88,8 @@ def test_folders_named_by_date_or_run_are_not_classes(tmp_path, picture, names):
 @pytest.mark.parametrize(
     "names",
     [("0", "7"), ("cat", "2024-01-03"), ("decagon", "marble"), ("class 1", "class 2"),
-     ("2024-01-03 control", "2024-01-03 dose"), ("120000", "980000"), ("marten", "sepia"), ("1e2", "20x")],
+     ("2024-01-03 control", "2024-01-03 dose"), ("120000", "980000"), ("marten", "sepia"), ("1e2", "20x"),
+     ("2024-01-03 control", "2024-01-04 dose"), ("cat", "dog", "2024-01-03")],
 )  # fmt: skip
 def test_other_folder_names_are_classes(tmp_path, picture, names):
     for name in names:

@@ -99,28 +99,32 @@ def test_checkpoints_left_by_a_kill_in_the_last_instant_are_removed(folder, imag
     assert list(folder.path.glob(".pieces*")) == []
 
 
-# Each run is killed before another one of the actions on files that end it, from the last result to the last piece.
+# Each run is killed before another one of its actions on files: of all that write results, or of those that end it.
 KILLED = """
-import os, sys
+import hashlib, os, sys
 from pathlib import Path
 import numpy as np
+from unpose.cluster import InvariantClustering
 from unpose.data import read_folder
-from unpose.runs import RunError, RunSettings
+from unpose.runs import RunError, RunSettings, write_run
 from unpose.runs.folder import RunFolder, fingerprint
 
-file, place = map(Path, sys.argv[1:])
+file, finished, place = map(Path, sys.argv[1:4])
 images, settings, arrays = read_folder(file), RunSettings(clusters=2), {"x": np.arange(6)}
-digest = fingerprint(images)
+model, digest = InvariantClustering.load(finished), fingerprint(images)
 
 def end(folder):
-    folder.write_config(settings, file, images, digest)
+    if sys.argv[4] == "all":
+        write_run(folder.path, file, images, model, settings, "unpose cluster").write_page()
+    else:
+        folder.write_config(settings, file, images, digest)
     folder.finish()
 
 def run_until(folder, left):
     with folder.begin("cluster", settings, images, force=False):
         folder.store("search", arrays)
         folder.store("refine", arrays)
-        for name in ("replace", "unlink", "rmdir"):
+        for name in ("mkdir", "replace", "unlink", "rmdir"):
             def mortal(*given, call=getattr(os, name), **options):
                 nonlocal left
                 if left == 0:
@@ -131,32 +135,43 @@ def run_until(folder, left):
         end(folder)
     os._exit(0)
 
+def contents(path):
+    return {str(each.relative_to(path)): each.read_bytes() for each in path.rglob("*") if each.is_file()}
+
 status, moment = 9, 0
 while status:
     folder = RunFolder(place / str(moment))
     if (child := os.fork()) == 0:
         run_until(folder, moment)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    try:
-        folder.check(file, force=False, resume=False)
-        state = "continues"
-        with folder.begin("cluster", settings, images, force=False):
-            assert np.array_equal(folder.load("search")["x"], arrays["x"])
-            end(folder)
-    except RunError as error:
-        assert "holds a finished run" in str(error), error
-        state = "finished"
-    assert folder.finished_config().settings == settings
-    print(status, state, sorted(path.name for path in folder.path.iterdir()))
+    if (again := os.fork()) == 0:  # so that this process stays without threads
+        try:
+            folder.check(file, force=False, resume=False)
+            with folder.begin("cluster", settings, images, force=False):
+                assert np.array_equal(folder.load("search")["x"], arrays["x"])
+                end(folder)
+            os._exit(0)
+        except RunError as error:
+            os._exit(1 if "holds a finished run" in str(error) else 2)
+    state = os.waitstatus_to_exitcode(os.waitpid(again, 0)[1])
+    written = hashlib.sha256(repr(sorted(contents(folder.path).items())).encode()).hexdigest()
+    print(status, ["continues", "finished"][state], written, sorted(path.name for path in folder.path.iterdir()))
     moment += 1
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_run_killed_at_any_of_its_last_writes_continues_or_is_finished_and_leaves_nothing(images, tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, images[0], tmp_path], capture_output=True, text=True)
+@pytest.mark.parametrize(("writes", "least"), [("last", 6), pytest.param("all", 20, marks=pytest.mark.slow)])
+def test_a_run_killed_at_any_of_its_writes_continues_or_is_finished_with_the_same_bytes(
+    images, run, tmp_path, writes, least
+):
+    command = [sys.executable, "-c", KILLED, images[0], run.path, tmp_path, writes]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) > 6
-    assert {line.partition(" [")[0] for line in lines} == {"9 continues", "9 finished", "0 finished"}
-    assert {line.partition("[")[2] for line in lines} == {"'config.toml']"}
+    told = [line.split(maxsplit=3) for line in done.stdout.splitlines()]
+    assert len(told) > least
+    assert {(status, state) for status, state, *_ in told} == {("9", "continues"), ("9", "finished"), ("0", "finished")}
+    assert len({written for _, _, written, _ in told}) == 1
+    (left,) = {names for *_, names in told}
+    names = sorted(path.name for path in run.path.iterdir())
+    assert left == str(names if writes == "all" else ["config.toml"])

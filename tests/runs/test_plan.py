@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from unpose.align import MemoryBudgetError, Search, nearest
 from unpose.cli import main
+from unpose.cli.commands.plan import command as plan_command
 from unpose.cluster import InvariantClustering
 from unpose.data import posed
 from unpose.data.survey import Survey, survey_images
@@ -46,6 +48,38 @@ def test_time_grows_as_the_search_does():
     assert more.search_seconds == pytest.approx(10 * many.search_seconds)
     assert few.seconds() == pytest.approx(few.cpu_seconds - few.search_seconds / 2)
     assert more.seconds(workers=100) < more.seconds(workers=10) < more.cpu_seconds
+
+
+def test_the_time_of_a_network_is_added_and_only_gpus_and_cores_shorten_it():
+    without = plan.extrapolate(survey(1000), MEASURED, RunSettings(jobs=2))
+    found = plan.extrapolate(survey(1000), replace(MEASURED, features=0.3), RunSettings(jobs=2))
+    assert found.feature_seconds == pytest.approx(300)
+    assert found.search_seconds == without.search_seconds
+    assert found.cpu_seconds == pytest.approx(without.cpu_seconds + 300)
+    assert found.seconds() == pytest.approx(without.seconds() + 150)
+    assert found.seconds(workers=30) == pytest.approx(without.seconds(workers=30) + 150)
+    assert found.gpu_seconds() < without.gpu_seconds() + 30
+
+
+def test_a_plan_counts_the_network_that_the_run_would_use(tmp_path):
+    """Features of a function that computes for a while, as a network does, beside pixels."""
+    images = posed(np.tri(16)[None], copies=30, max_shift=1.0).images
+    np.save(tmp_path / "stack.npy", images)
+    seen = []
+
+    def slow(pictures):
+        began = time.process_time()
+        while time.process_time() - began < 0.002 * len(pictures):
+            pass
+        seen.append(len(pictures))
+        return pictures.reshape(len(pictures), -1)
+
+    found = plan.calibrate(survey_images(tmp_path / "stack.npy", 60), RunSettings(clusters=2, features=slow), print)
+    assert sum(seen) >= 30
+    assert found.features > 0.01  # of each image, at eight rotations
+    defaults = {option.name: option.default for option in plan_command.params}
+    shared = {field.name for field in fields(RunSettings)} & defaults.keys()
+    assert {name: defaults[name] for name in shared} == {name: getattr(RunSettings, name) for name in shared}
 
 
 def test_images_in_pieces_take_disk_and_no_memory():

@@ -28,6 +28,7 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ``saving.py``      a fitted estimator as two files
 ``pictures.py``    aligned images, averages and rounds of attention as people see them
 ``layout.py``      a two-dimensional map of all images
+``page.py``        what the page shows, from a fitted estimator and its images
 ``agreement.py``   how well labels agree with given classes
 ``published.py``   kernel attention, invariant weights, means and attention of the paper
 ``theorems.py``    the quantities of the paper's theorems: contraction, and the reach of orbits

@@ -51,6 +51,11 @@ _DATE_OR_RUN = re.compile(
     re.IGNORECASE,
 )  # fmt: skip
 """Folder names that tell when images were taken, and not what they show."""
+_DAY = (
+    r"(?:(?:19|20)\d{2}[-_. ]?(?:0[1-9]|1[0-2])[-_. ]?(?:0[1-9]|[12]\d|3[01])|\d{1,2}[-_. ]\d{1,2}[-_. ](?:19|20)\d{2})"
+)
+_DAY_BESIDE_OTHERS = re.compile(rf"^{_DAY}{_TIME}[-_., ]+|[-_., ]+{_DAY}{_TIME}$")
+"""The date of a day before or after other words in the name of a folder."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -181,7 +186,7 @@ def read_folder(
         black, or over white if the visible part is nearly black. Every page of a TIFF and every frame of an animation
         is an image. Three channels that a TIFF declares are one colour image; a TIFF with another number of channels
         is rejected. Labels are the first folders below ``source`` if every image is in one of at least two, unless
-        all their names are dates or numbered runs.
+        most of their names are dates or numbered runs, or differ in the date only.
 
     Raises
     ------
@@ -256,7 +261,7 @@ def read_folder(
     images = images if stored else stack_frames(kept, shape, colour)
     source_shape = sizes[0] if len(set(sizes)) == 1 else None
     notes = _notes(listing, readable)
-    if labels is not None and all(_DATE_OR_RUN.fullmatch(label) for label in labels):
+    if labels is not None and _are_told_by_date(set(labels)):
         notes.append(NAMED_BY_DATE)
         labels = None
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
@@ -387,6 +392,12 @@ def _labels(found: Sequence[ListedFile]) -> list[str] | None:
     if len(folders) < len(found) or not 2 <= len(set(folders)) < len(folders):
         return None
     return folders
+
+
+def _are_told_by_date(folders: set[str]) -> bool:
+    """Whether most of these folders are named by a date or a run alone, or differ from others in the date only."""
+    rest = ["" if _DATE_OR_RUN.fullmatch(name) else _DAY_BESIDE_OTHERS.sub("", name) for name in folders]
+    return 2 * sum(not name or rest.count(name) > 1 for name in rest) > len(rest)
 
 
 def _notes(listing: Listing, readable: Sequence[Source]) -> list[str]:

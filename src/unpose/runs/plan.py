@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _SAMPLES = (160, 480)
 """Sizes of the two samples that are clustered."""
+_FEATURE_SAMPLE = 48
+"""Images that the network is applied to, which takes the same time for every image."""
 _EXHAUSTIVE = 4000
 """Up to this many images all pairs are searched; beyond, a cheaper comparison of all pairs selects candidates."""
 _CENTRED_SHARE = 0.03
@@ -47,6 +49,7 @@ class Calibration:
     pair: float
     indexed: float  # for each image, to search its neighbours by an index and to read out and average
     write: float  # of the results of an image
+    features: float = 0.0  # of a network, for an image
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Plan:
         CPU time of the whole run.
     search_seconds : float
         The part of it that GPUs or workers can take over.
+    feature_seconds : float
+        The part of it in which a network is applied to the images, which GPUs can take over.
     memory, disk, temporary : int
         Peak memory, size of the results, and size of the files that are removed at the end, in bytes.
     n_cores : int
@@ -77,9 +82,9 @@ class Plan:
     Examples
     --------
     >>> from unpose.runs.plan import Calibration
-    >>> plan = Plan(10, (9, 9), 1, False, 100.0, 90.0, 10**9, 10**6, 0, 2, Calibration(0, 0, 0, 0, 0))
+    >>> plan = Plan(10, (9, 9), 1, False, 100.0, 90.0, 4.0, 10**9, 10**6, 0, 2, Calibration(0, 0, 0, 0, 0))
     >>> plan.seconds(), round(plan.seconds(workers=9)), round(plan.gpu_seconds(), 1)
-    (55.0, 22, 15.6)
+    (53.0, 20, 11.9)
     """
 
     count: int
@@ -88,6 +93,7 @@ class Plan:
     in_pieces: bool
     cpu_seconds: float
     search_seconds: float
+    feature_seconds: float
     memory: int
     disk: int
     temporary: int
@@ -96,14 +102,14 @@ class Plan:
 
     def seconds(self, workers: int | None = None) -> float:
         """Expected duration on the cores of this machine, or on a number of workers with one core each."""
-        rest = self.cpu_seconds - self.search_seconds
-        if workers is None:
-            return rest + self.search_seconds / self.n_cores
-        return rest + self.search_seconds * _OVERHEAD / workers
+        search = self.search_seconds / self.n_cores if workers is None else self.search_seconds * _OVERHEAD / workers
+        rest = self.cpu_seconds - self.search_seconds - self.feature_seconds
+        return rest + search + self.feature_seconds / self.n_cores
 
     def gpu_seconds(self) -> float:
         """Expected duration with an H200; a rough estimate, because it is not measured here."""
-        return self.cpu_seconds - self.search_seconds + self.search_seconds / _GPU_SPEEDUP
+        faster = self.search_seconds + self.feature_seconds
+        return self.cpu_seconds - faster + faster / _GPU_SPEEDUP
 
     def advice(self, free_memory: int | None, free_disk: int | None) -> list[str]:
         """What to change where the run does not fit, in full sentences; empty if it fits.
@@ -210,8 +216,16 @@ def calibrate(survey: "Survey", settings: RunSettings, report: "Callable[..., No
 
     n_clusters = None if settings.clusters == "auto" else min(int(settings.clusters), 5)  # of a sample
     images = survey.sample
-    parameters = settings.search_parameters() | {"n_clusters": n_clusters, "features": settings.features}
+    parameters = settings.search_parameters() | {"n_clusters": n_clusters, "features": "pixels"}
     stage_times(images[:24], indexed=survey.in_pieces, **parameters)  # compiles
+    features = 0.0
+    if settings.features != "pixels":
+        some = images[:_FEATURE_SAMPLE]
+        total = [
+            stage_times(some, indexed=False, **(parameters | {"features": each}))
+            for each in (settings.features, "pixels")
+        ]
+        features = max(0.0, total[0].search + total[0].rest - total[1].search - total[1].rest) / len(some)
     measured, counts = [], sorted({min(count, len(images)) for count in _SAMPLES})  # few images are one sample
     for number, count in enumerate(counts):
         report("calibrate", number, len(counts))
@@ -226,7 +240,7 @@ def calibrate(survey: "Survey", settings: RunSettings, report: "Callable[..., No
     began = time.process_time()
     group_means(images, np.zeros(len(images), np.int64), np.tile(np.eye(3), (len(images), 1, 1)), 1)
     write = (time.process_time() - began) / len(images) + _TABLE_SECONDS
-    return Calibration(survey.seconds, each, pair, many.indexed / many.n + rest, write)
+    return Calibration(survey.seconds, each, pair, many.indexed / many.n + rest, write, features)
 
 
 def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) -> Plan:
@@ -244,8 +258,10 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
     stored = n * (4 * pixels * 2 + (4 * small if factor > 1 else 0)) if survey.in_pieces else 0
     cores = os.cpu_count() or 1 if settings.jobs == "auto" else int(settings.jobs)
     memory = max(int(_BASE_BYTES + n * _BYTES_EACH + in_memory), _search_memory(survey, settings, cores))
+    features = n * measured.features
+    rest = n * (measured.decode + measured.write)
     return Plan(
-        n, survey.shape, survey.channels, survey.in_pieces, search + n * (measured.decode + measured.write), search,
+        n, survey.shape, survey.channels, survey.in_pieces, search + features + rest, search, features,
         memory, int(n * _STORED_EACH + min(_REFERENCE_BYTES, 2 * n * small)), int(stored + n * _STORED_EACH), cores,
         measured,
     )  # fmt: skip

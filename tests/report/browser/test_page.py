@@ -462,6 +462,17 @@ def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, m
     assert "shown: the mean of its group" in read
 
 
+def test_a_page_without_a_run_folder_tells_of_none(browser, page_of, monkeypatch):
+    monkeypatch.setattr("unpose.report.page.THUMBNAIL_BYTES", 2000)
+    browser.open(page_of(in_run=False))
+    assert browser.one("#save").text == "Save labels.csv"
+    browser.click(browser.within(0, ".open"))
+    assert browser.one("#members .rest").text.endswith("more without a picture on this page")
+    browser.press(ESCAPE)
+    text = browser.one("body").text
+    assert not [each for each in ("unpose apply", "unpose export", "run folder") if each in text]
+
+
 @pytest.mark.slow
 def test_five_thousand_images_open_and_scroll(browser, tmp_path):
     from unpose.files import write_text

@@ -25,7 +25,8 @@ from unpose.runs import RunSettings, plan_run, readable_time
 @click.argument("images", type=ImagesPath())
 @click.option("-k", "--clusters", type=NumberOrAuto(click.IntRange(1), "K"), default="auto", help="Number of groups.")
 @click.option("--group", default=RunSettings.group, show_default=True, help="Transformations that do not count.")
-@click.option("--features", default="pixels", show_default=True, metavar="NETWORK", help="What images are compared by.")
+@click.option("--features", default=RunSettings.features, show_default=True, metavar="NETWORK",
+              help="What images are compared by, as for unpose cluster.")  # fmt: skip
 @click.option("--size", type=NumberOrAuto(click.IntRange(8, 4096), "PX"), default="auto",
               help="Longer side of the canvas that all images are scaled to.")  # fmt: skip
 @click.option("--jobs", type=NumberOrAuto(click.IntRange(1), "N"), default="auto", help="Number of threads.")
@@ -61,7 +62,10 @@ def command(images: Path, workers: int, as_json: bool, **options: Any) -> None:
     click.echo(f"Time on this machine ({plan.n_cores} cores): {readable_time(times['here'])}")
     click.echo(f"Time with one GPU (an H200, roughly): {readable_time(times['one_gpu'])}")
     click.echo(f"Time on {workers} workers with one core each: {readable_time(times['workers'])}")
-    click.echo(f"CPU time: {readable_time(plan.cpu_seconds)}, of which the search {readable_time(plan.search_seconds)}")
+    parts = f"the search {readable_time(plan.search_seconds)}"
+    if plan.feature_seconds:
+        parts += f", the network {readable_time(plan.feature_seconds)}"
+    click.echo(f"CPU time: {readable_time(plan.cpu_seconds)}, of which {parts}")
     click.echo(f"Memory: {readable_bytes(plan.memory)}")
     click.echo(f"Disk: {readable_bytes(plan.disk)}, and {readable_bytes(plan.temporary)} until the run is finished")
     for sentence in advice or ["It fits into this machine."]:

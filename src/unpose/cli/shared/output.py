@@ -74,7 +74,7 @@ def write_table(text: str, out: Path | None, count: int, rejected: Sequence[tupl
         click.echo(text, nl=False)
     else:
         write_output(out, text.encode())
-        click.echo(f"Wrote {counted(count, 'image')} to {out}.", err=is_stream(out))
+        click.echo(f"Wrote the results of {counted(count, 'image')} to {out}.", err=is_stream(out))
     for name, reason in rejected:
         click.echo(f"not read: {name} {reason}", err=True)
 

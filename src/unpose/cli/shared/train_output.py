@@ -147,7 +147,11 @@ def report_figures(
         f"Test accuracy {figures.accuracy:.2%}; the test images were used once, for these figures.\n\n{summary}\n\n"
         f"Test images by class:\n{class_lines(figures)}"
     )
-    better = [name for name, (_, test) in rows.items() if test > figures.accuracy]
+    better = [
+        f"{name} ({folder / QUICK})" if name.startswith("quick classifier") else name
+        for name, (_, test) in rows.items()
+        if test > figures.accuracy
+    ]
     if better:
         click.echo(f"Better on these test images: {', '.join(better)}.")
     if weights == "none" and (figures.recall == 0).any():
