@@ -5,7 +5,8 @@
 It replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, so that no number there is
 typed; ``--check`` only says whether the pages are up to date. The files come from accuracy.py (accuracy.json and .csv),
 transformer.py, transformer_cifar.py, ``unpose reproduce table2 --full`` (group-attention-runs.json), adapt.py
-(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py.
+(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py; audit-first-runs.json and
+experiment1-solvers.json were written by hand from what audit_defects.py and published.py had printed.
 ``record.py`` does the same for benchmarks that print their tables.
 """
 
@@ -277,6 +278,24 @@ def unlabelled():
     return table(["images", "vectors", *scores[:3], "linear probe", "steps", "seconds of training"], rows)
 
 
+def audit_first_runs():
+    columns, rows = ("found", "named", "false_alarms"), results("audit-first-runs")["rows"]
+    totals = {name: np.sum([row[name] for row in rows], axis=0).tolist() for name in columns}
+    cells = [
+        [row["set"], *("{} of {}".format(*row[name]) for name in columns)] for row in [*rows, {"set": "all", **totals}]
+    ]
+    return table(["set", "defects found in every run", "module named in every run", "false alarms"], cells)
+
+
+def experiment1_solvers():
+    rows = [
+        [row["solver"], *(f"{seeds} of 20, agreement {agreement:.2f}" for seeds, agreement in
+                          zip(row["perfect"], row["agreement"], strict=True))]
+        for row in results("experiment1-solvers")["rows"]
+    ]  # fmt: skip
+    return table(["solver", "perfect, rotations up to 65 degrees", "perfect, full circle"], rows)
+
+
 def adapted_photos():
     found = results("adapt-photos")
     rows = [
@@ -296,6 +315,7 @@ TABLES = {
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
     "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2), "paper-speed": paper_speed,
     "paper-dilations": paper_dilations,
+    "audit-first-runs": audit_first_runs, "experiment1-solvers": experiment1_solvers,
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
 }  # fmt: skip
 """Name of a table in the pages -> the function that makes it."""
