@@ -5,8 +5,9 @@
 It replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, so that no number there is
 typed; ``--check`` only says whether the pages are up to date. The files come from accuracy.py (accuracy.json and .csv),
 transformer.py, transformer_cifar.py, ``unpose reproduce table2 --full`` (group-attention-runs.json), adapt.py
-(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py; audit-first-runs.json and
-experiment1-solvers.json were written by hand from what audit_defects.py and published.py had printed.
+(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py; audit-first-runs.json,
+experiment1-solvers.json and lie-sizes.json were written from what audit_defects.py, published.py and lie.py had
+printed.
 ``record.py`` does the same for benchmarks that print their tables.
 """
 
@@ -296,6 +297,27 @@ def experiment1_solvers():
     return table(["solver", "perfect, rotations up to 65 degrees", "perfect, full circle"], rows)
 
 
+def lie_sizes():
+    found = results("lie-sizes")
+    rows = [
+        [row["network"], row["trained_on"], f"{row['parameters']:,}", *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in
+         row["accuracy"]), "-" if row["law"] is None else f"{row['law']:.0e}", row["rate"], row["ms"]]
+        for row in found["rows"]
+    ]  # fmt: skip
+    sizes = [f"{size} pixels" for size in found["pixels"]]
+    return table(["network", "trained on", "parameters", *sizes, "law", "rate", "ms of a step"], rows)
+
+
+def unseen_sizes():
+    """Means over the seeds of networks with one and five scales, at each size of the test."""
+    found, rows = results("unseen-sizes"), []
+    for name in dict.fromkeys(row["network"] for row in found["rows"]):
+        runs = [row for row in found["rows"] if row["network"] == name]
+        means = [percent(each, 1) for each in zip(*(run["accuracy"] for run in runs), strict=True)]
+        rows.append([name, *means, f"{np.mean([run['seconds'] for run in runs]):.0f}"])
+    return table(["size relative to training", *(f"{each:g}" for each in found["times"]), "CPU s"], rows)
+
+
 def adapted_photos():
     found = results("adapt-photos")
     rows = [
@@ -316,6 +338,7 @@ TABLES = {
     "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2), "paper-speed": paper_speed,
     "paper-dilations": paper_dilations,
     "audit-first-runs": audit_first_runs, "experiment1-solvers": experiment1_solvers,
+    "lie-sizes": lie_sizes, "unseen-sizes": unseen_sizes,
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
 }  # fmt: skip
 """Name of a table in the pages -> the function that makes it."""
