@@ -36,6 +36,7 @@ REMARKS = {
     "reflections c1": "`swivel_net`, 12 epochs", "reflections d1, whole": "`swivel_net`, 100 epochs",
     "windows 27": "16 epochs; window of 27", **{f"windows {size}": "16 epochs" for size in (3, 5, 9, 15, 19, 23)},
 }  # fmt: skip
+SPREAD = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
 
 
@@ -208,7 +209,7 @@ def transformer_cifar():
     for name, seeds in results("transformer-cifar")["results"].items():
         runs = list(seeds.values())
         values = [[100 * run[measure] for run in runs] for measure in measures]
-        means = [f"{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}" for each in values]
+        means = [f"{np.mean(each):.1f}{SPREAD}{np.std(each, ddof=1):.1f}" for each in values]
         epochs = np.mean([run["epochs"] for run in runs])
         rows.append([name, f"{runs[0]['parameters'] / 1e6:.2f}", f"{epochs:.0f}", *means])
     return table(["network", "parameters (M)", "epochs", *measures], rows)
@@ -217,9 +218,7 @@ def transformer_cifar():
 def spread(values, digits=2):
     """The mean of values of several seeds, and their largest deviation from it."""
     mean = np.mean(values)
-    return f"{mean:.{digits}f}" + (
-        f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else ""
-    )
+    return f"{mean:.{digits}f}" + (f"{SPREAD}{np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else "")
 
 
 def by_method(file, **same):
@@ -299,11 +298,12 @@ def experiment1_solvers():
 
 def lie_sizes():
     found = results("lie-sizes")
-    rows = [
-        [row["network"], row["trained_on"], f"{row['parameters']:,}", *(f"{mean:.2f} ± {spread:.2f}" for mean, spread in
-         row["accuracy"]), "-" if row["law"] is None else f"{row['law']:.0e}", row["rate"], row["ms"]]
-        for row in found["rows"]
-    ]  # fmt: skip
+    rows = []
+    for row in found["rows"]:
+        accuracies = [f"{mean:.2f}{SPREAD}{spread:.2f}" for mean, spread in row["accuracy"]]
+        law = "-" if row["law"] is None else f"{row['law']:.0e}"
+        cells = [row["network"], row["trained_on"], f"{row['parameters']:,}", *accuracies, law, row["rate"], row["ms"]]
+        rows.append(cells)
     sizes = [f"{size} pixels" for size in found["pixels"]]
     return table(["network", "trained on", "parameters", *sizes, "law", "rate", "ms of a step"], rows)
 

@@ -74,6 +74,26 @@ def test_a_record_is_shown_with_its_source(tmp_path, monkeypatch):
     assert text.endswith("processor time.*\n<!-- end of record -->\n\nAfter.\n")
 
 
+def test_columns_of_a_record_are_not_wrapped():
+    lines = [
+        "name     n",
+        "first    1",
+        "Two lines in one box.",
+        "",
+        "a sentence",
+        "two  columns   after it",
+        "",
+        "|a|",
+        "|1 ± 2|",
+    ]
+    text = record.rendered(
+        {"command": "", "date": "", "machine": "", "versions": {}, "cpu_seconds": 1, "output": lines}
+    )
+    assert text.startswith("```none\nname     n\nfirst    1\n```\n\n```text\nTwo lines in one box.\n```\n")
+    assert "\n```text\na sentence\ntwo  columns   after it\n```\n" in text
+    assert "|1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}2|" in text
+
+
 def test_a_benchmark_that_fails_is_not_recorded(tmp_path):
     script = tmp_path / "benchmark.py"
     script.write_text("print('| 1 |'); raise SystemExit(3)")
