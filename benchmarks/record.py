@@ -20,6 +20,7 @@ import resource
 import shlex
 import subprocess
 import sys
+from itertools import groupby, takewhile
 from pathlib import Path
 
 PAGES = Path(__file__).parent.parent / "docs" / "benchmarks"
@@ -105,18 +106,19 @@ def rendered(record: dict[str, object]) -> str:
     blocks: list[str] = []
     kind, header = None, []
     lines = [*record["output"], ""]  # type: ignore[misc]
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        now = "table" if line.startswith("|") else "text" if line.strip() else None
-        if kind == "text" and now != "text":
+    languages = [language for block, rows in groupby(lines, _is_text) for language in _languages(list(rows), block)]
+    for place, (line, following) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
+        now = "table" if line.startswith("|") else languages[place] if line.strip() else None
+        if kind not in (None, "table", now):
             blocks.append("```")
         if now is not None and now != kind:
-            blocks.append("" if now == "table" else "\n```text")
+            blocks.append("" if now == "table" else f"\n```{now}")
             if now == "table" and following.startswith("|---"):
                 header = [line, following]
             elif now == "table":
                 blocks += header
-        if now is not None:
-            blocks.append(line)
+        if now is not None:  # a column of a table is not to be narrower than its figures
+            blocks.append(line.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") if now == "table" else line)
         kind = now
     used = ", ".join(f"{name} {number}" for name, number in record["versions"].items())  # type: ignore[attr-defined]
     source = f"*Printed by* `{record['command']}` *on {record['date']}: {record['machine']}; {used}"
@@ -124,6 +126,18 @@ def rendered(record: dict[str, object]) -> str:
         source += f"; {record['cpu_seconds']:,.0f} s of processor time"
     source += ".*"
     return "\n".join(blocks).strip("\n") + f"\n\n{source}\n"
+
+
+def _is_text(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith("|")
+
+
+def _languages(rows: list[str], is_text: bool) -> list[str]:
+    """Tell columns, which a narrow screen must not wrap, from the sentences after them and from mixed blocks."""
+    columns = sum(1 for _ in takewhile(lambda row: re.search(r"\S {2,}\S", row) and len(row) <= 84, rows))
+    if not is_text or any("   " in row.strip() for row in rows[columns:]):
+        columns = 0
+    return ["none"] * columns + ["text"] * (len(rows) - columns)
 
 
 def update(page: Path, *, write: bool) -> bool:

@@ -5,7 +5,9 @@
 It replaces what stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``, so that no number there is
 typed; ``--check`` only says whether the pages are up to date. The files come from accuracy.py (accuracy.json and .csv),
 transformer.py, transformer_cifar.py, ``unpose reproduce table2 --full`` (group-attention-runs.json), adapt.py
-(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py.
+(adapt-results.json), adapt_cifar.py, adapt_dense.py, adapt_photos.py and unlabelled.py; audit-first-runs.json,
+experiment1-solvers.json and lie-sizes.json were written from what audit_defects.py, published.py and lie.py had
+printed.
 ``record.py`` does the same for benchmarks that print their tables.
 """
 
@@ -34,6 +36,7 @@ REMARKS = {
     "reflections c1": "`swivel_net`, 12 epochs", "reflections d1, whole": "`swivel_net`, 100 epochs",
     "windows 27": "16 epochs; window of 27", **{f"windows {size}": "16 epochs" for size in (3, 5, 9, 15, 19, 23)},
 }  # fmt: skip
+SPREAD = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 WINDOWS = (3, 5, 7, 9, 11, 15, 19, 23, 27)
 
 
@@ -206,7 +209,7 @@ def transformer_cifar():
     for name, seeds in results("transformer-cifar")["results"].items():
         runs = list(seeds.values())
         values = [[100 * run[measure] for run in runs] for measure in measures]
-        means = [f"{np.mean(each):.1f} ± {np.std(each, ddof=1):.1f}" for each in values]
+        means = [f"{np.mean(each):.1f}{SPREAD}{np.std(each, ddof=1):.1f}" for each in values]
         epochs = np.mean([run["epochs"] for run in runs])
         rows.append([name, f"{runs[0]['parameters'] / 1e6:.2f}", f"{epochs:.0f}", *means])
     return table(["network", "parameters (M)", "epochs", *measures], rows)
@@ -215,9 +218,7 @@ def transformer_cifar():
 def spread(values, digits=2):
     """The mean of values of several seeds, and their largest deviation from it."""
     mean = np.mean(values)
-    return f"{mean:.{digits}f}" + (
-        f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else ""
-    )
+    return f"{mean:.{digits}f}" + (f"{SPREAD}{np.abs(values - mean).max():.{digits}f}" if len(values) > 1 else "")
 
 
 def by_method(file, **same):
@@ -277,6 +278,46 @@ def unlabelled():
     return table(["images", "vectors", *scores[:3], "linear probe", "steps", "seconds of training"], rows)
 
 
+def audit_first_runs():
+    columns, rows = ("found", "named", "false_alarms"), results("audit-first-runs")["rows"]
+    totals = {name: np.sum([row[name] for row in rows], axis=0).tolist() for name in columns}
+    cells = [
+        [row["set"], *("{} of {}".format(*row[name]) for name in columns)] for row in [*rows, {"set": "all", **totals}]
+    ]
+    return table(["set", "defects found in every run", "module named in every run", "false alarms"], cells)
+
+
+def experiment1_solvers():
+    rows = [
+        [row["solver"], *(f"{seeds} of 20, agreement {agreement:.2f}" for seeds, agreement in
+                          zip(row["perfect"], row["agreement"], strict=True))]
+        for row in results("experiment1-solvers")["rows"]
+    ]  # fmt: skip
+    return table(["solver", "perfect, rotations up to 65 degrees", "perfect, full circle"], rows)
+
+
+def lie_sizes():
+    found = results("lie-sizes")
+    rows = []
+    for row in found["rows"]:
+        accuracies = [f"{mean:.2f}{SPREAD}{spread:.2f}" for mean, spread in row["accuracy"]]
+        law = "-" if row["law"] is None else f"{row['law']:.0e}"
+        cells = [row["network"], row["trained_on"], f"{row['parameters']:,}", *accuracies, law, row["rate"], row["ms"]]
+        rows.append(cells)
+    sizes = [f"{size} pixels" for size in found["pixels"]]
+    return table(["network", "trained on", "parameters", *sizes, "law", "rate", "ms of a step"], rows)
+
+
+def unseen_sizes():
+    """Means over the seeds of networks with one and five scales, at each size of the test."""
+    found, rows = results("unseen-sizes"), []
+    for name in dict.fromkeys(row["network"] for row in found["rows"]):
+        runs = [row for row in found["rows"] if row["network"] == name]
+        means = [percent(each, 1) for each in zip(*(run["accuracy"] for run in runs), strict=True)]
+        rows.append([name, *means, f"{np.mean([run['seconds'] for run in runs]):.0f}"])
+    return table(["size relative to training", *(f"{each:g}" for each in found["times"]), "CPU s"], rows)
+
+
 def adapted_photos():
     found = results("adapt-photos")
     rows = [
@@ -296,6 +337,8 @@ TABLES = {
     "rotated": rotated, "windows": windows, "wide": wide, "upright": upright, "reflections": reflections,
     "paper-1": lambda: paper_table(TABLE1), "paper-2": lambda: paper_table(TABLE2), "paper-speed": paper_speed,
     "paper-dilations": paper_dilations,
+    "audit-first-runs": audit_first_runs, "experiment1-solvers": experiment1_solvers,
+    "lie-sizes": lie_sizes, "unseen-sizes": unseen_sizes,
     "transformer-speed": transformer_speed, "transformer-cifar": transformer_cifar,
 }  # fmt: skip
 """Name of a table in the pages -> the function that makes it."""

@@ -1,13 +1,13 @@
 """Measure how well a network for dilations recognises digits at sizes that it was not trained on.
 
-    UNPOSE_DATA=/path/to/arrays python benchmarks/scales.py
+    UNPOSE_DATA=/path/to/arrays python benchmarks/scales.py [--out docs/benchmarks/unseen-sizes.json]
     UNPOSE_DATA=/path/to/arrays python benchmarks/scales.py --only attention --device cuda [--epochs 40]
 
 ``scale_net`` with five scales, and with one scale and exactly as many parameters, are trained on 1,000 MNIST digits of
 one size (18 pixels high, on a canvas of 56, shifted by up to 2 pixels). The epoch is chosen on 500 more of the same
 size. Both are tested on 2,000 others, at that size and at sizes that neither has seen. Digits are smoothed before they
 are made smaller. The last row is for comparison and is no test of unseen sizes: the network with one scale, trained on
-eight copies of every digit at sizes drawn from the whole range. Three seeds.
+eight copies of every digit at sizes drawn from the whole range. Three seeds; ``--out`` writes each run when it ends.
 
 ``--only attention`` trains dilation attention instead (appendix E of the group self-attention paper): ``gsa_net`` with
 three scales of ratio 2, with four of ratio 1.41, and its translation-only baseline, by one recipe. A training step
@@ -15,13 +15,18 @@ takes much longer than one of ``scale_net``; use a GPU.
 """
 
 import argparse
+import datetime
+import json
 import math
+import shlex
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from record import machine, versions
 from unpose.data import Dataset, Split, load
 from unpose.groups import scaling, translation
 from unpose.images import as_batch, from_batch, smooth, warp
@@ -109,6 +114,7 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     mnist = load("mnist")
     results = []
@@ -139,15 +145,25 @@ def main():
             start = time.process_time()
             network = train(data, recipe, device=options.device).network
             seconds = time.process_time() - start
-            row = (name, count_parameters(network), [accuracy(network, test) for test in tests], seconds)
-            results.append(row)
-            print(seed, *row, file=sys.stderr, flush=True)
+            found = [accuracy(network, test) for test in tests]
+            row = {"seed": seed, "network": name, "parameters": count_parameters(network), "accuracy": found}
+            results.append(row | {"seconds": round(seconds, 1)})
+            print(*results[-1].values(), file=sys.stderr, flush=True)
+            if options.out:
+                about = {
+                    "command": shlex.join(["python", *sys.argv]),
+                    "machine": machine(options.device == "cuda"),
+                    "date": datetime.date.today().isoformat(),
+                    "versions": versions(),
+                }
+                options.out.write_text(json.dumps({"about": about, "times": TIMES, "rows": results}, indent=1) + "\n")
     columns = ("size relative to training", *(f"{times:g}" for times in TIMES), "parameters", "CPU s")
     print(f"| {' | '.join(columns)} |\n|" + "---|" * len(columns))
     for name in NAMES if options.only == "convolution" else ATTENTION:
-        rows = [row for row in results if row[0] == name]
-        means = (f"{mean:.1%}" for mean in np.mean([row[2] for row in rows], axis=0))
-        print(f"| {name} | {' | '.join(means)} | {rows[0][1]:,} | {np.mean([row[3] for row in rows]):.0f} |")
+        rows = [row for row in results if row["network"] == name]
+        means = (f"{mean:.1%}" for mean in np.mean([row["accuracy"] for row in rows], axis=0))
+        seconds = np.mean([row["seconds"] for row in rows])
+        print(f"| {name} | {' | '.join(means)} | {rows[0]['parameters']:,} | {seconds:.0f} |")
 
 
 if __name__ == "__main__":

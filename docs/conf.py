@@ -99,8 +99,8 @@ def constant_docstring(app, what, name, value, options, lines):
 
 
 def module_docstring(app, what, name, value, options, lines):
-    """Leave out the first paragraph of the docstring of a module, with which its page begins."""
-    if what == "module":
+    """On the page of a module, leave out the first paragraph of its docstring, with which the page begins."""
+    if what == "module" and app.env.docname != "reference/index":  # whose list of modules shows these paragraphs
         rest = lines[lines.index("") + 1 :] if "" in lines else []
         lines[:] = [".. rubric:: About this module", "", *rest] if any(rest) else []
 

@@ -37,7 +37,6 @@ from unpose.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIALS = sorted(page for page in (DOCS / "tutorials").glob("*.md") if page.stem != "index")
-LONG = {"is-it-invariant", "plankton"}  # tutorials that only the slow tests run
 OTHERS = sorted(page for room in ("howto", "explanation") for page in (DOCS / room).glob("*.md"))
 PAGES = [DOCS / "start.md", *TUTORIALS, *OTHERS]
 README = DOCS.parent / "README.md"
@@ -237,7 +236,7 @@ def output(tmp_path, monkeypatch, capsys):
     return lambda: capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", [page for page in TUTORIALS if page.stem not in LONG], ids=identifier)
+@pytest.mark.parametrize("page", TUTORIALS, ids=identifier)
 def test_tutorials_run(page, output):
     run_page(page, output, with_slow=False)
 
