@@ -1,6 +1,10 @@
 """Equivariant vision transformers: layers in the irrep basis commute, whole token fields are exact, networks deploy."""
 
 import math
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -284,23 +288,48 @@ def test_onnx_agrees_with_torch(generator, tmp_path):
     assert torch.allclose(torch.from_numpy(found), network(images), atol=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")  # the answer is a view, which nobody changes in place
-def test_blocks_are_sharded_by_fsdp2(generator, tmp_path):
-    from torch import distributed
-    from torch.distributed.fsdp import fully_shard
+SHARDED = """
+import torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+from unpose.nn import equivariant_vit
 
-    network, images = small("d4"), torch.rand(2, 2, 8, 8, generator=generator)
-    wanted = network(images)
-    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        mesh = distributed.init_device_mesh("cpu", (1,))
-        for block in network.blocks:
-            fully_shard(block, mesh=mesh)
-        fully_shard(network, mesh=mesh)
-        given = network(images)
-        assert torch.allclose(given, wanted, atol=1e-5)
-        given.sum().backward()
-        assert all(parameter.grad is not None for parameter in network.parameters())
-    finally:
-        distributed.destroy_process_group()
+def largest_axis(parameter):
+    return Shard(max(range(parameter.ndim), key=lambda axis: parameter.shape[axis]))
+
+torch.manual_seed(1)
+network = equivariant_vit("d4", 2, 3, 8, patch=2, depth=2, width=64, heads=16)
+images = torch.rand(4, 2, 8, 8)
+network(images).square().mean().backward()
+wanted, whole = network(images).detach(), [parameter.grad for parameter in network.parameters()]
+network.zero_grad()
+
+distributed.init_process_group("gloo")
+rank, mesh = distributed.get_rank(), distributed.init_device_mesh("cpu", (2,))
+for block in network.blocks:
+    fully_shard(block, mesh=mesh, shard_placement_fn=largest_axis)
+fully_shard(network, mesh=mesh)
+shares = [parameter.to_local().numel() / parameter.numel() for parameter in network.blocks.parameters()]
+assert max(shares) == 0.5, shares
+half = slice(2 * rank, 2 * rank + 2)
+given = network(images[half])
+torch.testing.assert_close(given, wanted[half])
+given.square().mean().backward()
+for parameter, gradient in zip(network.parameters(), whole, strict=True):
+    torch.testing.assert_close(parameter.grad.full_tensor(), gradient, rtol=1e-4, atol=1e-6)
+print("process", rank, "agrees")
+distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow  # three more processes import torch
+def test_two_processes_share_the_blocks_by_fsdp2(tmp_path):
+    (tmp_path / "sharded.py").write_text(SHARDED)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "sharded.py"],
+        capture_output=True, text=True, cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall("process [01] agrees", done.stdout)) == ["process 0 agrees", "process 1 agrees"]
