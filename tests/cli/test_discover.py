@@ -74,6 +74,18 @@ def test_train_finds_its_group_with_labels_and_needs_images(arrows, tmp_path):
     assert result.exit_code != 0
 
 
+@pytest.mark.slow  # trains
+def test_what_train_found_is_said_and_is_in_its_folder(arrows, tmp_path):
+    words = ["train", str(arrows), "--group", "auto", "-o", str(tmp_path / "run"), "--epochs", "1"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert "--group auto: half turn: does not hold" in result.stderr
+    table = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert table["group"] == "d1"
+    assert any(line.startswith("mirror: holds") for line in table["group_found"])
+    assert 'group = "d1"' in (tmp_path / "run" / "config.toml").read_text()
+
+
 def test_audit_with_auto_needs_images():
     result = CliRunner().invoke(main, ["audit", "mnist-c8", "--group", "auto"])
     assert result.exit_code == 2

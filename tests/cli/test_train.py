@@ -139,6 +139,21 @@ def test_quick_needs_no_network_and_its_file_is_read_by_every_command(photos, tm
     assert "no --group" in words(unpose("train", photos, "--quick", "--group", "c4").stderr)
 
 
+def test_what_was_learned_about_symmetries_is_in_the_card(photos, tmp_path):
+    recipe = tmp_path / "soft.toml"
+    recipe.write_text(
+        f"epochs = 1\n[data]\nname = {json.dumps(str(photos))}\n"
+        '[network]\nkind = "group_cnn"\ngroup = "c1"\noptions = { width = 3, stages = [1] }\n'
+        '[symmetry]\nmethod = "soft"\ngroups = ["d1", "so2"]\n'
+    )
+    result = unpose("train", "--config", recipe, "-o", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    strengths = json.loads((tmp_path / "run" / "result.json").read_text())["symmetry"]
+    assert set(strengths["mismatch"]) == {"d1", "so2"}
+    for text in (result.stdout, (tmp_path / "run" / "card.md").read_text()):
+        assert f"mismatch, so2: {strengths['mismatch']['so2']:.3g}" in text
+
+
 def test_images_of_one_slide_stay_together(tmp_path):
     folder = tmp_path / "slides"
     for slide in range(6):

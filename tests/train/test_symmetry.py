@@ -1,5 +1,6 @@
 """Learned symmetries: resumed runs equal uninterrupted ones, true and false symmetries are told apart, bad input."""
 
+import json
 import math
 
 import numpy as np
@@ -22,6 +23,7 @@ from unpose.train import (
     recipe_toml,
     train,
 )
+from unpose.train.symmetry import make_symmetry
 
 METHODS = {
     "soft": {"method": "soft", "groups": ["so2", "d1"]},
@@ -55,6 +57,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(method, problem, small_recipe
     assert notes["method"] == method
     if whole.best_epoch == recipe.epochs:
         assert notes == whole.symmetry.strengths()
+
+
+KINDS = {
+    "group_resnet": ("c4", {"widths": [2], "depths": [1]}),
+    "equivariant_vit": ("c4", {"patch": 3, "depth": 1, "width": 16, "heads": 4}),
+    "patch_net": ("c4", {"patch_size": 3, "width": 8, "hidden": 8, "heads": 2, "attention": "ordinary"}),
+    "lie_cnn": ("affine", {"samples": 2, "width": 2}),
+    "scale_fourier_net": ("dilations(2, 1.5)", {"width": 2}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_kind_of_network_learns_how_far_symmetries_hold(method, kind, problem):
+    parts = [Split(part.images[:, :, 1:10], part.labels) for part in (problem.train, problem.validation, problem.test)]
+    square = Dataset("marks", "made for tests", problem.classes, *parts)
+    network = dict(zip(("group", "options"), KINDS[kind], strict=True)) | {"kind": kind}
+    recipe = recipe_from({"epochs": 1, "batch_size": 16, "network": network, "symmetry": METHODS[method]})
+    strengths = train(square, recipe).symmetry.strengths()
+    assert strengths != make_symmetry(recipe, square).strengths()  # something was learnt
+    json.dumps(strengths, allow_nan=False)
 
 
 def test_a_recipe_with_a_symmetry_survives_toml_and_one_without_is_written_as_before():

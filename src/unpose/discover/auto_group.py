@@ -43,7 +43,10 @@ def discover_group(
     """
     n = len(images)
     if n < FEWEST:
-        raise ValueError(f"group 'auto' needs at least {FEWEST} images, got {n}; name a group instead")
+        raise ValueError(
+            f"group 'auto' needs at least {FEWEST} images, got {n} (to train a network, the training part alone is "
+            "looked at); name a group instead"
+        )
     if n > MOST_USED:
         rows = np.sort(np.random.default_rng(random_state).permutation(n)[:MOST_USED])
         images, labels = images[rows], None if labels is None else np.asarray(labels)[rows]

@@ -221,6 +221,7 @@ def train(
     processes: Processes | None = None,
     resume: bool = False,
     force: bool = False,
+    discovery: Discovery | None = None,
     checkpoint_steps: int | None = None,
     progress: ProgressCallback | None = None,
     on_epoch: EpochCallback | None = None,
@@ -245,6 +246,9 @@ def train(
         equals that of an uninterrupted run bit for bit.
     force : bool, default False
         Accept a folder that is not empty; files of an earlier run in it are removed.
+    discovery : Discovery, optional
+        What is known about the symmetries of the training images, which the result then contains. By default they are
+        looked at if the group of the recipe is "auto".
     checkpoint_steps : int, optional
         Save the state every so many steps; by default after every epoch and every five minutes.
     progress : callable, optional
@@ -278,10 +282,9 @@ def train(
     if recipe.unlabelled.loss != "none":
         raise ValueError("this recipe learns without labels; use unpose.train.train_unlabelled")
     processes = processes or Processes()
-    found = None
     if recipe.network.group == AUTO:
-        found = discover_group(dataset.train.images, dataset.train.labels)
-        recipe = recipe.changed(group=found.finite_group)
+        discovery = discovery or discover_group(dataset.train.images, dataset.train.labels)
+        recipe = recipe.changed(group=discovery.finite_group)
     learns_symmetry = recipe.symmetry.method != "none"
     state = optimize(
         dataset, recipe, folder, kind=SymmetryObjective if learns_symmetry else Objective, device=device,
@@ -296,7 +299,7 @@ def train(
         symmetry = make_symmetry(recipe, dataset)
         symmetry.load_state_dict(state.extra)
     result = TrainingResult(
-        best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested, symmetry, found
+        best, state.history, state.best_epoch, row["validation_accuracy"], tested.accuracy, tested, symmetry, discovery
     )
     if folder is not None and processes.is_first:
         table = json.dumps(_result_table(result, recipe, dataset), indent=2)

@@ -148,10 +148,11 @@ def command(
     if group == AUTO:
         if images is None:
             raise click.UsageError("--group auto looks at your images; give a folder, or name the group")
-        from unpose.data import load
+        if only_print:  # otherwise it is found when the images are read
+            from unpose.data import load
 
-        training = load(images, root, size=size, split_by=split_by).train  # test images choose nothing
-        group = discovered(training.images, training.labels).finite_group
+            training = load(images, root, size=size, split_by=split_by).train  # test images choose nothing
+            group = discovered(training.images, training.labels).finite_group
     try:
         recipe, stem = _recipe(images, name, config, resume)
         if begin is not None and Path(begin).is_file():
@@ -295,7 +296,10 @@ def _run(
         _check_free(folder, force)
     if quiet:
         processes.wait()  # the first process downloads and reads the data, then the others find the files
-    dataset = _load(recipe, root, quiet)
+    dataset, found = _load(recipe, root, quiet), None
+    if recipe.network.group == AUTO:
+        found = discovered(dataset.train.images, dataset.train.labels, quiet=quiet)
+        recipe = recipe.changed(group=found.finite_group)
     if may_fit:
         recipe, dataset = _fit_to_cpu(recipe, dataset, root, epochs)
     if not quiet:
@@ -305,9 +309,6 @@ def _run(
     if root is not None:
         again += f" --root {shlex.quote(str(root))}"
     with training_errors(again):
-        if recipe.network.group == AUTO:
-            found = discovered(dataset.train.images, dataset.train.labels, quiet=quiet)
-            recipe = recipe.changed(group=found.finite_group)
         network = build_network(recipe, dataset)  # fails at once if the recipe does not suit the data
         baseline = None if quiet else _quick_baseline(dataset, recipe, device)
         if not quiet and device.type == "cpu":
@@ -315,7 +316,7 @@ def _run(
         with _training_progress(quiet) as report:
             result = train(
                 dataset, recipe, folder, device=device, processes=processes, resume=resume, force=force,
-                progress=report, on_epoch=lambda history: report_epoch(history, folder, recipe.epochs),
+                discovery=found, progress=report, on_epoch=lambda history: report_epoch(history, folder, recipe.epochs),
             )  # fmt: skip
         if not quiet:
             report_result(result, folder, dataset, recipe, baseline)

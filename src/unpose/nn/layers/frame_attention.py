@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from unpose.groups import FiniteGroup, as_quarter_turns, fourier_basis
+from unpose.groups import FiniteGroup, fourier_basis
 from unpose.images import pixel_grid, smooth
 from unpose.nn.functional.checks import check_feature_maps, check_positive, parse_point_group
 from unpose.nn.functional.orbit_attention import group_operators, orbit_mask
 from unpose.nn.layers.constants import ConstantTables
-from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm, channels_of
+from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm, channels_of, needs_interpolation
 from unpose.nn.ops.frames import change_basis, rotary_frames
 
 _GOLDEN_ANGLE = math.pi * (3 - math.sqrt(5))
@@ -152,10 +152,11 @@ class LiftingPatchEmbed(ConstantTables):
 
     def constant_tables(self) -> dict[str, Tensor]:
         operators = group_operators(self.group, self.patch_size)  # (order, p * p, p * p)
-        if any(as_quarter_turns(element) is None for element in self.group.elements):
+        if needs_interpolation(self.group):
             # Kernels without fine detail keep their shape when they are interpolated: their error falls three times.
             units = torch.eye(self.patch_size**2, dtype=operators.dtype).unflatten(1, (1, self.patch_size, -1))
             operators = operators * orbit_mask(self.group, self.patch_size).flatten() @ smooth(units, _BLUR).flatten(1)
+            operators = with_moments(operators, self.group.elements, min(2, self.patch_size - 1))
         return {"operators": torch.einsum("kg,gts->kts", fourier_basis(self.group), operators)}
 
     def extra_repr(self) -> str:
@@ -180,6 +181,38 @@ class LiftingPatchEmbed(ConstantTables):
         tokens = linear(patches.flatten(3).flatten(1, 2), kernels.flatten(2).flatten(0, 1))  # (b, n, width)
         # A constant in every frame is a constant of the trivial representation alone.
         return tokens + torch.nn.functional.pad(self.bias, (0, tokens.shape[-1] - len(self.bias)))
+
+
+def with_moments(operators: Tensor, elements: Tensor, degree: int) -> Tensor:
+    """Change operators by as little as makes the answers of kernels to polynomials equivariant.
+
+    Interpolation changes the moments of a kernel: its sum, and where it lies. A smooth image is nearly a polynomial of
+    low degree within a patch, so these errors are most of what it shows.
+
+    Parameters
+    ----------
+    operators : Tensor of shape (order, p * p, p * p)
+        They make the kernel of each element from a kernel, whose pixels are the last axis.
+    elements : Tensor of shape (order, 3, 3)
+        The elements of the group, the first of which is the identity.
+    degree : int
+        Degree of the polynomials, less than p.
+
+    Returns
+    -------
+    Tensor of shape (order, p * p, p * p)
+        For every kernel k and polynomial q, ``<O_g k, q> = <O_1 k, q after g>``.
+    """
+    size = math.isqrt(operators.shape[1])
+    points = pixel_grid((size, size), operators.dtype, operators.device).flatten(0, 1) / size  # (p * p, 2)
+
+    def monomials(at: Tensor) -> Tensor:  # (..., p * p, 2) -> (..., p * p, terms)
+        x, y = at.unbind(-1)
+        return torch.stack([x ** (n - k) * y**k for n in range(degree + 1) for k in range(n + 1)], -1)
+
+    basis = monomials(points)
+    wanted = monomials(points @ elements[:, :2, :2].mT).mT @ operators[0]  # (order, terms, p * p)
+    return operators + basis @ torch.linalg.solve(basis.T @ basis, wanted - basis.T @ operators)
 
 
 class FrameBlock(nn.Module):

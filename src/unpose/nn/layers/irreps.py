@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from unpose.groups import FiniteGroup, fourier_basis, irreducible_representations
+from unpose.groups import FiniteGroup, as_quarter_turns, fourier_basis, irreducible_representations
 from unpose.nn.functional.checks import check_positive, parse_point_group
 from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.ops.frames import frame_gelu
@@ -28,6 +28,11 @@ def channels_of(width: int, group: FiniteGroup) -> int:
             f"the width must be a multiple of {group.order}, the order of {group}, got {width}; {nearest}?"
         )
     return width // group.order
+
+
+def needs_interpolation(group: FiniteGroup) -> bool:
+    """Whether a group has other elements than quarter turns and mirrors, which permute pixels."""
+    return any(as_quarter_turns(element) is None for element in group.elements)
 
 
 class IrrepLinear(nn.Module):
@@ -105,8 +110,10 @@ class IrrepNorm(ConstantTables):
         A point group such as ``"c8"`` or ``"d4"``.
     width : int
         Numbers of a token.
-    eps : float, default 1e-6
-        Added to the variance.
+    eps : float, optional
+        Added to the variance. Default: 1e-6, and 0.01 for groups with other angles than quarter turns. There, a token
+        of a part of the image that is nearly empty holds little but errors of interpolation, which the norm would
+        enlarge.
 
     Examples
     --------
@@ -116,9 +123,10 @@ class IrrepNorm(ConstantTables):
 
     trivial: Tensor
 
-    def __init__(self, group: str | FiniteGroup, width: int, *, eps: float = 1e-6) -> None:
+    def __init__(self, group: str | FiniteGroup, width: int, *, eps: float | None = None) -> None:
         super().__init__()
-        self.group, self.width, self.eps = parse_point_group(group), width, eps
+        self.group, self.width = parse_point_group(group), width
+        self.eps = (1e-2 if needs_interpolation(self.group) else 1e-6) if eps is None else eps
         channels = channels_of(width, self.group)
         irreps = irreducible_representations(self.group)
         self.copies = irreps.copies
