@@ -1,4 +1,4 @@
-"""Duplicates: recall by alteration, precision, speed and memory of ``unpose dedupe`` beside perceptual hashes.
+"""Duplicates: recall by alteration, precision, speed and memory of ``unpose dedupe`` beside other methods.
 
     UNPOSE_DATA=/path/to/arrays python benchmarks/dedupe.py [--pictures 10000] [--copies 1000] [--out FILE.json]
                                                             [--montage FILE.png] [--set cifar|plankton|cells]
@@ -9,14 +9,18 @@ photographs that scikit-image and scikit-learn bring. Nothing was chosen on them
 and five other photographs. Some pictures get an altered copy of each kind. All are JPEG files in one folder, which
 every method reads. A copy is found if it is in one set with its original. Precision is that of pairs. CIFAR-10 contains
 duplicates of its own; those that `unpose dedupe` finds were looked at and count as right, for all methods, those that
-only a hash finds count as false. "By name", all of them count as false. --montage shows and lists them.
+only another method finds count as false. "By name", all of them count as false. --montage shows and lists them.
 
 unpose            DuplicateSearch, as `unpose dedupe` runs it, with one thread
 phash             `imagehash.phash`, 64 bits, a distance of at most 10, which is the default of imagededup
-phash, 8 ways     the same for the eight orientations by quarter turns and mirrors of every picture
+phash8            the same for the eight orientations by quarter turns and mirrors of every picture
+cnn               pooled features of an ImageNet network and a cosine of at least 0.9, as imagededup's CNN does it
 ... precise       the same with the largest distance whose precision on these pictures is 0.999: chosen on the answer
 
-imagededup itself needs torchvision and builds from source only, so its perceptual hash stands here as imagehash's.
+imagededup itself needs torchvision and builds from source only. So its perceptual hash stands here as imagehash's, and
+its network, MobileNetV3-small, is replaced by that of the extra `unpose[features]`, EfficientNet-Lite0, which takes
+seven times as many multiplications. Pictures are scaled to 256 x 256 and cut to 224 x 224 as there.
+
 Every method runs in a process of its own, one after the other or, with --jobs, at once; memory is its peak. --scaling
 measures signatures and candidates alone, on averages of two random pictures of CIFAR-10, of which there are as many as
 one likes.
@@ -42,7 +46,8 @@ from PIL import Image, ImageOps
 
 from altered_copies import ALTERATIONS, KEPT_APART, array_pictures, cifar, tiles
 
-HASH_LIMIT = 10
+LIMITS = {"phash": 10, "phash8": 10, "cnn": 0.1}
+"""Largest distances at which other methods call files duplicates: the defaults of imagededup."""
 PRECISE = 0.999
 SAME_PICTURE = {
     (473, 8031), (509, 3431), (730, 1128), (756, 1204), (772, 2119), (1335, 5394), (1436, 7919), (1562, 3530),
@@ -128,9 +133,36 @@ def hash_distances(folder: Path, ways: int) -> list[tuple[int, str, str]]:
         distances = np.full((len(block), len(names)), 99, np.uint8)
         for way in range(ways):
             distances = np.minimum(distances, np.bitwise_count(block[:, None] ^ hashes[None, :, way]))
-        for i, j in np.argwhere(distances <= HASH_LIMIT):
+        for i, j in np.argwhere(distances <= LIMITS["phash"]):
             if start + i < j:
                 pairs.append((int(distances[i, j]), names[start + i], names[j]))
+    return pairs
+
+
+def cnn_distances(folder: Path) -> list[tuple[float, str, str]]:
+    """Pairs of files with one minus the cosine of their pooled features, up to the limit."""
+    import torch
+
+    from unpose.images.imagenet import extra_network
+
+    network, lengths = extra_network("cpu")
+    names = sorted(file.name for file in folder.iterdir())
+    features = np.zeros((len(names), lengths[-2]), np.float32)
+    for start in range(0, len(names), 32):
+        batch = []
+        for name in names[start : start + 32]:
+            with Image.open(folder / name) as opened:
+                picture = ImageOps.exif_transpose(opened).convert("RGB").resize((256, 256), Image.Resampling.BILINEAR)
+            batch.append(np.asarray(picture)[16:-16, 16:-16] / np.float32(255))
+        statistics = network(torch.from_numpy(np.stack(batch)).movedim(-1, 1))
+        features[start : start + 32] = statistics.split(lengths, 1)[-2].numpy()  # the means of the last maps
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    pairs = []
+    for start in range(0, len(names), 256):
+        distances = 1 - features[start : start + 256] @ features.T
+        for i, j in np.argwhere(distances <= LIMITS["cnn"]):
+            if start + i < j:
+                pairs.append((float(distances[i, j]), names[start + i], names[j]))
     return pairs
 
 
@@ -171,12 +203,14 @@ def is_right(truth: dict[str, Any], one: str, two: str) -> bool:
     return key[0] == key[1] or (truth["set"] == "cifar" and key in SAME_PICTURE)
 
 
-def precise_limit(truth: dict[str, Any], pairs: list[tuple[int, str, str]]) -> int:
-    """The largest distance, up to the limit, whose pairs are right often enough."""
-    right = np.array([is_right(truth, one, two) for _, one, two in pairs], bool)
+def precise_limit(truth: dict[str, Any], pairs: list[tuple[float, str, str]]) -> float:
+    """The largest distance whose pairs are right often enough; -1 if there is none."""
     distances = np.array([distance for distance, *_ in pairs])
-    limits = [k for k in range(HASH_LIMIT + 1) if k in distances and right[distances <= k].mean() >= PRECISE]
-    return max(limits, default=-1)
+    order = np.argsort(distances, kind="stable")
+    right = np.cumsum([is_right(truth, *pairs[k][1:]) for k in order])
+    last = np.flatnonzero(np.diff(distances[order], append=np.inf))  # the last pair of each distance
+    precise = last[right[last] >= PRECISE * (last + 1)]
+    return float(distances[order[precise[-1]]]) if len(precise) else -1
 
 
 def child(method: str, folder: Path, out: Path) -> None:
@@ -184,6 +218,8 @@ def child(method: str, folder: Path, out: Path) -> None:
     began, used = time.perf_counter(), time.process_time()
     if method == "unpose":
         pairs: list[Any] = unpose_pairs(folder)
+    elif method == "cnn":
+        pairs = cnn_distances(folder)
     else:
         pairs = hash_distances(folder, 8 if method == "phash8" else 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -218,7 +254,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=10_000)
     parser.add_argument("--copies", type=int, default=1_000)
     parser.add_argument("--set", default="cifar", choices=("cifar", "plankton", "cells"))
-    parser.add_argument("--methods", default="unpose,phash,phash8")
+    parser.add_argument("--methods", default="unpose,phash,phash8,cnn")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--montage", type=Path)
     parser.add_argument("--scaling")
@@ -260,7 +296,7 @@ def main() -> None:
                     results[method]["pairs of different sources"] = montage(folder, truth, pairs, args.montage)
             else:
                 scored = [tuple(pair) for pair in measured["pairs"]]
-                for label, limit in ((method, HASH_LIMIT), (f"{method} precise", precise_limit(truth, scored))):
+                for label, limit in ((method, LIMITS[method]), (f"{method} precise", precise_limit(truth, scored))):
                     near = [(one, two) for distance, one, two in scored if distance <= limit]
                     results[label] = figures(truth, near) | about | {"limit": limit}
     table = {"machine": platform.machine(), "files": n_files, "pictures": args.pictures, "copies": args.copies,

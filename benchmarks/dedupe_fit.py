@@ -125,7 +125,7 @@ def fit_probability(data: Path) -> NDArray:
 
 def main() -> None:
     data = Path(os.environ["UNPOSE_DATA"])
-    stored = dict(np.load(FILE)) if FILE.exists() else {"probability": np.zeros(5, np.float32)}
+    stored = dict(np.load(FILE)) if FILE.exists() else {"probability": np.zeros(6, np.float32)}
     if "--only-probability" not in sys.argv:
         stored |= fit_maps(data)
         np.savez(FILE, **stored)

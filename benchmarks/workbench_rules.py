@@ -6,12 +6,18 @@ The runs are those of `workbench.py fit`. Names are spread, groups ordered and s
 does it (`report/assets/graph.js` and `questions.js`), in NumPy; single images and growing are left out, which do not
 occur among the first actions. The first row is the rule of the page and gives the numbers of the browser up to a few
 images; the others change one thing each.
+
+Two more tables say what any rule could do with these graphs. *At once*: if every group were answered by a single action
+at the best point, in the order of the page or by share. *Left*: after the last number of actions, the share of right
+names among the surest images that are left, by the graph, by a linear classifier of the features that is fitted to the
+settled images, and by both together, as `unpose cluster --labels` does it.
 """
 
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -27,6 +33,7 @@ class Rule:
     power: float = 3.0  # of the scores in the expected gain of a question
     rest_competes: bool = True  # what is left of a group stays a group
     split_below: float = 0.0  # groups with a smaller normalised cut are split before they are asked for
+    by_share: bool = False  # images of a group are ordered by its share of the scores that spread from all groups
 
 
 @dataclass
@@ -70,7 +77,7 @@ class Page:
         """Compute how far images stay in their group, and the scores of all names."""
         labels, where = np.unique(self.group, return_inverse=True)
         member = sparse.csr_array((np.ones(len(where)), (np.arange(len(where)), where)), (len(where), len(labels)))
-        self.own = (self.two_steps @ member).toarray()[np.arange(len(where)), where]
+        self.own = self.staying = (self.two_steps @ member).toarray()[np.arange(len(where)), where]
         self.classes = sorted(set(self.group[self.settled & (self.degree > 0)].tolist()))
         starts = np.zeros((len(where), len(self.classes) + 1))
         for column, group in enumerate(self.classes):
@@ -79,15 +86,25 @@ class Page:
         for group in self.open_groups():
             images = self.asked_of(group)
             starts[images, -1] = 1 / max(1, len(images))
-        scores = starts
-        for _ in range(STEPS if self.classes else 0):
-            scores = MEMORY * (self.walk @ scores) + (1 - MEMORY) * starts
+        if self.rule.by_share and (opened := self.open_groups()):
+            members = np.stack([np.isin(np.arange(len(where)), self.asked_of(group)) for group in opened], axis=1)
+            spread = self.spread(np.concatenate([starts[:, :-1], members / np.maximum(members.sum(0), 1)], axis=1))
+            spread /= np.maximum(spread.sum(1, keepdims=True), 1e-300)
+            self.own = np.where(members, spread[:, len(self.classes) :], 0).sum(1)
+        scores = self.spread(starts) if self.classes else starts
         total = np.maximum(scores.sum(1), 1e-300)
         shares = np.where(self.settled[:, None], 0, scores[:, :-1]) / total[:, None]
         self.shares = scores[:, :-1] / total[:, None]
         best = shares.argmax(1) if self.classes else np.zeros(len(where), int)
         self.share = shares.max(1) if self.classes else np.zeros(len(where))
         self.best = np.where(self.share > 0, np.array([*self.classes, -1])[best], -1)
+
+    def spread(self, starts):
+        """Scores that spread over the graph from the columns of starts."""
+        scores = starts
+        for _ in range(STEPS):
+            scores = MEMORY * (self.walk @ scores) + (1 - MEMORY) * starts
+        return scores
 
     def scored(self, kind, group):
         """The images of a question and their scores, best first."""
@@ -105,7 +122,7 @@ class Page:
         ranked = []
         for kind, groups in (("group", self.open_groups()), ("class", self.classes)):
             for group in groups:
-                _, scores = self.scored(kind, group)
+                scores = self.staying[self.asked_of(group)] if kind == "group" else self.scored(kind, group)[1]
                 if len(scores):
                     ranked.append((float((scores**self.rule.power).sum()), kind, group))
         ranked.sort(key=lambda each: -each[0])
@@ -187,23 +204,68 @@ def answer(page: Page, classes: np.ndarray) -> int:
     return 1
 
 
-def settled_after(run: Path, rule: Rule, limits: tuple[int, ...]) -> list[tuple[int, float]]:
-    """Images settled, and their precision, after some numbers of actions."""
+def start(run: Path, rule: Rule) -> tuple[Page, np.ndarray, Any]:
+    """The page of a run, the classes of its images, and their features."""
     from unpose.runs import read_run
 
     read = read_run(run)
-    classes = np.load(run / "classes.npy")
     weights = sparse.csr_array(read.model.weights_)
     weights = sparse.csr_array(weights.maximum(weights.T))
     weights.setdiag(0)
-    page, actions, found = Page(weights, np.array(read.labels), rule), 0, []
+    return Page(weights, np.array(read.labels), rule), np.load(run / "classes.npy"), read.model.features_
+
+
+def follow(page: Page, classes: np.ndarray, limits: tuple[int, ...]) -> list[tuple[int, float]]:
+    """Images settled, and their precision, after some numbers of actions."""
+    actions, found = 0, []
     for limit in limits:
         while actions < limit and (used := answer(page, classes)):
             actions += used
-        named = np.array([page.names.get(int(group), -1) for group in page.group])
-        right = named[page.settled] == classes[page.settled]
+        right = named(page)[page.settled] == classes[page.settled]
         found.append((int(page.settled.sum()), float(right.mean())))
     return found
+
+
+def named(page: Page) -> np.ndarray:
+    """The class that the group of each image is named by, -1 for none."""
+    return np.array([page.names.get(int(group), -1) for group in page.group])
+
+
+def at_once(page: Page, classes: np.ndarray) -> int:
+    """Images that one answer for each group settles, if each is cut at the best point that the person accepts."""
+    total = 0
+    for group in page.open_groups():
+        kinds = classes[page.scored("group", group)[0]]
+        ranks = np.arange(1, len(kinds) + 1)
+        total += max(
+            (int(ranks[np.cumsum(kinds == kind) >= CARE * ranks].max(initial=0)) for kind in np.unique(kinds)),
+            default=0,
+        )
+    return total
+
+
+def left_over(page: Page, classes: np.ndarray, features: Any) -> dict[str, np.ndarray]:
+    """Whether the likeliest names of the images that are left are right, the surest first, in three ways."""
+    from sklearn.linear_model import LogisticRegression
+
+    from unpose.cluster.labels import class_probabilities
+
+    known, left, names = page.settled, np.flatnonzero(~page.settled & (page.degree > 0)), named(page)
+    kinds, numbers = np.unique(names[known], return_inverse=True)
+    given = np.full(len(names), -1)
+    given[known] = numbers
+    groups = np.array([page.names[group] for group in page.classes])
+    points, weight = 3 * features.points, 1 - features.pixel_share
+    linear = LogisticRegression(max_iter=500).fit(points[known], numbers)
+    judged = {
+        "graph": (groups, page.shares[left]),
+        "classifier": (kinds, linear.predict_proba(points[left])),
+        "both": (kinds, class_probabilities(page.weights, given, len(kinds), features.points, weight)[left]),
+    }
+    return {
+        how: (its[shares.argmax(1)] == classes[left])[np.argsort(-shares.max(1), kind="stable")]
+        for how, (its, shares) in judged.items()
+    }
 
 
 RULES: dict[str, Callable[[Rule], Rule]] = {
@@ -213,6 +275,7 @@ RULES: dict[str, Callable[[Rule], Rule]] = {
     "gain by the first power: large groups first": lambda rule: replace(rule, power=1.0),
     "gain by the eighth power: pure groups first": lambda rule: replace(rule, power=8.0),
     "what is left of a group competes with no name": lambda rule: replace(rule, rest_competes=False),
+    "images of a group by its share of all groups": lambda rule: replace(rule, by_share=True),
     "groups with a cut below 0.1 are split first": lambda rule: replace(rule, split_below=0.1),
     "groups with a cut below 0.2 are split first": lambda rule: replace(rule, split_below=0.2),
 }
@@ -226,8 +289,25 @@ def main() -> None:
     columns = [f"{run.name}, {count} actions" for run in options.runs for count in options.actions]
     print("| images settled (precision) | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|")
     for name, change in RULES.items():
-        found = [each for run in options.runs for each in settled_after(run, change(Rule()), tuple(options.actions))]
-        print(f"| {name} | " + " | ".join(f"{count:,} ({share:.3f})" for count, share in found) + " |", flush=True)
+        cells = []
+        for run in options.runs:
+            page, classes, _ = start(run, change(Rule()))
+            cells += [f"{count:,} ({share:.3f})" for count, share in follow(page, classes, tuple(options.actions))]
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+    sure = (50, 100, 200, 400)
+    print("\n| at once | groups | in the order of the page | by share |\n|---|---|---|---|")
+    for run in options.runs:
+        totals = []
+        for rule in (Rule(), Rule(by_share=True)):
+            page, classes, _ = start(run, rule)
+            totals.append(at_once(page, classes))
+        print(f"| {run.name} | {len(page.open_groups())} | " + " | ".join(f"{total:,}" for total in totals) + " |")
+    print("\n| left, surest | " + " | ".join(map(str, sure)) + " |\n" + "|---" * (len(sure) + 1) + "|")
+    for run in options.runs:
+        page, classes, features = start(run, Rule())
+        follow(page, classes, tuple(options.actions))
+        for how, right in left_over(page, classes, features).items():
+            print(f"| {run.name}, {how} | " + " | ".join(f"{right[:count].mean():.2f}" for count in sure) + " |")
 
 
 if __name__ == "__main__":

@@ -72,6 +72,8 @@ class Comparison:
         Number of tiles with texture.
     overlap : float
         Share of the larger picture that both show.
+    containment : float
+        Share of the smaller picture that both show: 1 for a crop.
     residual : float
         What remains of the contrast of a typical tile when one picture is subtracted from the other, after one change
         of contrast for the whole picture: 0 for the same pictures, 1 for pictures that have nothing in common.
@@ -81,7 +83,7 @@ class Comparison:
 
     Examples
     --------
-    >>> Comparison(0.99, 1.0, 0.98, 80, 1.0, 0.001, 0.01).agreement
+    >>> Comparison(0.99, 1.0, 0.98, 80, 1.0, 1.0, 0.001, 0.01).agreement
     1.0
     """
 
@@ -90,6 +92,7 @@ class Comparison:
     typical: float
     tiles: int
     overlap: float
+    containment: float
     residual: float
     contrast_spread: float
 
@@ -211,16 +214,20 @@ def compare(one: NDArray, two: NDArray, one_from_two: NDArray, region_one: Regio
         typical=typical,
         tiles=int(count),
         overlap=min(1.0, n_both / max(n_ours, n_theirs, 1.0)),
+        containment=min(1.0, n_both / max(min(n_ours, n_theirs), 1.0)),
         residual=residual,
         contrast_spread=contrast_spread,
     )
 
 
 def features(comparison: Comparison) -> NDArray:
-    """What the logistic model sees: (4,). The correlations of pixels and of tiles add nothing to it."""
+    """What the logistic model sees: (5,). The correlations of pixels and of tiles add nothing to it.
+
+    Two different pictures that agree somewhere rarely do so on all of the smaller one; a picture and a part of it do.
+    """
     return np.array([
         math.log(max(comparison.residual, 0.0) + 1e-4), math.log(comparison.contrast_spread + 0.01),
-        math.log(max(comparison.tiles, 1)), comparison.overlap,
+        math.log(max(comparison.tiles, 1)), comparison.overlap, comparison.containment,
     ])  # fmt: skip
 
 
@@ -239,9 +246,9 @@ def probability(comparison: Comparison) -> float:
 
     Examples
     --------
-    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0, 0.002, 0.01)) > 0.99
+    >>> probability(Comparison(0.99, 1.0, 0.98, 80, 1.0, 1.0, 0.002, 0.01)) > 0.99
     True
-    >>> probability(Comparison(0.8, 0.2, 0.3, 80, 0.7, 0.6, 0.5)) < 0.05
+    >>> probability(Comparison(0.8, 0.2, 0.3, 80, 0.7, 0.8, 0.6, 0.5)) < 0.05
     True
     """
     if comparison.tiles < _LEAST_TILES or comparison.overlap < _LEAST_OVERLAP:

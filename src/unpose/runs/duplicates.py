@@ -40,7 +40,7 @@ from unpose.files.listing import list_images, list_paths
 
 __all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation"]
 
-_VERSION = 2
+_VERSION = 3
 """Of the stored files; others are computed anew."""
 _BLOCK = 256
 """Photographs that are read and stored at once."""
@@ -309,7 +309,7 @@ class DuplicateSearch:
                 {name: vectors[rows] for name, vectors in entries.vectors.items()},
             )  # fmt: skip
             candidates = find_candidates(some.vectors, some.owners, is_new=is_new, progress=report)
-            digest = hashlib.sha256("".join(by_key).encode(errors="surrogateescape"))
+            digest = hashlib.sha256(f"{_VERSION} {''.join(by_key)}".encode(errors="surrogateescape"))
             digest.update(candidates.queries.tobytes() + candidates.entries.tobytes())
             parts = chunks(some.owners, candidates)
             with ThreadPoolExecutor(self._workers) as pool:

@@ -101,7 +101,10 @@ class Browser:
         for old in self.downloads.iterdir():
             old.unlink()
         self.click(button)
-        finished = lambda: [p for p in self.downloads.iterdir() if p.suffix in (".csv", ".json")]  # noqa: E731
+        finished = lambda: [  # noqa: E731
+            # The browser keeps the name by an empty file until it moves the whole download there.
+            path for path in self.downloads.iterdir() if path.suffix in (".csv", ".json") and path.stat().st_size
+        ]  # fmt: skip
         return self.until(finished)[0].read_bytes().decode("utf-8")
 
 
