@@ -425,7 +425,7 @@ def test_recipes_are_listed_printed_and_read_back(tmp_path, run, photos):
         (["--recipe", "digits", "--group", "se2", "-o", "{tmp}/r"], "finite group"),
         (["--recipe", "digits", "--device", "abacus", "-o", "{tmp}/r"], "cannot be used here"),
         (["--recipe", "patch-camelyon", "-o", "{tmp}/r"], "unknown recipe"),
-        (["--recipe", "pcam-r4", "--root", "{tmp}", "-o", "{tmp}/r"], "looked for camelyonpatch"),
+        (["--recipe", "pcam-modern", "--root", "{tmp}", "-o", "{tmp}/r"], "looked for camelyonpatch"),
         (["--recipe", "digits", "--epochs", "0"], "--epochs"),
         (["--recipe", "digits", "--begin", "{tmp}/gone", "-o", "{tmp}/r"], "models in this package"),
         (["--recipe", "digits", "--begin", "mnist-c8", "-o", "{tmp}/r"], "differs from the recipe's network in"),

@@ -50,30 +50,8 @@ def test_any_recipe_comes_back_from_its_toml(title, rate, seed, options):
     assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
 
 
-@pytest.mark.parametrize(
-    ("name", "epochs", "batch", "optimizer", "rate", "schedule", "mixed", "parameters"),
-    [
-        ("rotmnist-r4", 300, 8, "adam", 1e-3, "constant", True, 44_428),
-        ("cifar10-m", 350, 24, "sgd", 1e-2, "cosine", False, 2_999_888),
-        ("pcam-r4", 100, 8, "sgd", 1e-2, "cosine", False, 206_602),
-    ],
-)
-def test_the_published_numbers(name, epochs, batch, optimizer, rate, schedule, mixed, parameters):
-    recipe = named_recipe(name)
-    assert (recipe.epochs, recipe.batch_size) == (epochs, batch)
-    assert (recipe.optimizer.name, recipe.optimizer.learning_rate) == (optimizer, rate)
-    assert recipe.optimizer.weight_decay == 1e-4
-    assert recipe.optimizer.momentum == 0.9
-    assert recipe.optimizer.schedule == schedule
-    assert recipe.mixed_precision == mixed
-    assert recipe.poses.is_identity
-    assert not recipe.average
-    size, colours, classes = {"rotmnist-r4": (28, 1, 10), "cifar10-m": (32, 3, 10), "pcam-r4": (96, 3, 2)}[name]
-    assert count_parameters(build_network(recipe, blank(size, colours, classes))) == parameters
-
-
-@pytest.mark.parametrize("name", sorted({*recipe_names()} - {"rotmnist-r4", "cifar10-m", "pcam-r4"}))
-def test_the_other_recipes_build_too(name):
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_builds_a_network(name):
     # What begins with a network is for images such as that one takes.
     like = blank(32, 1, 3) if named_recipe(name).network.begin is None else blank(28, 1, 10)
     assert count_parameters(build_network(named_recipe(name), like)) > 1000
@@ -91,12 +69,6 @@ def blank(size, colours, classes):
     shape = (classes, size, size) if colours == 1 else (classes, size, size, colours)
     part = Split(np.zeros(shape, np.uint8), np.arange(classes))
     return Dataset("blank", "", tuple(map(str, range(classes))), part, part, part)
-
-
-def test_he_draws_linear_maps_with_variance_two_over_inputs():
-    network = build_network(named_recipe("cifar10-m"), blank(32, 3, 10))
-    weight = network.features[1].merge.weight
-    assert weight.std().item() == pytest.approx((2 / weight.shape[1]) ** 0.5, rel=0.02)
 
 
 def test_our_recipe_for_the_published_network_leaves_its_size_and_offsets_queries_only():
