@@ -78,7 +78,7 @@ def test_columns_of_a_record_are_not_wrapped():
     lines = [
         "name     n",
         "first    1",
-        "Two lines in one box.",
+        "One line after it.",
         "",
         "a sentence",
         "two  columns   after it",
@@ -89,7 +89,7 @@ def test_columns_of_a_record_are_not_wrapped():
     text = record.rendered(
         {"command": "", "date": "", "machine": "", "versions": {}, "cpu_seconds": 1, "output": lines}
     )
-    assert text.startswith("```none\nname     n\nfirst    1\n```\n\n```text\nTwo lines in one box.\n```\n")
+    assert text.startswith("```none\nname     n\nfirst    1\n```\n\n```text\nOne line after it.\n```\n")
     assert "\n```text\na sentence\ntwo  columns   after it\n```\n" in text
     assert "|1\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}2|" in text
 
