@@ -19,10 +19,10 @@ _EXACT = 20_000
 """Vectors up to which there is one list."""
 _PER_LIST = 250
 """Vectors in a list, on average."""
-_PROBES = 16
-"""Lists that a query is compared with."""
+_PROBES = 80
+"""Lists that a picture is compared with: all of them by one query, or a share of them by each of several."""
 _CELL_PROBES = 8
-"""Cells in which these lists are looked for."""
+"""Cells in which these lists are looked for, at least."""
 _SAMPLED = 40
 """Points for each centre in the sample that centres are computed from."""
 _NEAREST = 24
@@ -134,7 +134,8 @@ def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray
     asking_entries, asked_entries = np.flatnonzero(asking), np.flatnonzero(asked)
     points = vectors[asked_entries].reshape(-1, size).astype(np.float32)  # (asked * views, size)
     queries = vectors[asking_entries][:, query_views].reshape(-1, size).astype(np.float32)
-    query, point, squared = nearest_vectors(queries, points, _LARGEST_DISTANCE[LAYERS[layer].name])
+    largest, probes = _LARGEST_DISTANCE[LAYERS[layer].name], _PROBES // len(query_views)
+    query, point, squared = nearest_vectors(queries, points, largest, probes)
     left, right = asking_entries[query // len(query_views)], asked_entries[point // n_views]
     other = owners[left] != owners[right]
     query, point, squared, left, right = query[other], point[other], squared[other], left[other], right[other]
@@ -156,10 +157,11 @@ def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray
     )  # fmt: skip
 
 
-def nearest_vectors(queries: NDArray, points: NDArray, largest: float) -> tuple[NDArray, NDArray, NDArray]:
+def nearest_vectors(queries: NDArray, points: NDArray, largest: float, probes: int) -> tuple[NDArray, NDArray, NDArray]:
     """Find the points (m, size) nearest to each query (q, size), up to a distance and at most 24 for each.
 
-    Returns query, point and squared distance of each hit, (hits,) each, sorted by query and distance.
+    Of many points, those in ``probes`` lists are compared. Returns query, point and squared distance of each hit,
+    (hits,) each, sorted by query and distance.
     """
     limit = np.float32(largest) ** 2
     if len(points) <= _EXACT:
@@ -167,8 +169,8 @@ def nearest_vectors(queries: NDArray, points: NDArray, largest: float) -> tuple[
         nearest, squared = _scan(queries, points, everything, np.zeros((len(queries), 1), int), _NEAREST, limit)
     else:
         lists, centres, cells, cell_centres = _two_levels(points)
-        near_cells = _closest(queries, cell_centres, min(_CELL_PROBES, len(cell_centres)))
-        probed, _ = _scan(queries, centres, cells, near_cells, min(_PROBES, len(centres)), np.float32(np.inf))
+        near_cells = _closest(queries, cell_centres, min(max(_CELL_PROBES, probes // 4), len(cell_centres)))
+        probed, _ = _scan(queries, centres, cells, near_cells, min(probes, len(centres)), np.float32(np.inf))
         nearest, squared = _scan(queries, points, lists, probed, _NEAREST, limit)
     order = np.argsort(np.where(nearest >= 0, squared, np.inf), axis=1, kind="stable")
     nearest, squared = np.take_along_axis(nearest, order, 1), np.take_along_axis(squared, order, 1)
