@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SAMPLES = (160, 480)
 """Sizes of the two samples that are clustered."""
 _FEATURE_SAMPLE = 48
-"""Images that the network is applied to, which takes the same time for every image."""
+"""Images whose features are computed, which takes the same time for every image."""
 _EXHAUSTIVE = 4000
 """Up to this many images all pairs are searched; beyond, a cheaper comparison of all pairs selects candidates."""
 _CENTRED_SHARE = 0.03
@@ -49,7 +49,7 @@ class Calibration:
     pair: float
     indexed: float  # for each image, to search its neighbours by an index and to read out and average
     write: float  # of the results of an image
-    features: float = 0.0  # of a network, for an image
+    features: float = 0.0  # of a network or of statistics, for an image
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Plan:
     search_seconds : float
         The part of it that GPUs or workers can take over.
     feature_seconds : float
-        The part of it in which a network is applied to the images, which GPUs can take over.
+        The part of it in which features of the images are computed, which GPUs can take over.
     memory, disk, temporary : int
         Peak memory, size of the results, and size of the files that are removed at the end, in bytes.
     n_cores : int

@@ -64,7 +64,7 @@ def command(images: Path, workers: int, as_json: bool, **options: Any) -> None:
     click.echo(f"Time on {workers} workers with one core each: {readable_time(times['workers'])}")
     parts = f"the search {readable_time(plan.search_seconds)}"
     if plan.feature_seconds:
-        parts += f", the network {readable_time(plan.feature_seconds)}"
+        parts += f", features {readable_time(plan.feature_seconds)}"
     click.echo(f"CPU time: {readable_time(plan.cpu_seconds)}, of which {parts}")
     click.echo(f"Memory: {readable_bytes(plan.memory)}")
     click.echo(f"Disk: {readable_bytes(plan.disk)}, and {readable_bytes(plan.temporary)} until the run is finished")
