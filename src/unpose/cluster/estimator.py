@@ -320,7 +320,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                     given[rows], chosen.group, chosen.max_angle, device=self.device, random_state=seed,
                     progress=progress,
                 )  # fmt: skip
-            network = feature_network(self._network(), given[rows[:16]], self.device)
+            network = feature_network(self._network(), given[rows[:16]], self.device, self.light_)
         if search is None:
             neighbours, history = vector_neighbours(batch[rows]), list[Round]()
             typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
@@ -353,11 +353,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             graph = neighbours.indices, neighbours.distances
             if network is not None:
                 # Statistics that nobody asked for join only where they divide the images more clearly than pixels do.
-                unasked = self.features == "auto" and network.name == STATISTICS
+                unasked = self.features == "auto" and network.statistics
                 largest, draws = (_LARGEST_SHARE, np.random.RandomState(0)) if unasked else (1.0, rng)
                 graph, self.features_ = fit_features(
-                    take(given, rows), network, graph, self.range_.group, self.range_.max_angle, self.device, draws,
-                    progress, checkpoints, largest,
+                    take(batch if network.statistics else given, rows), network, graph, self.range_.group,
+                    self.range_.max_angle, self.device, draws, progress, checkpoints, largest,
                 )  # fmt: skip
             labels, weights, resolution = read_out(*graph, self.n_clusters, rng)
             found_again = subset_stability(*graph, labels, self.n_clusters, resolution, rng)

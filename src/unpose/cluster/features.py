@@ -60,8 +60,9 @@ class FeatureNetwork:
 
     ``side`` is the side in pixels of the images that it takes, None for any; ``middle`` the side of a second view, of
     the middle of the images, and the factor by which it is enlarged; ``blocks`` the lengths of the parts of a vector
-    that come from different layers. If vectors are ``invariant`` under quarter turns and mirrors by construction, views
-    within a quarter turn are enough.
+    that come from different layers. Vectors of ``statistics`` do not change under quarter turns and mirrors, so that
+    views within a quarter turn are enough; and they are those of images without the effects of light, which networks
+    for photographs are not made for.
     """
 
     name: str
@@ -69,11 +70,11 @@ class FeatureNetwork:
     side: int | None = None
     middle: tuple[int, float] | None = None
     blocks: tuple[int, ...] | None = None
-    invariant: bool = False
+    statistics: bool = False
 
     def poses(self, group: str, max_angle: float) -> Tensor:
         """The poses (p, 3, 3) of the views whose vectors are averaged."""
-        if not self.invariant:
+        if not self.statistics:
             return orbit_poses(group, max_angle)
         count = _TURNS // 2
         return torch.stack([_rotation(math.pi / 2 * turn / count) for turn in range(count)])
@@ -89,7 +90,9 @@ def missing_network_notes() -> list[str]:
     ]
 
 
-def feature_network(features: Any, images: Tensor, device: str | torch.device = "cpu") -> FeatureNetwork:
+def feature_network(
+    features: Any, images: Tensor, device: str | torch.device = "cpu", light: str = "keep"
+) -> FeatureNetwork:
     """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
 
     ``features`` is the name of a network, "statistics" for :mod:`unpose.images.statistics`, "contour" for the outlines
@@ -97,14 +100,16 @@ def feature_network(features: Any, images: Tensor, device: str | torch.device = 
     :mod:`unpose.nn` or its file or run folder.
     Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
     tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
-    the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts.
+    the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts. Statistics
+    ignore contrast unless ``light`` is "keep".
     """
     if isinstance(features, str) and features == EXTRA_NETWORK:
         statistics, blocks = extra_network(device)
         return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
     if isinstance(features, str) and features == STATISTICS:
         alone = (1,) * count_statistics(images.shape[1])  # each has units of its own
-        return FeatureNetwork(STATISTICS, image_statistics, blocks=alone, invariant=True)
+        call = image_statistics if light == "keep" else _statistics_of_unit_contrast
+        return FeatureNetwork(STATISTICS, call, blocks=alone, statistics=True)
     if isinstance(features, str) and features == OUTLINES:
         features = outline_features
     if isinstance(features, str | os.PathLike):
@@ -169,6 +174,12 @@ def _own_network(network: Any, name: str, images: Tensor, device: str | torch.de
     is_encoder = network.description["network"] == "group_resnet" and network.description["head"] is None
     blocks = tuple(width for width in network.description["widths"] for _ in range(4)) if is_encoder else None
     return FeatureNetwork(name, vectors, None if size == tuple(images.shape[-2:]) else max(size), blocks=blocks)
+
+
+def _statistics_of_unit_contrast(images: Tensor) -> Tensor:
+    """Statistics (n, d) of images (n, c, h, w) that are scaled to a root mean square of one."""
+    contrast = images.square().mean((1, 2, 3), keepdim=True).sqrt()
+    return image_statistics(images / contrast.clamp(min=1e-12))
 
 
 def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
@@ -315,7 +326,7 @@ def pose_change(
     an image and of the rotated image, divided by the mean distance between the points of different images. Rotation
     cuts the corners off, which is part of the change.
     """
-    turn = _rotation(math.pi / _TURNS / (2 if network.invariant else 1))
+    turn = _rotation(math.pi / _TURNS / (2 if network.statistics else 1))
     ground = torch.from_numpy(border_level(images.numpy())).to(images)[..., None, None]
     after = orbit_features(warp(images - ground, turn.to(images)) + ground, network, poses, device)
     own, turned = space(before), space(after)

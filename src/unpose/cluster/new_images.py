@@ -108,9 +108,9 @@ def _vote(model: Any, images: Tensor, given: Tensor, progress: Progress | None) 
     new, points = found.distances, None
     if model.features_ is not None:
         features: FittedFeatures = model.features_
-        network = feature_network(model._network(), given, model.device)
-        poses = network.poses(model.range_.group, model.range_.max_angle)
-        vectors = orbit_features(given, network, poses, model.device, progress)
+        network = feature_network(model._network(), given, model.device, model.light_)
+        poses, seen = network.poses(model.range_.group, model.range_.max_angle), images if network.statistics else given
+        vectors = orbit_features(seen, network, poses, model.device, progress)
         at = whitened(features.space(vectors), features.whitening)
         by_features, *distances = features.votes(at, known, model.n_clusters_)
         shares = features.pixel_share * shares + (1 - features.pixel_share) * by_features

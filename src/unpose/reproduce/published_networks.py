@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unpose.train import Recipe
 
 _PUBLISHED = {"rotated-mnist": "rotmnist-r4", "cifar-10": "cifar10-m", "patch-camelyon": "pcam-r4"}
-_RECIPES = Path(__file__).parent / "recipes"
+_RECIPES, _UNTRAINED = Path(__file__).parent / "recipes", ("cifar10-m", "pcam-r4")
 """Published settings that were never trained to the end; ``unpose train`` does not offer them."""
 _OURS = {"rotated-mnist": "rotmnist-attention", "cifar-10": "cifar10-modern", "patch-camelyon": "pcam-modern"}
 """Recipes of the three data sets. Ours for the second and third train another network, ``swivel_net``."""
@@ -71,8 +71,7 @@ class Cell:
 def _named(name: str) -> "Recipe":
     from unpose.train import named_recipe, read_recipe
 
-    own = _RECIPES / f"{name}.toml"
-    return read_recipe(own) if own.exists() else named_recipe(name)
+    return read_recipe(_RECIPES / f"{name}.toml") if name in _UNTRAINED else named_recipe(name)
 
 
 _ROTATED = [("z2", "c1", 96.37), ("r4", "c4", 97.46), ("r8", "c8", 97.90), ("r12", "c12", 97.97), ("r16", "c16", 97.66)]
