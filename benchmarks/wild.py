@@ -5,6 +5,7 @@
     python benchmarks/wild.py --show FILE...     # the tables of finished runs, in Markdown
     python benchmarks/wild.py --cost             # processor time of features beside that of pixels
     python benchmarks/wild.py --numbers [--only cells,plankton,...]    # numbers of clusters that are found
+    python benchmarks/wild.py --plain [--only cells,...] [--seeds 3]   # the default without the extra, 600 images each
 
 Needs the extra `unpose[features]`. Every seed draws other images, or other poses where there is one set of images. Only
 what a user knows is given: the group of poses, and the number of classes (`plankton-all` and `found` excepted). ACC is
@@ -29,6 +30,7 @@ import platform
 import time
 import traceback
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,6 +48,7 @@ from unpose.cluster.labels import class_probabilities, most_instructive
 from unpose.cluster.readout import partition, read_out
 from unpose.cluster.stability import subset_stability
 from unpose.data import posed
+from unpose.images.imagenet import has_extra_network
 
 _PEER_IMAGES = 3000
 """More images are not given to the peers whose cost is quadratic."""
@@ -324,6 +327,45 @@ def numbers(names, device, seed=3, n_images=1000):
             )  # fmt: skip
 
 
+def plain(names, seeds, n_images=600):
+    """Print what the default without the extra finds in 600 images of each set, beside pixels: means over the seeds."""
+    if has_extra_network():
+        raise SystemExit("the extra `features` is installed: this measures what those get who do not have it")
+    print("| set | kinds | pixels, NN | ACC | default, NN | ACC | statistics joined | CPU-seconds, pixels | default |")
+    print("|---" * 9 + "|")
+    for name in names:
+        make, n_clusters, settings = SETS[name]
+        rows = []
+        for seed in range(seeds):
+            images, classes = make(seed)
+            chosen = np.random.default_rng(seed).permutation(len(images))[:n_images]
+            images, classes, row = images[chosen], classes[chosen], []
+            for features in ("pixels", "auto"):
+                seen, reading = {}, estimator.read_out
+                estimator.read_out = partial(_kept, reading, seen)
+                began = time.process_time()
+                model = InvariantClustering(n_clusters, features=features, **settings).fit(images)
+                seconds = time.process_time() - began
+                estimator.read_out = reading
+                kinds = classes[model._counted_rows()]
+                nearest = float((kinds[seen["indices"][:, 0]] == kinds).mean())
+                row += [nearest, measures(model.labels_, classes)["ACC"], seconds]
+            rows.append([*row, model.features_ is not None])
+        found = np.array(rows, float)
+        means, spread = found.mean(0), [f"{found[:, i].min():.3f} to {found[:, i].max():.3f}" for i in (1, 4)]
+        print(
+            f"| {name} | {n_clusters} | {means[0]:.3f} | {means[1]:.3f} ({spread[0]}) | {means[3]:.3f} "
+            f"| {means[4]:.3f} ({spread[1]}) | {found[:, 6].sum():.0f} of {seeds} | {means[2]:.0f} | {means[5]:.0f} |",
+            flush=True,
+        )
+
+
+def _kept(function, seen, indices, *rest):
+    """Call ``read_out``, and keep the neighbours that clusters are read from."""
+    seen["indices"] = indices
+    return function(indices, *rest)
+
+
 def guarded(job):
     try:
         return job, run(job), None
@@ -343,7 +385,11 @@ def main():
     parser.add_argument("--show", nargs="+", help="print the tables of these files instead of measuring")
     parser.add_argument("--cost", action="store_true", help="print what features cost beside pixels instead")
     parser.add_argument("--numbers", action="store_true", help="print the numbers of clusters that are found instead")
+    parser.add_argument("--plain", action="store_true", help="measure the default without the extra instead")
     options = parser.parse_args()
+    if options.plain:
+        plain(options.only.split(","), options.seeds)
+        return
     if options.numbers:
         numbers(options.only.split(","), options.device)
         return
