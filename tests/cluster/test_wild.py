@@ -146,7 +146,7 @@ def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
     assert accuracy(model.labels_, kind) > 0.95
     pixels = InvariantClustering(3, features="pixels", max_shift=1.0).fit(images)
     assert accuracy(pixels.labels_, kind) < 0.8
-    assert any("statistics of texture and light" in note for note in model.notes_)
+    assert any("statistics of texture and shape" in note for note in model.notes_)
     model.save(tmp_path / "model.npz")
     new, new_kind = textures(each=3, seed=1)
     found = InvariantClustering.load(tmp_path / "model.npz").predict(new)

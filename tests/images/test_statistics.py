@@ -1,4 +1,4 @@
-"""Statistics of texture and light: unchanged under quarter turns, mirrors and backgrounds."""
+"""Statistics of texture and shape: unchanged under quarter turns, mirrors and backgrounds."""
 
 import pytest
 import torch

@@ -101,10 +101,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         "contour", the outlines of silhouettes; "efficientnet-lite0", which comes with the extra ``unpose[features]``;
         the path of an ``.onnx`` file, of a ``.pt2`` file of ``torch.export`` or of a run of ``unpose train``; a torch
         module; or a function from images (m, h, w) or (m, h, w, c) to vectors (m, d). "statistics" are fixed statistics
-        of texture and light, without a network. "learn" first learns an encoder from the images themselves
+        of texture and shape, without a network. "learn" first learns an encoder from the images themselves
         (:func:`unpose.train.train_unlabelled`), which is kept as ``encoder_``. "auto" is the network of the extra if
         that is installed. Otherwise, for up to 24,000 images at any angle, it is "statistics" where they divide the
-        images more clearly than pixels do, and else "pixels".
+        images clearly better than pixels do, and else "pixels".
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -568,7 +568,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         return rows, weights
 
     def _compares_features(self, n_images: int) -> bool:
-        """Whether images are compared by the features of a network, too."""
+        """Whether images are compared by the features of a network, too, or by statistics."""
         if n_images < _FEWEST_WITH_FEATURES or self.features == "pixels":
             return False
         if self.features != "auto" or has_extra_network():

@@ -25,7 +25,7 @@ from unpose.audit import evaluation
 from unpose.cluster.pieces import Batch
 from unpose.contours import outline_features
 from unpose.files import read_file
-from unpose.groups import parse_continuous
+from unpose.groups import parse_continuous, rotation
 from unpose.images import border_level, downscale, warp
 from unpose.images.imagenet import EXTRA_NETWORK, extra_network, has_extra_network
 from unpose.images.statistics import count_statistics, image_statistics
@@ -33,7 +33,7 @@ from unpose.images.statistics import count_statistics, image_statistics
 OUTLINES = "contour"
 """Moduli of the Fourier coefficients of outlines, for silhouettes."""
 STATISTICS = "statistics"
-"""Fixed statistics of texture and light that need no network and no other package."""
+"""Fixed statistics of texture and shape that need no network and no other package."""
 _TURNS = 8
 """Views at equal angles that vectors are averaged over; fewer if rotations are bounded."""
 _SIZES = (160, 224, 256, 128, 96, 64, 32, 28)
@@ -77,7 +77,7 @@ class FeatureNetwork:
         if not self.statistics:
             return orbit_poses(group, max_angle)
         count = _TURNS // 2
-        return torch.stack([_rotation(math.pi / 2 * turn / count) for turn in range(count)])
+        return rotation(torch.arange(count) * (math.pi / 2 / count))
 
 
 def missing_network_notes() -> list[str]:
@@ -108,8 +108,8 @@ def feature_network(
         return FeatureNetwork(EXTRA_NETWORK, statistics, _WHOLE, _MIDDLE, 2 * blocks)
     if isinstance(features, str) and features == STATISTICS:
         alone = (1,) * count_statistics(images.shape[1])  # each has units of its own
-        call = image_statistics if light == "keep" else _statistics_of_unit_contrast
-        return FeatureNetwork(STATISTICS, call, blocks=alone, statistics=True)
+        statistics = image_statistics if light == "keep" else _statistics_of_unit_contrast
+        return FeatureNetwork(STATISTICS, statistics, blocks=alone, statistics=True)
     if isinstance(features, str) and features == OUTLINES:
         features = outline_features
     if isinstance(features, str | os.PathLike):
@@ -206,11 +206,6 @@ def orbit_poses(group: str, max_angle: float = math.pi) -> Tensor:
             c, s = math.cos(angle), math.sin(angle)
             poses.append([[c * flip, s, 0.0], [-s * flip, c, 0.0], [0.0, 0.0, 1.0]])
     return torch.tensor(poses)
-
-
-def _rotation(angle: float) -> Tensor:
-    c, s = math.cos(angle), math.sin(angle)
-    return torch.tensor([[c, s, 0.0], [-s, c, 0.0], [0.0, 0.0, 1.0]])
 
 
 def orbit_features(
@@ -326,7 +321,7 @@ def pose_change(
     an image and of the rotated image, divided by the mean distance between the points of different images. Rotation
     cuts the corners off, which is part of the change.
     """
-    turn = _rotation(math.pi / _TURNS / (2 if network.statistics else 1))
+    turn = rotation(torch.tensor(math.pi / _TURNS / (2 if network.statistics else 1)))
     ground = torch.from_numpy(border_level(images.numpy())).to(images)[..., None, None]
     after = orbit_features(warp(images - ground, turn.to(images)) + ground, network, poses, device)
     own, turned = space(before), space(after)

@@ -120,7 +120,7 @@ class FittedFeatures:
     def notes(self) -> list[str]:
         """What was compared, and by how much the features still depend on pose, in a sentence."""
         pixels = f"{self.pixel_share:.0%}"
-        name = "statistics of texture and light" if self.network == STATISTICS else self.network
+        name = "statistics of texture and shape" if self.network == STATISTICS else self.network
         text = f"Images were compared by {name} ({1 - self.pixel_share:.0%}) and by pixels ({pixels})"
         if not math.isnan(self.pose_change):
             text += f"; a rotation changes the features by {self.pose_change:.2f} of the difference between two images"

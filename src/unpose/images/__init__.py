@@ -8,7 +8,7 @@
 ``canvas.py``     images of different sizes on one canvas
 ``light.py``      background and contrast: measure, compare and match them
 ``imagenet.py``   a small network for photographs, from the extra ``features``
-``statistics.py`` vectors that describe texture and light and do not change under quarter turns and mirrors
+``statistics.py`` vectors that describe texture and shape and do not change under quarter turns and mirrors
 ``kernels/``      compiled versions of ``sampling.py`` for the CPU and for CUDA
 ================= ===================================================================================================
 """

@@ -81,7 +81,7 @@ def count_statistics(channels: int) -> int:
 
 
 def image_statistics(images: Tensor) -> Tensor:
-    """Compute statistics of texture and light that do not change under quarter turns and mirrors.
+    """Compute statistics of texture and shape that do not change under quarter turns and mirrors.
 
     The background (the median of the border of each channel) is subtracted first, and the image is padded to a square.
     Statistics that grow with contrast grow linearly with it, or with its square root.

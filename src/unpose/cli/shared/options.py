@@ -77,7 +77,7 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
                          help="Number of groups; auto (the default) determines it."),
             click.option("--features", default=default.features, show_default=True, metavar="NETWORK",
                          help="What images are compared by: pixels; or also contour, the outlines of silhouettes; or "
-                              "also statistics of texture and light; or also the features of a network: "
+                              "also statistics of texture and shape; or also the features of a network: "
                               "efficientnet-lite0 (with the extra unpose[features]), or the path of an .onnx file, of "
                               "a .pt2 file of torch.export, or of a run of unpose train. learn first learns an encoder "
                               "from the images, without labels. auto takes the network of the extra if it is "
