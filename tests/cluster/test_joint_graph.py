@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
 from unpose.cluster.features import cosine_neighbours
@@ -51,6 +52,20 @@ def test_diffusion_agrees_with_the_inverse_of_the_whole_matrix():
     assert np.abs(exact - best).max() < 0.03, "the neighbours are the nearest, up to what short walks leave out"
     assert (np.diff(distances) >= 0).all()
     assert (indices != np.arange(len(points))[:, None]).all()
+
+
+def test_diffusion_does_not_depend_on_the_number_of_threads():
+    points, _ = kinds()
+    weights, threads = attention_matrix(*cosine_neighbours(points, None, 12), 12), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = diffused_neighbours(weights, 12)
+        torch.set_num_threads(5)
+        together = diffused_neighbours(weights, 12)
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_diffusion_follows_chains():

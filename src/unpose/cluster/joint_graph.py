@@ -30,10 +30,10 @@ from unpose.cluster.features import (
     orbit_features,
     pose_change,
 )
-from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, largest_entries, symmetric_walk
+from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, symmetric_walk
 from unpose.cluster.modularity import RESOLUTION, louvain, modularity
 from unpose.cluster.pieces import Batch
-from unpose.compiled import CACHE
+from unpose.compiled import CACHE, in_threads
 
 _SHARPNESS = 8.0
 """Exponent of the ratio of modularities that decides how much each graph counts."""
@@ -202,38 +202,36 @@ def diffused_neighbours(weights: sparse.csr_array, k: int) -> Graph:
     """
     n = weights.shape[0]
     walk = symmetric_walk(weights)
-    links = (array.astype(np.int64, copy=False) for array in (walk.indptr, walk.indices))  # compiled for one type
-    visits = _visits(*links, walk.data, min(n, _REACH))
-    rows = sparse.csr_array((visits[1].ravel(), visits[0].ravel(), np.arange(n + 1) * visits[0].shape[1]), shape=(n, n))
+    reach = min(n, _REACH)
+    nodes, numbers = np.empty((n, reach), np.int64), np.empty((n, reach))
+    in_threads(lambda start, stop: _visits(*_arrays(walk), start, stop, nodes, numbers), n)
+    rows = sparse.csr_array((numbers.ravel(), nodes.ravel(), np.arange(n + 1) * reach), shape=(n, n))
     rows.sum_duplicates()
     norm = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
     rows = sparse.csr_array(sparse.diags_array(1 / norm) @ rows)
-    indices, cosines = np.empty((n, k), np.int64), np.empty((n, k))
     linked = sparse.csr_array(1e-9 * walk)  # images that no walk shares are still neighbours, at the largest distance
-    for start in range(0, n, 4096):
-        part = slice(start, min(start + 4096, n))
-        common = sparse.csr_array(rows[part] @ rows.T + linked[part]).tolil()
-        common[np.arange(part.stop - start), np.arange(start, part.stop)] = 0.0
-        common = largest_entries(sparse.csr_array(common), k)
-        for row in range(part.stop - start):
-            entries = slice(common.indptr[row], common.indptr[row + 1])
-            order = np.argsort(-common.data[entries], kind="stable")
-            indices[start + row], cosines[start + row] = common.indices[entries][order], common.data[entries][order]
+    given = (*_arrays(rows), *_arrays(sparse.csr_array(rows.T)), *_arrays(linked))
+    indices, cosines = np.full((n, k), -1), np.zeros((n, k))
+    in_threads(lambda start, stop: _largest_cosines(*given, start, stop, indices, cosines), n)
     return indices, np.sqrt(np.maximum(2 - 2 * np.minimum(cosines, 1.0), 0.0))
 
 
-@numba.njit(cache=CACHE)
-def _visits(indptr, indices, weights, reach):  # type: ignore[no-untyped-def]
-    """The ``reach`` largest expected numbers of visits of the walk from each node: nodes and numbers, (n, reach).
+def _arrays(matrix: sparse.csr_array) -> tuple[NDArray, NDArray, NDArray]:
+    """What kernels take of a sparse matrix; they are compiled for one type of its indices."""
+    return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int64, copy=False), matrix.data
+
+
+@numba.njit(nogil=True, cache=CACHE)
+def _visits(indptr, indices, weights, start, stop, nodes, numbers):  # type: ignore[no-untyped-def]
+    """Write the largest expected numbers of visits of the walks from some nodes: nodes and numbers, (n, reach).
 
     Solves ``(I - 0.9 S) x = e_i`` by pushing residuals along links until all are small. Unused entries are node i, 0.
     """
-    n = len(indptr) - 1
-    nodes, numbers = np.empty((n, reach), np.int64), np.zeros((n, reach))
+    n, reach = nodes.shape
     x, residual, waiting = np.zeros(n), np.zeros(n), np.zeros(n, np.bool_)
     queue, touched = np.empty(n, np.int64), np.empty(n, np.int64)
     seen = np.zeros(n, np.bool_)
-    for i in range(n):
+    for i in range(start, stop):
         head, length, count = 0, 1, 1
         queue[0], residual[i], waiting[i], touched[0], seen[i] = i, 1.0, True, i, True
         while length > 0:
@@ -255,9 +253,56 @@ def _visits(indptr, indices, weights, reach):  # type: ignore[no-untyped-def]
                     queue[(head + length) % n] = other
                     length += 1
         order = np.argsort(-x[touched[:count]])[:reach]
-        nodes[i] = i
+        nodes[i], numbers[i] = i, 0.0
         for rank in range(len(order)):
             nodes[i, rank], numbers[i, rank] = touched[order[rank]], x[touched[order[rank]]]
         for t in range(count):
             x[touched[t]], residual[touched[t]], seen[touched[t]] = 0.0, 0.0, False
-    return nodes, numbers
+
+
+@numba.njit(nogil=True, cache=CACHE)
+def _largest_cosines(  # type: ignore[no-untyped-def]
+    indptr, columns, values, column_indptr, rows, column_values, link_indptr, links, link_values, start, stop,
+    indices, cosines,
+):  # fmt: skip
+    """Write the largest entries of some rows of ``A A^T + L``, largest first, off the diagonal: (n, k) each.
+
+    ``A`` is given by rows (``indptr, columns, values``) and by columns, ``L`` by rows. Of equal entries the first comes
+    first. A row with fewer entries leaves the rest as it is.
+    """
+    n, k = indices.shape
+    total, seen, touched = np.zeros(n), np.zeros(n, np.bool_), np.empty(n, np.int64)
+    for i in range(start, stop):
+        count = 0
+        seen[i] = True  # leaves the diagonal out
+        for e in range(indptr[i], indptr[i + 1]):
+            for f in range(column_indptr[columns[e]], column_indptr[columns[e] + 1]):
+                j = rows[f]
+                total[j] += values[e] * column_values[f]
+                if not seen[j]:
+                    seen[j] = True
+                    touched[count] = j
+                    count += 1
+        for e in range(link_indptr[i], link_indptr[i + 1]):
+            j = links[e]
+            total[j] += link_values[e]
+            if not seen[j]:
+                seen[j] = True
+                touched[count] = j
+                count += 1
+        found = 0
+        for t in range(count):
+            j = touched[t]
+            place = found
+            while place > 0 and (
+                cosines[i, place - 1] < total[j] or (cosines[i, place - 1] == total[j] and indices[i, place - 1] > j)
+            ):
+                if place < k:
+                    indices[i, place], cosines[i, place] = indices[i, place - 1], cosines[i, place - 1]
+                place -= 1
+            if place < k:
+                indices[i, place], cosines[i, place] = j, total[j]
+                found = min(found + 1, k)
+        for t in range(count):
+            total[touched[t]], seen[touched[t]] = 0.0, False
+        total[i], seen[i] = 0.0, False
