@@ -200,6 +200,16 @@ def test_pickled_objects_in_an_exported_file_are_refused(tmp_path):
         feature_network(str(path), blobs())
 
 
+def test_the_space_of_many_images_is_that_of_a_sample(monkeypatch):
+    vectors = np.random.default_rng(0).standard_normal((50, 7)) * np.arange(1, 8)
+    monkeypatch.setattr("unpose.cluster.features._FITTED", 10)
+    sampled = fit_space(vectors)
+    monkeypatch.undo()
+    assert np.array_equal(sampled.basis, fit_space(vectors[[0, 5, 11, 16, 22, 27, 33, 38, 44, 49]]).basis)
+    nearly = fit_space(np.repeat(vectors, 3, axis=0))
+    assert np.allclose(nearly.mean, vectors.mean(0)), "fewer images than the limit are all used"
+
+
 def test_the_space_ignores_offsets_and_the_scale_of_blocks():
     rng = np.random.default_rng(0)
     features = rng.standard_normal((50, 9)) * np.linspace(1, 5, 9)

@@ -51,6 +51,8 @@ _CHUNK_PIXELS = {"cpu": 2**20, "cuda": 2**24}
 _DIMENSIONS = 128
 _POWER = 0.5
 _FULL_SVD = 1000
+_FITTED = 10_000
+"""Images that a space is fitted to: the principal directions of more are nearly the same, and cost time and memory."""
 _MAX_BYTES = 2**33
 
 
@@ -271,9 +273,12 @@ class FeatureSpace:
 def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> FeatureSpace:
     """The space of up to 128 principal directions of vectors (n, d), each scaled to the square root of its spread.
 
-    The blocks of a vector are first scaled to equal energy. Without scaling, the few directions of largest spread
-    (often brightness) decide all distances; with all directions scaled alike, noise does.
+    The blocks of a vector are first scaled to equal energy. Without scaling, the few directions of largest spread (often
+    brightness) decide all distances; with all directions scaled alike, noise does. At most 10,000 vectors, at equal
+    steps, are used.
     """
+    if len(features) > _FITTED:
+        features = features[np.linspace(0, len(features) - 1, _FITTED).round().astype(np.int64)]
     mean = features.mean(0)
     centred = features - mean
     ends = np.cumsum(blocks or (features.shape[1],))
