@@ -273,9 +273,9 @@ class FeatureSpace:
 def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> FeatureSpace:
     """The space of up to 128 principal directions of vectors (n, d), each scaled to the square root of its spread.
 
-    The blocks of a vector are first scaled to equal energy. Without scaling, the few directions of largest spread (often
-    brightness) decide all distances; with all directions scaled alike, noise does. At most 10,000 vectors, at equal
-    steps, are used.
+    The blocks of a vector are first scaled to equal energy. Without scaling, the few directions of largest spread
+    (often brightness) decide all distances; with all directions scaled alike, noise does. At most 10,000 vectors, at
+    equal steps, are used.
     """
     if len(features) > _FITTED:
         features = features[np.linspace(0, len(features) - 1, _FITTED).round().astype(np.int64)]
