@@ -33,6 +33,14 @@ class Case:
     more: dict = field(default_factory=dict)
 
 
+class Switched(nn.Module):
+    """A module with a defect, or without it; a subclass says in ``forward`` what the defect is."""
+
+    def __init__(self, broken):
+        super().__init__()
+        self.broken = broken
+
+
 def symmetrised(kernel, group):
     """The mean of a kernel (..., k, k) over the exact elements of a group."""
     views = [quarter_turn(kernel, k) for k in range(4)] if group != "d1" else [kernel]
@@ -67,21 +75,13 @@ class Stack(nn.Module):
         return x if self.head is None else self.head(x.tanh().mean((-2, -1)))
 
 
-class Crop(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class Crop(Switched):
     def forward(self, x):
         return x[..., 1:-2, 1:-2] if self.broken else x[..., 1:-1, 1:-1]
 
 
-class Pool(nn.Module):
+class Pool(Switched):
     """Pool by two; the clean version pads an odd map on neither side but pools it with a window of three."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         odd = x.shape[-1] % 2
@@ -121,12 +121,8 @@ class Norm(nn.Module):
         return (x - mean) / (spread + 0.1)
 
 
-class Strided(nn.Module):
+class Strided(Switched):
     """A stride of two on a map that must be odd; the clean version subsamples about the centre for any size."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         if self.broken or x.shape[-1] % 2:
@@ -134,11 +130,7 @@ class Strided(nn.Module):
         return F.avg_pool2d(x, 2)
 
 
-class Resize(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class Resize(Switched):
     def forward(self, x):
         size = (x.shape[-2] + 3, x.shape[-1] + 3)
         if self.broken:  # pixel corners taken for pixel centres
@@ -148,21 +140,13 @@ class Resize(nn.Module):
         return F.interpolate(x, size=size, mode="bilinear", align_corners=False)
 
 
-class RoundsToBfloat16(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class RoundsToBfloat16(Switched):
     def forward(self, x):
         # The rounding depends on where a pixel lies: the sum of a row is kept in bfloat16.
         return x.cumsum(-1).bfloat16().to(x.dtype).diff(dim=-1, prepend=x[..., :1] * 0) if self.broken else x
 
 
-class DropoutOn(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class DropoutOn(Switched):
     def forward(self, x):
         return F.dropout(x, 0.3, training=self.broken)
 
@@ -249,12 +233,8 @@ class WrongOrder(GroupConvolution):
         return self.group.product[:, self.group.inverse[h]]
 
 
-class ShiftedAxis(nn.Module):
+class ShiftedAxis(Switched):
     """The group axis of some channels is shifted by one element relative to the others, before they are mixed."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         if not self.broken:
@@ -309,12 +289,8 @@ class FlattenHead(nn.Module):
         return self.classify(x.flatten(1) if self.broken else x.mean((-2, -1)))
 
 
-class Ties(nn.Module):
+class Ties(Switched):
     """Picks the features at the first of equal maxima; the clean version averages over all of them."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         strength = (x.sum(1) * 0.5).round().clamp(-1, 1).flatten(1)  # (n, h w), many of them equal
@@ -405,12 +381,8 @@ class Block(nn.Module):
         return x + self.mlp(x)
 
 
-class TokenMix(nn.Module):
+class TokenMix(Switched):
     """The mean of every token and the one before it in the list; the clean version changes nothing."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         return (x + x.roll(1, 1)) / 2 if self.broken else x
@@ -438,11 +410,7 @@ class OffsetPool(nn.Module):
         return F.avg_pool2d(F.pad(x, (1, 0, 1, 0)), 2)[..., : x.shape[-2] // 2, : x.shape[-1] // 2]
 
 
-class Up(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class Up(Switched):
     def forward(self, x, size):
         if self.broken:  # twice the size and a piece cut off or a row repeated
             x = F.interpolate(x, scale_factor=2, mode="nearest")
@@ -473,11 +441,7 @@ class Centred(nn.Module):
         return {"centre": self.locate(self.weigh(x).square()), "mass": self.weigh(x).square().mean((-2, -1))}
 
 
-class CentreOfMass(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class CentreOfMass(Switched):
     def forward(self, w):
         place = torch.arange(w.shape[-1], dtype=w.dtype) - (w.shape[-1] - 1) / 2
         x = (w * place).sum((-2, -1)) / w.sum((-2, -1))
@@ -526,12 +490,8 @@ class Rotations(nn.Module):
         return sum(self.net(view) for view in (views[1:] if self.broken else views))
 
 
-class Noisy(nn.Module):
+class Noisy(Switched):
     """Adds noise to its input, as augmentation that was left on does."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         return x + 0.05 * torch.randn_like(x) if self.broken else x
@@ -585,12 +545,8 @@ class Separable(nn.Module):
         return F.avg_pool2d(x, (1, columns), 1, (0, columns // 2))
 
 
-class Recurrent(nn.Module):
+class Recurrent(Switched):
     """A sum along the rows from the left; the clean version from both sides and along the columns, too."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         ways = [x.cumsum(-1)] if self.broken else [
@@ -626,12 +582,8 @@ class Shuffle(nn.Module):
         return F.pixel_shuffle(x, 2) if self.broken else x[:, ::4].repeat_interleave(2, -1).repeat_interleave(2, -2)
 
 
-class Rolled(nn.Module):
+class Rolled(Switched):
     """Shifted windows whose shift is not undone by symmetry: a mean with the pixel three to the right."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         return x + x.roll(3, -1) if self.broken else x + x.roll(3, -1) + x.roll(-3, -1) + x.roll(3, -2) + x.roll(-3, -2)

@@ -8,7 +8,7 @@ import math
 import os
 
 import torch
-from defect_networks import Case, Plain, RoundConv, symmetrised
+from defect_networks import Case, Plain, RoundConv, Switched, symmetrised
 from torch import nn
 from torch.nn import functional as F
 
@@ -40,12 +40,8 @@ class BiasedAttention(nn.Module):
         return (self.bias(q @ k.mT).softmax(-1) @ v).mT.unflatten(2, x.shape[-2:])
 
 
-class WindowMeans(nn.Module):
+class WindowMeans(Switched):
     """Subtracts the mean of windows of 3 pixels, after padding to full windows: on one side, or on both."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         size = x.shape[-1]
@@ -62,12 +58,8 @@ class Spectrum(nn.Module):
         return torch.fft.fft2(x.float() if x.dtype != torch.float64 else x)
 
 
-class Filter(nn.Module):
+class Filter(Switched):
     """Multiplies frequencies (n, c, h, w) by a gain, of their radius or of one axis only."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, spectrum):
         down, across = (torch.fft.fftfreq(size).abs() for size in spectrum.shape[-2:])
@@ -96,12 +88,8 @@ class Gradient(nn.Module):
         return torch.stack([dx, dy], 2).flatten(1, 2)
 
 
-class Rectify(nn.Module):
+class Rectify(Switched):
     """Rectifies vectors (n, 2 c, h, w): each component on its own, or their length."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, v):
         if self.broken:
@@ -124,12 +112,8 @@ class VectorNetwork(nn.Module):
         return self.head(vectors.unflatten(1, (-1, 2)).square().sum(2).mean((-2, -1)))
 
 
-class Keep(nn.Module):
+class Keep(Switched):
     """Keeps half of the tokens (n, t, c): the first ones, or those with the largest sums, in that order."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, tokens):
         if self.broken:
@@ -176,11 +160,7 @@ class Segment(nn.Module):
         return self.place(self.second(4 * self.first(x).tanh())).argmax(1)
 
 
-class Place(nn.Module):
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
-
+class Place(Switched):
     def forward(self, x):
         return F.pad(x, (1, 0, 0, 0))[..., :-1] if self.broken else x
 
@@ -260,12 +240,8 @@ class Views(nn.Module):
         return sum(maps) / len(maps)
 
 
-class Entropy(nn.Module):
+class Entropy(Switched):
     """Adds noise from the operating system, which no seed controls."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         if not self.broken:
@@ -274,23 +250,15 @@ class Entropy(nn.Module):
         return x + 0.05 * torch.randn(x.shape, generator=source).to(x)
 
 
-class Transposed(nn.Module):
+class Transposed(Switched):
     """A skip connection whose rows and columns are swapped."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         return x + (x.mT if self.broken else x)
 
 
-class Divide(nn.Module):
+class Divide(Switched):
     """Divides by the contrast of the upper left corner, or of the whole image; a flat one gives NaN."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         seen = x[..., :2, :2] if self.broken else x

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from defect_networks import Case, Plain, RoundConv
+from defect_networks import Case, Plain, RoundConv, Switched
 from further_defects import Gradient
 from torch import nn
 from torch.nn import functional as F
@@ -47,12 +47,8 @@ class Cosines(nn.Module):
         return basis @ x @ basis.T
 
 
-class Powers(nn.Module):
+class Powers(Switched):
     """Scaled squares of the coefficients: by their distance to zero frequency, or by rows more than by columns."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         order = torch.arange(x.shape[-1], dtype=x.dtype)
@@ -95,12 +91,8 @@ class MixedVectors(nn.Module):
         return self.head(vectors.unflatten(1, (-1, 2)).square().sum(2).sqrt().mean((-2, -1)))
 
 
-class Locate(nn.Module):
+class Locate(Switched):
     """The place of the largest mass as x and y in [-1, 1], by softmax; the broken version counts rows from the edge."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         size = x.shape[-1]
@@ -121,12 +113,8 @@ class PlaceNetwork(nn.Module):
         return self.head(self.locate(self.first(x)).square().sum(-1))
 
 
-class Sharpen(nn.Module):
+class Sharpen(Switched):
     """Subtracts the mean of the four neighbours; the broken version takes one of them twice."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         p = F.pad(x, (1, 1, 1, 1))

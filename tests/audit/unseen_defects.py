@@ -4,7 +4,7 @@ import random
 
 import torch
 from audit_networks import GroupConvolution, Lifting
-from defect_networks import Case, GroupNetwork, Plain, RoundConv, Stack
+from defect_networks import Case, GroupNetwork, Plain, RoundConv, Stack, Switched
 from further_defects import Gradient, TokenNetwork
 from torch import nn
 from torch.nn import functional as F
@@ -92,12 +92,8 @@ class PoolWithPlaces(nn.Module):
         return F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 2, return_indices=True)
 
 
-class Unpool(nn.Module):
+class Unpool(Switched):
     """Puts values back to their places in a bordered map and cuts the border; the broken version forgets the border."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, values, places, size):
         full = size + 2
@@ -192,12 +188,8 @@ class CanonicalNetwork(nn.Module):
         return self.net(self.canonical(x))
 
 
-class LowPass(nn.Module):
+class LowPass(Switched):
     """Keeps the frequencies from -m to m; the broken version leaves out the last one, m, as a slice does."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         size = x.shape[-1]
@@ -368,12 +360,8 @@ class Mixer(nn.Module):
         return self.head(self.blocks(self.first(x)).relu().mean((-2, -1)))
 
 
-class Diffuse(nn.Module):
+class Diffuse(Switched):
     """One step of diffusion along columns and rows; the broken version writes to the map that it still reads."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def along(self, x):
         new = x.clone()
@@ -410,12 +398,8 @@ def binary_patterns(group, broken):
     return histogram
 
 
-class DropPath(nn.Module):
+class DropPath(Switched):
     """Leaves out a branch for some images, as in training, when it is broken; the clean version changes nothing."""
-
-    def __init__(self, broken):
-        super().__init__()
-        self.broken = broken
 
     def forward(self, x):
         if not self.broken:

@@ -202,9 +202,9 @@ def diffused_neighbours(weights: sparse.csr_array, k: int) -> Graph:
     """
     n = weights.shape[0]
     walk = symmetric_walk(weights)
-    reach = min(n, _REACH)
+    links, reach = _arrays(walk), min(n, _REACH)
     nodes, numbers = np.empty((n, reach), np.int64), np.empty((n, reach))
-    in_threads(lambda start, stop: _visits(*_arrays(walk), start, stop, nodes, numbers), n)
+    in_threads(lambda start, stop: _visits(*links, start, stop, nodes, numbers), n)
     rows = sparse.csr_array((numbers.ravel(), nodes.ravel(), np.arange(n + 1) * reach), shape=(n, n))
     rows.sum_duplicates()
     norm = np.sqrt(np.asarray(rows.multiply(rows).sum(1)).ravel())
@@ -217,7 +217,7 @@ def diffused_neighbours(weights: sparse.csr_array, k: int) -> Graph:
 
 
 def _arrays(matrix: sparse.csr_array) -> tuple[NDArray, NDArray, NDArray]:
-    """What kernels take of a sparse matrix; they are compiled for one type of its indices."""
+    """The arrays of a sparse matrix for kernels, which are compiled for one type of indices."""
     return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int64, copy=False), matrix.data
 
 
