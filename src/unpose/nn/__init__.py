@@ -29,7 +29,7 @@ Which file to open, from top to bottom; each folder imports only those below it:
 ``layers/scale_fourier.py``                  convolution and activation that commute with ideal downscaling
 ``layers/irreps.py``                         linear map, norm and MLP in the irrep basis
 ``layers/heads.py``                          heads: class scores, masks, vectors
-``layers/norm_and_pooling.py``               channel norm, pointwise linear layer, pooling
+``layers/norm_and_pooling.py``               channel norm, batch norm, pointwise linear layer, pooling
 ``layers/encodings.py``                      position encodings: separable (the paper's) and harmonic (steerable)
 ``layers/invariant_attention.py``            Invariant Attention among patches, patch embedding over an orbit
 ``functional/group_attention.py``            group attention: formula, shapes, pseudo-code, choice of implementation
@@ -54,7 +54,7 @@ from unpose.nn.layers.invariant_attention import InvariantAttentionBlock, OrbitE
 from unpose.nn.layers.irreps import FrameMLP, IrrepLinear, IrrepNorm
 from unpose.nn.layers.lie_attention import LieBlock, LieSelfAttention
 from unpose.nn.layers.lie_convolution import LieConv2d
-from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
+from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupBatchNorm, GroupPool, PointwiseLinear, SpatialPool
 from unpose.nn.layers.scale_fourier import ScaleFourier2d, scale_activation
 from unpose.nn.networks.base import Network, count_parameters
 from unpose.nn.networks.enlarge import with_larger_group
@@ -80,6 +80,7 @@ __all__ = [
     "FrameBlock",
     "FrameMLP",
     "GSANetConfig",
+    "GroupBatchNorm",
     "GroupConv2d",
     "GroupFourier2d",
     "GroupFourierNet",

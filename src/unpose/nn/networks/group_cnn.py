@@ -9,7 +9,7 @@ from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import as_image_size, parse_point_group, stem_halvings
 from unpose.nn.layers.convolution import GroupConv2d, kernel_basis
 from unpose.nn.layers.heads import ClassHead
-from unpose.nn.layers.norm_and_pooling import SpatialPool
+from unpose.nn.layers.norm_and_pooling import GroupBatchNorm, SpatialPool
 from unpose.nn.networks.base import GroupNetwork, arguments_of
 
 
@@ -48,7 +48,7 @@ class GroupCNN(GroupNetwork):
                         stride=2 if lifting and stem > 1 else 1,
                     ),
                     # Statistics over batch, elements and pixels are the same for a rotated batch.
-                    nn.BatchNorm3d(width),
+                    GroupBatchNorm(width),
                     nn.SiLU(),
                     nn.Dropout(dropout),
                 ]

@@ -15,6 +15,7 @@ from unpose.nn.layers.constants import ConstantTables
 from unpose.nn.layers.heads import ClassHead
 from unpose.nn.layers.lie_attention import LieBlock
 from unpose.nn.layers.lie_convolution import LieConv2d
+from unpose.nn.layers.norm_and_pooling import GroupBatchNorm
 from unpose.nn.networks.base import Network, arguments_of
 from unpose.nn.ops.autocast import without_autocast
 
@@ -75,7 +76,7 @@ def _convolutions(
         LieConv2d(group, width if place else in_channels, width, radius, lifting=not place, stride=stride, reach=reach)
         for place, (radius, stride) in enumerate(zip(radii, strides, strict=True))
     ]
-    return nn.ModuleList(layers), nn.ModuleList(nn.BatchNorm3d(width) for _ in layers)
+    return nn.ModuleList(layers), nn.ModuleList(GroupBatchNorm(width) for _ in layers)
 
 
 class LieCNN(LieNetwork):

@@ -9,7 +9,7 @@ from torch.nn.functional import silu
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import as_image_size, check_positive, check_tensor, parse_point_group
 from unpose.nn.layers.convolution import GroupConv2d, kernel_basis
-from unpose.nn.layers.norm_and_pooling import SpatialPool
+from unpose.nn.layers.norm_and_pooling import GroupBatchNorm, SpatialPool
 from unpose.nn.networks.base import Network, arguments_of
 
 _STATISTICS = 4
@@ -26,7 +26,7 @@ class ResidualBlock(nn.Module):
         self.first = GroupConv2d(group, in_channels, out_channels, kernel_size, bias=False)
         self.second = GroupConv2d(group, out_channels, out_channels, kernel_size, bias=False)
         # Statistics over batch, elements and pixels are the same for a rotated batch.
-        self.first_norm, self.second_norm = nn.BatchNorm3d(out_channels), nn.BatchNorm3d(out_channels)
+        self.first_norm, self.second_norm = GroupBatchNorm(out_channels), GroupBatchNorm(out_channels)
         self.skip = (
             nn.Identity()
             if in_channels == out_channels
@@ -49,7 +49,7 @@ class GroupResNet(Network):
         # Values around zero: then the zeros that convolutions see beyond the border are no edge.
         self.standardize = nn.BatchNorm2d(in_channels, affine=False)
         self.lift = GroupConv2d(group, in_channels, widths[0], 5, lifting=True, bias=False)
-        self.lift_norm = nn.BatchNorm3d(widths[0])
+        self.lift_norm = GroupBatchNorm(widths[0])
         self.halve_first, self.halve = SpatialPool("max"), SpatialPool("mean")
         self.stages = nn.ModuleList()
         channels = widths[0]

@@ -9,7 +9,7 @@ from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import as_image_size, check_positive, check_window, parse_point_group, pooled_size
 from unpose.nn.layers.attention import GroupSelfAttention
 from unpose.nn.layers.convolution import GroupConv2d
-from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupPool, PointwiseLinear, SpatialPool
+from unpose.nn.layers.norm_and_pooling import ChannelNorm, GroupBatchNorm, GroupPool, PointwiseLinear, SpatialPool
 from unpose.nn.networks.base import GroupNetwork, arguments_of
 
 
@@ -21,7 +21,7 @@ class _ConvBlock(nn.Sequential):
     ) -> None:
         super().__init__(
             GroupConv2d(group, in_channels, out_channels, kernel_size, lifting=lifting, bias=False),
-            nn.BatchNorm3d(out_channels),
+            GroupBatchNorm(out_channels),
             nn.SiLU(),
         )
 

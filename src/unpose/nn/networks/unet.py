@@ -9,7 +9,7 @@ from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import as_image_size, check_feature_maps, check_positive, parse_point_group
 from unpose.nn.layers.convolution import GroupConv2d
 from unpose.nn.layers.heads import MaskHead, VectorHead
-from unpose.nn.layers.norm_and_pooling import PointwiseLinear, SpatialPool, upsample
+from unpose.nn.layers.norm_and_pooling import GroupBatchNorm, PointwiseLinear, SpatialPool, upsample
 from unpose.nn.networks.base import Network, arguments_of
 
 OUTPUTS = ("scalar", "regular", "vector")
@@ -25,7 +25,7 @@ class _TwoConvolutions(nn.Sequential):
             lifts = lifting and first
             layers += [
                 GroupConv2d(group, given, channels, kernel_size, lifting=lifts, bias=False),
-                nn.BatchNorm3d(channels),  # statistics over batch, elements and pixels
+                GroupBatchNorm(channels),  # statistics over batch, elements and pixels
                 nn.SiLU(),
             ]
         super().__init__(*layers)
