@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 from torch import Tensor
 
 from unpose.align import Progress, Search, align, check_memory
-from unpose.align.checkpoints import Checkpoints, PrefixedCheckpoints
+from unpose.align.checkpoints import Checkpoints
 from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
 from unpose.cluster.additions import append_assigned
@@ -333,15 +333,13 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 if self._local_gain > MIN_LOCAL_GAIN:
                     self.light_ = "local"
                     batch, _ = self._without_light(batch, folder)
-            found = find_neighbours(take(batch, rows), search, checkpoints, folder)
+            found = find_neighbours(take(batch, rows), search, checkpoints, folder, self.n_clusters or 1)
             counted = found.first_copies == np.arange(len(rows))
-            if (self.n_clusters or 1) <= counted.sum() < len(rows):  # search again, without the near copies
+            if not counted.all():
                 self.copies_ = same.copy()
                 self.copies_[rows] = rows[found.first_copies]
                 self.copies_ = self.copies_[same]
                 rows, near = rows[counted], rows[~counted]
-                again = None if checkpoints is None else PrefixedCheckpoints(checkpoints, "different")
-                found = find_neighbours(take(batch, rows), search, again, folder)
             neighbours, history, typical = found.neighbours, found.history, found.typical_distances
         if neighbours is None:  # one image
             labels, weights = np.zeros(1, np.int64), sparse.csr_array((1, 1))

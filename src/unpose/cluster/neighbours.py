@@ -16,7 +16,7 @@ from unpose.cluster.assignment import neighbour_distance
 from unpose.cluster.copies import near_copies
 from unpose.cluster.graph import N_ATTENDED, N_NEIGHBOURS, SEARCH_SIDE, mutual_share
 from unpose.cluster.light import evenly_spaced_rows, normalise_light
-from unpose.cluster.pieces import Batch, Folder
+from unpose.cluster.pieces import Batch, Folder, take
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
 from unpose.groups import parse_continuous
 from unpose.images import downscale
@@ -30,43 +30,94 @@ _MAX_WITHOUT_INDEX = {"cpu": 50_000, "cuda": 150_000}
 """Among more images, candidates come from an index, by device type; images that are read in pieces always use it. The
 index is faster and finds fewer of the exact neighbours, so it is used where comparing all pairs would take an hour on
 two cores, or ten minutes on a GPU."""
+_MANY_SHORT = 0.25
+"""If more than this share of the lists contain a copy, all neighbours are searched again, which takes less time."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Neighbours after the rounds of attention, and what the first round, with the images themselves, says."""
+    """Neighbours among the images that count, after the rounds of attention, and what the images themselves say."""
 
     neighbours: Neighbours | None  # None for one image
     history: list[Round]
-    first_copies: NDArray  # (n,) the first image that is a near copy of each image
-    typical_distances: NDArray  # (n,) distance of each image from its neighbours
+    first_copies: NDArray  # (n,) the first image that is a near copy of each image; only these count
+    typical_distances: NDArray  # distance of each image that counts from its neighbours
 
 
-def find_neighbours(images: Any, search: Search, checkpoints: Checkpoints | None, folder: Folder) -> Found:
-    """Nearest neighbours of images (n, c, h, w), a tensor or a :class:`Batch`, after the rounds of attention."""
+def find_neighbours(
+    images: Any, search: Search, checkpoints: Checkpoints | None, folder: Folder, fewest: int = 1
+) -> Found:
+    """Nearest neighbours of images (n, c, h, w), a tensor or a :class:`Batch`, after the rounds of attention.
+
+    Near copies of earlier images are left out, unless fewer than ``fewest`` images would be left.
+    """
     n, in_pieces = len(images), isinstance(images, Batch)
+    everything = np.arange(n)
     if n == 1:
-        return Found(None, [], np.zeros(1, np.int64), np.zeros(1))
+        return Found(None, [], everything, np.zeros(1))
     kind = _device_type(search)
     uses_index = in_pieces or n > _MAX_WITHOUT_INDEX.get(kind, _MAX_WITHOUT_INDEX["cpu"])
     small = small_images(images, folder)
     # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
     quick = kind == "cpu" and not parse_continuous(search.group).scales
     search = graph_search(search, max(images.shape[-2:]))
+
+    def neighbours_of(some: Any, name: str) -> Neighbours:
+        return nearest(
+            some.images if in_pieces else some.movedim(1, -1), min(N_NEIGHBOURS, len(some) - 1), quick=quick,
+            candidates="index" if uses_index else _candidates(len(some), search),
+            checkpoints=None if checkpoints is None else PrefixedCheckpoints(checkpoints, name), search=search,
+        )  # fmt: skip
+
+    found = neighbours_of(small, "round0")
+    first = near_copies(small, found, cosine_distances=search.contrast == "gain")
+    kept = np.flatnonzero(first == everything)
+    if len(kept) < max(fewest, 1):
+        first, kept = everything, everything
+    if len(kept) == 1:
+        return Found(None, [], first, np.zeros(1))
+    if len(kept) < n:
+        small, lists = take(small, kept), _only(found, kept)
+        short = (lists.indices < 0).any(1)  # lists that contain a copy
+        if (uses_index and short.any()) or short.mean() > _MANY_SHORT:
+            found = neighbours_of(small, "different")
+        else:
+            found = _completed(lists, small, np.flatnonzero(short), search)
+    typical = neighbour_distance(found.distances)
     history: list[Round] = []
     while True:
-        stored = None if checkpoints is None else PrefixedCheckpoints(checkpoints, f"round{len(history)}")
-        found = nearest(
-            small.images if in_pieces else small.movedim(1, -1), min(N_NEIGHBOURS, n - 1), quick=quick,
-            candidates="index" if uses_index else _candidates(n, search), checkpoints=stored, search=search,
-        )  # fmt: skip
-        if not history:
-            first = near_copies(small, found, cosine_distances=search.contrast == "gain")
-            typical = neighbour_distance(found.distances)
         history.append(measure_round(small, found, may_average=len(history) < MAX_ROUNDS))
         if not history[-1].averaged:
             return Found(found, history, first, typical)
         small = average_neighbours(small, found, folder)
+        found = neighbours_of(small, f"round{len(history)}")
+
+
+def _only(found: Neighbours, kept: NDArray) -> Neighbours:
+    """The lists of the images ``kept`` (m,), in which neighbours that are not kept have the index -1."""
+    places = np.full(len(found.indices), -1)
+    places[kept] = np.arange(len(kept))
+    length = min(found.indices.shape[1], len(kept) - 1)
+    order = np.argsort(places[found.indices[kept]] < 0, axis=1, kind="stable")[:, :length]  # those not kept come last
+    rows = kept[:, None]
+    return Neighbours(places[found.indices[rows, order]], found.distances[rows, order], found.poses[rows, order])
+
+
+def _completed(lists: Neighbours, small: Tensor, short: NDArray, search: Search) -> Neighbours:
+    """Search the neighbours of the images ``short`` again, among all images ``small`` (m, c, h, w)."""
+    m, k = lists.indices.shape
+    if len(short) == 0:
+        return lists
+    again = nearest(
+        small[short].movedim(1, -1), k + 1, others=small.movedim(1, -1), candidates=_candidates(m, search),
+        search=search,
+    )  # fmt: skip
+    order = np.argsort(again.indices == short[:, None], axis=1, kind="stable")[:, :k]  # without the image itself
+    rows = np.arange(len(short))[:, None]
+    indices, distances, poses = lists.indices.copy(), lists.distances.copy(), lists.poses.copy()
+    indices[short], distances[short] = again.indices[rows, order], again.distances[rows, order]
+    poses[short] = again.poses[rows, order]
+    return Neighbours(indices, distances, poses)
 
 
 def nearest_references(images: Tensor, references: Tensor, k: int, search: Search, side: int) -> Neighbours:
