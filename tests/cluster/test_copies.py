@@ -152,6 +152,19 @@ def test_only_lists_with_a_copy_are_searched_again(searched):
     assert_like(found, find_neighbours(images[:90], SEARCH, None, None))
 
 
+def test_with_an_index_the_neighbours_of_neighbours_are_searched(searched, monkeypatch):
+    monkeypatch.setattr(neighbours, "_MAX_WITHOUT_INDEX", {"cpu": 250})
+    images = with_copies(300, [3])
+    found = find_neighbours(images, SEARCH, None, None)
+    assert found.first_copies.tolist() == [*range(300), 3]
+    first, again = searched[:2]
+    assert first == (301, 301)
+    assert 1 <= again[0] <= 75
+    assert N_NEIGHBOURS < again[1] <= 250
+    assert not (found.neighbours.indices == np.arange(300)[:, None]).any()
+    assert_like(found, find_neighbours(images[:300], SEARCH, None, None))
+
+
 def test_many_copies_are_searched_without_at_once(searched):
     images = with_copies(30, np.arange(12))
     found = find_neighbours(images, SEARCH, None, None)

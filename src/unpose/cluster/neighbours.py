@@ -56,7 +56,8 @@ def find_neighbours(
     if n == 1:
         return Found(None, [], everything, np.zeros(1))
     kind = _device_type(search)
-    uses_index = in_pieces or n > _MAX_WITHOUT_INDEX.get(kind, _MAX_WITHOUT_INDEX["cpu"])
+    largest = _MAX_WITHOUT_INDEX.get(kind, _MAX_WITHOUT_INDEX["cpu"])
+    uses_index = in_pieces or n > largest
     small = small_images(images, folder)
     # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.
     quick = kind == "cpu" and not parse_continuous(search.group).scales
@@ -72,17 +73,19 @@ def find_neighbours(
     found = neighbours_of(small, "round0")
     first = near_copies(small, found, cosine_distances=search.contrast == "gain")
     kept = np.flatnonzero(first == everything)
-    if len(kept) < max(fewest, 1):
+    if len(kept) < fewest:
         first, kept = everything, everything
     if len(kept) == 1:
         return Found(None, [], first, np.zeros(1))
     if len(kept) < n:
         small, lists = take(small, kept), _only(found, kept)
-        short = (lists.indices < 0).any(1)  # lists that contain a copy
-        if (uses_index and short.any()) or short.mean() > _MANY_SHORT:
-            found = neighbours_of(small, "different")
-        else:
-            found = _completed(lists, small, np.flatnonzero(short), search)
+        missing = (lists.indices < 0).sum(1)  # copies in each list
+        short = np.flatnonzero(missing)
+        nearby, is_enough = np.arange(len(kept)), len(short) <= _MANY_SHORT * len(kept)
+        if uses_index and len(short):  # neighbours of neighbours, among which the missing ones are if most are left
+            nearby, k = _nearby(lists, short), lists.indices.shape[1]
+            is_enough &= bool(k < len(nearby) <= largest and 2 * missing.max() <= k)
+        found = _completed(lists, small, short, nearby, search) if is_enough else neighbours_of(small, "different")
     typical = neighbour_distance(found.distances)
     history: list[Round] = []
     while True:
@@ -103,19 +106,27 @@ def _only(found: Neighbours, kept: NDArray) -> Neighbours:
     return Neighbours(places[found.indices[rows, order]], found.distances[rows, order], found.poses[rows, order])
 
 
-def _completed(lists: Neighbours, small: Tensor, short: NDArray, search: Search) -> Neighbours:
-    """Search the neighbours of the images ``short`` again, among all images ``small`` (m, c, h, w)."""
-    m, k = lists.indices.shape
+def _nearby(lists: Neighbours, short: NDArray) -> NDArray:
+    """The images ``short``, their neighbours, and the neighbours of these, sorted."""
+    near = np.unique(lists.indices[short])
+    found = np.unique(np.concatenate([short, near, lists.indices[near[near >= 0]].ravel()]))
+    return found[found >= 0]
+
+
+def _completed(lists: Neighbours, small: Any, short: NDArray, nearby: NDArray, search: Search) -> Neighbours:
+    """Search the neighbours of the images ``short`` again, among the images ``nearby``."""
+    k = lists.indices.shape[1]
     if len(short) == 0:
         return lists
     again = nearest(
-        small[short].movedim(1, -1), k + 1, others=small.movedim(1, -1), candidates=_candidates(m, search),
-        search=search,
+        small[short].movedim(1, -1), k + 1, others=small[nearby].movedim(1, -1),
+        candidates=_candidates(len(nearby), search), search=search,
     )  # fmt: skip
-    order = np.argsort(again.indices == short[:, None], axis=1, kind="stable")[:, :k]  # without the image itself
+    chosen = nearby[again.indices]
+    order = np.argsort(chosen == short[:, None], axis=1, kind="stable")[:, :k]  # without the image itself
     rows = np.arange(len(short))[:, None]
     indices, distances, poses = lists.indices.copy(), lists.distances.copy(), lists.poses.copy()
-    indices[short], distances[short] = again.indices[rows, order], again.distances[rows, order]
+    indices[short], distances[short] = chosen[rows, order], again.distances[rows, order]
     poses[short] = again.poses[rows, order]
     return Neighbours(indices, distances, poses)
 
