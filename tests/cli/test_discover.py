@@ -46,6 +46,33 @@ def test_json_without_labels(arrows):
     assert found["findings"][0]["verdict"] == "holds"
 
 
+def test_one_array_of_a_file_and_the_labels_beside_it(arrows, tmp_path):
+    paths = sorted(arrows.rglob("*.png"))
+    images, labels = np.stack([np.asarray(Image.open(path)) for path in paths]), [path.parent.name for path in paths]
+    classes = np.array([4 + (label == "up") for label in labels])
+    file = tmp_path / "arrows.npz"
+    np.savez(file, x_train=images[:9], y_train=classes[:9], x_test=images, y_test=classes)
+    words = ["discover", f"{file}::x_test", "--try", "half turn", "--json"]
+    found = json.loads(CliRunner().invoke(main, words).stdout)
+    assert found["labelled"] is True
+    assert found["findings"][0]["verdict"] == "does not hold"
+    assert json.loads(CliRunner().invoke(main, [*words, "--no-labels"]).stdout)["labelled"] is False
+    assert "FILE::NAME" in CliRunner().invoke(main, ["discover", str(file)]).output
+    np.savez(tmp_path / "other.npz", x=images, y=classes / 7)  # no classes
+    words[1] = str(tmp_path / "other.npz")
+    assert json.loads(CliRunner().invoke(main, words).stdout)["labelled"] is False
+
+
+@pytest.mark.parametrize("words", [["predict", "RUN"], ["update", "RUN"], ["train"]])
+def test_commands_that_read_images_take_one_array_of_a_file(words, arrows, tmp_path):
+    """They go on to what is wrong besides: there is no run, and one array has no classes."""
+    np.savez(tmp_path / "several.npz", first=np.zeros((9, 12, 12)), second=np.zeros((9, 12, 12)))
+    given = [str(arrows) if word == "RUN" else word for word in words]
+    result = CliRunner().invoke(main, [*given, f"{tmp_path / 'several.npz'}::first"])
+    assert result.exit_code == 2
+    assert ("no run" if "RUN" in words else "neither a data set") in result.output
+
+
 def test_wrong_calls_say_what_is_possible(arrows, tmp_path):
     result = CliRunner().invoke(main, ["discover", str(arrows), "--try", "twist"])
     assert result.exit_code != 0

@@ -82,6 +82,13 @@ def test_the_encoder_serves_cluster_and_audit(encoder, photos, tmp_path):
     assert audited.exit_code in (0, 1), audited.output
 
 
+def test_one_array_of_a_file_is_enough(tmp_path):
+    np.savez(tmp_path / "several.npz", first=np.zeros((9, 12, 12)), second=np.zeros((9, 12, 12)))
+    result = command("train", f"{tmp_path / 'several.npz'}::first", "--unlabelled", "--print")
+    assert result.exit_code == 0, result.output
+    assert "[unlabelled]" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

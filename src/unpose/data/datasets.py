@@ -22,6 +22,7 @@ from unpose.data.splits import (
 )
 from unpose.files import UnreadableError, printable_name
 from unpose.files.arrays import array_names, first_existing, is_folder, read_array
+from unpose.files.listing import split_array_name
 
 _FOLDER_SHARES = (0.15, 0.15)
 """Validation and test shares of a folder that is not divided into parts."""
@@ -221,6 +222,25 @@ def _from_npz(path: Path, split_by: str | None) -> Dataset:
         validation = read_part(path, "valid")
         return without_shared_images(Dataset(path.stem, str(path), classes, train, validation, test))
     return without_shared_images(with_validation(path.stem, str(path), classes, train, test))
+
+
+def labels_in_file(source: Path, frames: NDArray) -> list[str] | None:
+    """Names of the classes that an ``.npz`` file holds beside its images, as :func:`load` reads them, or None.
+
+    ``source`` is ``FILE`` or ``FILE::NAME``; ``frames`` (n,) are the places of the images in the array.
+    """
+    path, name = split_array_name(source) or (source, None)
+    if path.suffix.lower() != ".npz" or not (name or "x").startswith("x"):
+        return None
+    beside, keys = "y" + (name or "x")[1:], array_names(path)
+    labels = read_array(path, beside) if beside in keys else np.zeros(0)
+    if labels.ndim != 1 or labels.dtype.kind not in "iub" or len(labels) <= frames.max():
+        return None
+    names = [printable_name(str(each)) for each in read_array(path, "class_names")] if "class_names" in keys else []
+    chosen = labels[frames].astype(np.int64)
+    if not 2 <= len(np.unique(chosen)) < len(chosen):
+        return None
+    return [names[label] if 0 <= label < len(names) else str(label) for label in chosen]
 
 
 def _numbered(labels: NDArray) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.inputs import read_run_again
+from unpose.cli.shared.inputs import ImagesPath, read_run_again
 from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
 from unpose.runs import apply_names, read_names, read_run
@@ -23,9 +23,7 @@ from unpose.runs import apply_names, read_names, read_run
 )
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--images", type=click.Path(exists=True, path_type=Path), help="Where the images are now, if they were moved."
-)
+@click.option("--images", type=ImagesPath(), help="Where the images are now, if they were moved.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary of the run as JSON.")
 def command(run: Path, labels: Path, images: Path | None, as_json: bool) -> None:
     """Write groups and names that were given on the page into the run.

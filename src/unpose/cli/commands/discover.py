@@ -2,12 +2,14 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from unpose.cli.shared.errors import UserError
+from unpose.cli.shared.inputs import ImagesPath
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import check_output, write_output
 from unpose.cli.shared.progress import progress
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
       unpose discover cells/ --no-labels --json      for scripts, from the images alone
     """
 )
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", type=ImagesPath())
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page, one HTML file.")
-@click.option("--labels/--no-labels", default=True, help="Whether folder names are classes; they are by default.")
+@click.option(
+    "--labels/--no-labels", default=True,
+    help="Whether folder names, or the array y of an .npz file, are classes; they are by default.",
+)  # fmt: skip
 @click.option("--try", "families", multiple=True, metavar="NAME",
               help="Try only this transformation; may be given several times: turns, mirror, half turn, quarter turn, "
                    "scale, shift, stretch, shear, perspective, brightness.")  # fmt: skip
@@ -40,10 +45,10 @@ def command(
 ) -> None:
     """Find out which transformations images obey, and how far.
 
-    SOURCE is a folder of images, a stack or an array file. For turns, mirrors, changes of size and others, a classifier
-    tries to tell moved images from real ones. If images lie in one folder for each class, the command also measures
-    whether moved copies mislead a nearest-neighbour classifier, as a 6 turned by 180 degrees does. It takes about a
-    minute.
+    SOURCE is a folder of images, a stack or an array file, or FILE::NAME for one of several arrays. For turns, mirrors,
+    changes of size and others, a classifier tries to tell moved images from real ones. If images lie in one folder for
+    each class, or in an .npz file with the arrays x and y, the command also measures whether moved copies mislead a
+    nearest-neighbour classifier, as a 6 turned by 180 degrees does. It takes about a minute.
 
     \b
     Verdicts:
@@ -53,6 +58,7 @@ def command(
       cannot tell     too few images, or moved images occur less often and there are no labels
     """
     from unpose.data import read_folder
+    from unpose.data.datasets import labels_in_file
     from unpose.discover import discover
 
     if out is not None:
@@ -61,8 +67,11 @@ def command(
         check_output(out, force)
     with progress(quiet=as_json) as report:
         images = read_folder(source, progress=report)
-        used = images.labels if labels else None
-        found = discover(images.images, used, families=families or None, random_state=seed, progress=report)
+        if not labels:
+            images = replace(images, labels=None)
+        elif images.labels is None:
+            images = replace(images, labels=labels_in_file(source, images.frames))
+        found = discover(images.images, images.labels, families=families or None, random_state=seed, progress=report)
     if out is not None:
         from unpose.report.symmetry_page import render_symmetry
 
@@ -76,7 +85,10 @@ def command(
         return
     click.echo(str(found))
     if labels and images.labels is None:
-        click.echo("There are no labels: put images into one folder for each class to let classes decide, too.")
+        click.echo(
+            "There are no labels: put images into one folder for each class, or into an .npz file as x and y, to let "
+            "classes decide, too."
+        )
     if out is not None:
         click.echo(f"The page is {out}.")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError
-from unpose.cli.shared.inputs import read_run_again
+from unpose.cli.shared.inputs import ImagesPath, read_run_again
 from unpose.cli.shared.output import check_output, counted, is_stream, write_lines, writing
 from unpose.runs import read_run
 from unpose.runs.folder import cluster_name
@@ -44,9 +44,7 @@ _EXPORTED = re.compile(r"\d{6,}-[^/]+", re.DOTALL)
     "-o", "--out", required=True, type=click.Path(path_type=Path), help="File to write, or the folder for `folders`."
 )
 @click.option("--aligned", is_flag=True, help="folders: write aligned images as PNG instead of copies of the files.")
-@click.option(
-    "--images", type=click.Path(exists=True, path_type=Path), help="Where the images are now, if they were moved."
-)
+@click.option("--images", type=ImagesPath(), help="Where the images are now, if they were moved.")
 @click.option("--pixel-size", type=click.FloatRange(0, min_open=True), metavar="A",
               help="star: size of a pixel of the files in Angstrom; origins are then in Angstrom, too.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file or export.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import parameter_errors
-from unpose.cli.shared.inputs import ModelFile, load_model, pick_device, read_on_canvas
+from unpose.cli.shared.inputs import ImagesPath, ModelFile, load_model, pick_device, read_on_canvas
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
@@ -36,7 +36,7 @@ _RUN_COLUMNS = (
       unpose predict --model mnist-c8 scans/ --match-light
     """
 )
-@click.argument("given", nargs=-1, required=True, metavar="[RUN] IMAGES", type=click.Path(exists=True, path_type=Path))
+@click.argument("given", nargs=-1, required=True, metavar="[RUN] IMAGES", type=ImagesPath())
 @click.option(
     "--model", type=ModelFile(),
     help="Use a network, not groups: a run of `unpose train`, the network file in it, or a name that `unpose models` "

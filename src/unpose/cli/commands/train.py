@@ -12,7 +12,7 @@ import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import parameter_errors, training_errors
-from unpose.cli.shared.inputs import load_data, pick_device
+from unpose.cli.shared.inputs import ImagesPath, load_data, pick_device
 from unpose.cli.shared.options import device_option, root_option
 from unpose.cli.shared.progress import progress
 from unpose.cli.shared.train_output import (
@@ -53,7 +53,7 @@ _RUN_FILES = (QUICK, CURVES, "log.csv", "state.safetensors")
       torchrun --nproc-per-node 2 --max-restarts 3 -m unpose train --recipe digits
     """
 )
-@click.argument("images", required=False, type=click.Path(exists=True, path_type=Path))
+@click.argument("images", required=False, type=ImagesPath())
 @click.option("--recipe", "name", help="A recipe of the package; `--recipe list` lists them.")
 @click.option(
     "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A TOML file with your own recipe."
@@ -232,6 +232,7 @@ def _run_unlabelled(
     only_print: bool,
 ) -> None:  # fmt: skip
     from unpose.cli.shared.unlabelled_run import run_unlabelled
+    from unpose.files.listing import split_array_name
     from unpose.train import read_recipe, recipe_toml, unlabelled_recipe
 
     torch_device = pick_device(device)
@@ -244,7 +245,7 @@ def _run_unlabelled(
     if path is not None:
         recipe = read_recipe(path).changed(group=group, size=size, epochs=epochs, seed=seed)
         images = images or Path(recipe.data.name)
-    if images is None or not images.exists():
+    if images is None or split_array_name(images) is None:
         raise click.UsageError(f"there are no images at {images}, which the recipe names")
     if only_print:
         small = torch_device.type == "cpu"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from unpose.cli.shared.inputs import pick_device, read_on_canvas, read_run_again
+from unpose.cli.shared.inputs import ImagesPath, pick_device, read_on_canvas, read_run_again
 from unpose.cli.shared.options import device_option
 from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
@@ -21,13 +21,13 @@ from unpose.runs import read_run, update_run
     """
 )
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("new", type=click.Path(exists=True, path_type=Path))
+@click.argument("new", type=ImagesPath())
 @click.option(
     "--averages", is_flag=True,
     help="Compute the averages and all poses again, with the new images; reads the images of the run again.",
 )  # fmt: skip
 @click.option(
-    "--images", type=click.Path(exists=True, path_type=Path),
+    "--images", type=ImagesPath(),
     help="Where the images of the run are now, if they were moved; for --averages.",
 )  # fmt: skip
 @device_option

@@ -19,7 +19,7 @@ _PARTS = 8
 def is_split(maps: Tensor, weight: Tensor) -> bool:
     """Whether :func:`batch_norm_of_parts` takes these maps (b, channels, order, h, w)."""
     types = (torch.float32, torch.bfloat16, torch.float16)
-    return maps.is_cuda and maps.dtype in types and weight.dtype == torch.float32 and maps.numel() > 0
+    return maps.is_cuda and maps.dtype in types and weight.dtype == torch.float32 and maps.numel() > maps.shape[1]
 
 
 def batch_norm_of_parts(
