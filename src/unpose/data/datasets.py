@@ -224,12 +224,31 @@ def _from_npz(path: Path, split_by: str | None) -> Dataset:
     return without_shared_images(with_validation(path.stem, str(path), classes, train, test))
 
 
-def labels_in_file(source: Path, frames: NDArray) -> list[str] | None:
-    """Names of the classes that an ``.npz`` file holds beside its images, as :func:`load` reads them, or None.
+def labels_in_file(source: str | os.PathLike[str], frames: NDArray) -> list[str] | None:
+    """Read the classes that an ``.npz`` file holds beside its images: ``y`` beside ``x``, as :func:`load` reads them.
 
-    ``source`` is ``FILE`` or ``FILE::NAME``; ``frames`` (n,) are the places of the images in the array.
+    Parameters
+    ----------
+    source : str or path
+        ``FILE`` or ``FILE::NAME``, where the name begins with ``x``: beside ``x_test`` are the labels ``y_test``.
+    frames : ndarray of int, shape (n,)
+        The index of each image in the file, which :func:`read_folder` gives.
+
+    Returns
+    -------
+    list of str or None
+        The class of each image, named by the array ``class_names`` if there is one; None without labels.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(folder + "/cells.npz", x=np.zeros((3, 9, 9)), y=[0, 1, 1], class_names=["round", "oval"])
+    ...     found = read_folder(folder + "/cells.npz")
+    ...     labels_in_file(folder + "/cells.npz", found.frames)
+    ['round', 'oval', 'oval']
     """
-    path, name = split_array_name(source) or (source, None)
+    path, name = split_array_name(Path(source)) or (Path(source), None)
     if path.suffix.lower() != ".npz" or not (name or "x").startswith("x"):
         return None
     beside, keys = "y" + (name or "x")[1:], array_names(path)

@@ -57,8 +57,7 @@ def command(
       does not hold   moved images do not occur, or are taken for another class
       cannot tell     too few images, or moved images occur less often and there are no labels
     """
-    from unpose.data import read_folder
-    from unpose.data.datasets import labels_in_file
+    from unpose.data import labels_in_file, read_folder
     from unpose.discover import discover
 
     if out is not None:
