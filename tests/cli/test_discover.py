@@ -73,6 +73,15 @@ def test_commands_that_read_images_take_one_array_of_a_file(words, arrows, tmp_p
     assert ("no run" if "RUN" in words else "neither a data set") in result.output
 
 
+def test_what_could_not_be_read_is_said(arrows):
+    for k in range(7):
+        (arrows / "up" / f"broken{k}.png").write_bytes(b"no picture")
+    result = CliRunner().invoke(main, ["discover", str(arrows), "--try", "mirror", "--json"])
+    assert "not read: up/broken0.png is not an image" in result.stderr
+    assert "... and 2 more" in result.stderr
+    assert len(json.loads(result.stdout)["not_read"]) == 7
+
+
 def test_wrong_calls_say_what_is_possible(arrows, tmp_path):
     result = CliRunner().invoke(main, ["discover", str(arrows), "--try", "twist"])
     assert result.exit_code != 0

@@ -358,6 +358,8 @@ def test_what_was_read_is_taken_where_images_are(tmp_path, rng):
 def test_an_array_is_selected_by_its_name(tmp_path, rng):
     first, second = rng.random((5, 13, 7)), rng.random((3, 13, 7))
     np.savez(tmp_path / "a.npz", x_train=first, x_test=second)
+    with pytest.raises(InputError, match="does not exist"):
+        read_folder(f"{tmp_path}::x")  # a folder has no arrays
     with pytest.raises(InputError, match="FILE::NAME"):
         read_folder(tmp_path / "a.npz")
     np.testing.assert_allclose(read_folder(f"{tmp_path / 'a.npz'}::x_test").images, second, atol=1e-6)

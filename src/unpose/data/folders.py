@@ -135,7 +135,7 @@ class ImageSet:
         shown = evenly_spaced(len(self), 12)
         height, width = self.images.shape[1:3]
         lines = [f"{len(self):,} images of {height} x {width} pixels. {self.canvas}", *self.notes]
-        lines += [f"not read: {name}: {reason}" for name, reason in self.rejected[:5]]
+        lines += [f"not read: {name} {reason}" for name, reason in self.rejected[:5]]
         if len(self.rejected) > 5:
             lines.append(f"... and {len(self.rejected) - 5:,} more that could not be read")
         return text_html("\n".join(lines)) + pictures_html(self.images[shown], [self.names[i] for i in shown])

@@ -50,7 +50,8 @@ def split_array_name(path: Path) -> tuple[Path, str | None] | None:
     if path.exists():
         return path, None
     before, separator, key = str(path).rpartition("::")
-    return (Path(before), key) if separator and Path(before).exists() else None
+    file = Path(before)
+    return (file, key) if separator and (file.is_file() or _is_zarr(file)) else None
 
 
 def list_images(path: Path) -> Listing:

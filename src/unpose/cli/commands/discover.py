@@ -11,7 +11,7 @@ import click
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath
 from unpose.cli.shared.options import json_option
-from unpose.cli.shared.output import check_output, write_output
+from unpose.cli.shared.output import check_output, list_unread, write_output
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def command(
         elif images.labels is None:
             images = replace(images, labels=labels_in_file(source, images.frames))
         found = discover(images.images, images.labels, families=families or None, random_state=seed, progress=report)
+    list_unread(images.rejected, 5)
     if out is not None:
         from unpose.report.symmetry_page import render_symmetry
 
@@ -80,9 +81,12 @@ def command(
         words += ([] if labels else ["--no-labels"]) + (["--seed", str(seed)] if seed else [])
         write_output(out, render_symmetry(_page(source, images, found, shlex.join(words), seed)).encode())
     if as_json:
-        click.echo(json.dumps({"source": str(source)} | found.to_dict(), indent=2))
+        not_read = [{"path": name, "reason": reason} for name, reason in images.rejected]
+        click.echo(json.dumps({"source": str(source)} | found.to_dict() | {"not_read": not_read}, indent=2))
         return
     click.echo(str(found))
+    for note in images.notes:
+        click.echo(f"{note}.")
     if labels and images.labels is None:
         click.echo(
             "There are no labels: put images into one folder for each class, or into an .npz file as x and y, to let "

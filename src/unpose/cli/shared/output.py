@@ -75,8 +75,15 @@ def write_table(text: str, out: Path | None, count: int, rejected: Sequence[tupl
     else:
         write_output(out, text.encode())
         click.echo(f"Wrote the results of {counted(count, 'image')} to {out}.", err=is_stream(out))
-    for name, reason in rejected:
+    list_unread(rejected)
+
+
+def list_unread(rejected: Sequence[tuple[str, str]], most: int | None = None) -> None:
+    """List on stderr the images that were not read, at most so many of them."""
+    for name, reason in rejected[:most]:
         click.echo(f"not read: {name} {reason}", err=True)
+    if most is not None and len(rejected) > most:
+        click.echo(f"... and {len(rejected) - most:,} more that could not be read", err=True)
 
 
 def counted(count: int, noun: str) -> str:

@@ -9,6 +9,7 @@ import click
 
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors, training_errors
+from unpose.cli.shared.output import list_unread
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def run_unlabelled(
         limit = _LARGEST.get(device.type, 64)
         if given is None and max(found.images.shape[1:3]) > limit:
             found, given = read_folder(source, size=limit, progress=report), limit
-    for name, reason in found.rejected[:5]:
-        click.echo(f"not read: {name}: {reason}", err=True)
+    list_unread(found.rejected, 5)
     images = found.images
     if recipe is None:
         if group == AUTO:
