@@ -106,8 +106,10 @@ def module_docstring(app, what, name, value, options, lines):
 
 
 def skip_foreign_methods(app, what, name, value, skip, options):
-    """Leave out what scikit-learn adds to each estimator: its docstrings refer to scikit-learn's own glossary."""
-    return True if (getattr(value, "__module__", "") or "").startswith("sklearn.") else None
+    """Leave out methods whose docstring is not ours: what scikit-learn adds to an estimator, torch's of ``forward``."""
+    is_foreign = (getattr(value, "__module__", "") or "").startswith("sklearn.")
+    inherits_it = what == "class" and inspect.isfunction(value) and not value.__doc__
+    return True if is_foreign or inherits_it else None
 
 
 def write_commands(app):
