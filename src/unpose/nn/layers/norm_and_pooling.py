@@ -56,7 +56,8 @@ class GroupBatchNorm(nn.BatchNorm3d):
 
     Statistics over batch, elements and pixels are the same for a transformed batch, so the norm is equivariant in
     training as well. Weights and results are those of :class:`torch.nn.BatchNorm3d`. On a GPU forward and
-    backward pass of :func:`unpose.nn.group_resnet` take a third of the time for ``d4`` and ``c4``, because more of the GPU takes part.
+    backward pass of :func:`unpose.nn.group_resnet` take a third of the time for ``d4`` and ``c4``,
+    because more of the GPU takes part.
 
     Parameters
     ----------
