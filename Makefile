@@ -3,26 +3,44 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests start processes of their own, which would all compile the sources again if no bytecode were kept.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+QUIET := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1
+PYTEST := $(QUIET) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+FAST := not slow and not docs and not gpu
 
-.PHONY: demo test test-all lint tests tests-all docs format clean
+.PHONY: demo test test-docs test-extras test-slow test-gpu test-all tests durations lint docs format clean
 
 demo: .venv/installed
 	$(BIN)/unpose demo -o demo --force
 
-# Lint, types and all tests but those marked slow; mypy uses one core, so it runs beside the tests.
+# Lint, types and the fast tests; mypy uses one core, so it runs beside the tests.
 test: .venv/installed
 	$(MAKE) --jobs=2 lint tests
 
-# Lint, types and all tests.
-test-all: .venv/installed
-	$(MAKE) --jobs=2 lint tests-all
-
 tests: .venv/installed
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "$(FAST)"
 
-tests-all: .venv/installed
-	$(PYTEST)
+# What the documentation shows runs as it stands there: the README, the tutorials, the examples of the reference.
+test-docs: .venv/installed
+	$(PYTEST) -m "docs and not slow"
+
+# What needs a package that is optional, in an environment that has them all: none of these tests may skip.
+test-extras: .venv-extras/installed
+	$(subst $(BIN),.venv-extras/bin,$(PYTEST)) -m "extra and not slow and not gpu" --with-extras
+
+# Everything that takes long. Here, property tests look for new examples.
+test-slow: .venv-extras/installed
+	$(subst $(BIN),.venv-extras/bin,$(PYTEST)) -m "slow and not gpu" --hypothesis-profile new
+
+# On a machine with a GPU, by the Python that is there and without installing anything: PyTorch, Triton, pytest and
+# what unpose imports must be there.
+test-gpu:
+	$(QUIET) PYTHONPATH=src $(PYTHON) -m pytest -m gpu
+
+test-all: test test-docs test-extras test-slow
+
+# Store how long each file takes, by which the lanes are spread over the processes.
+durations: .venv/installed
+	$(PYTEST) -m "not slow and not gpu" --store-durations
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks examples docs/*.py hatch_build.py
@@ -50,5 +68,11 @@ format: .venv/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+.venv-extras/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-extras
+	.venv-extras/bin/python -m pip install --quiet --upgrade pip
+	.venv-extras/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,all,docs]"
+	touch $@
+
 clean:
-	rm -rf .venv demo dist build docs/_build docs/gallery docs/reference/rooms .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-extras demo dist build docs/_build docs/gallery docs/reference/rooms .pytest_cache .mypy_cache .ruff_cache

@@ -64,6 +64,7 @@ def run_and_record(command: list[str]) -> dict[str, object]:
         "machine": machine("cuda" in command),
         "date": datetime.date.today().isoformat(),
         "versions": versions(),
+        "commit": commit(),
         "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
         "output": lines,
     }
@@ -89,13 +90,24 @@ def _cpu_lines() -> list[str]:
 def versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"python": platform.python_version()}
-    for name in ("unpose", "torch", "numpy", "scikit-learn"):
+    from unpose import __version__  # of the sources that are measured, which need not be installed
+
+    found = {"python": platform.python_version(), "unpose": __version__}
+    for name in ("torch", "numpy", "scikit-learn"):
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # run from a checkout that is not installed
+        except PackageNotFoundError:
             continue
     return found
+
+
+def commit() -> str:
+    """The commit of the sources that are measured, with a + where files were changed since; empty outside of git."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--abbrev=10", "--dirty=+", "--exclude=*"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return described.stdout.strip()
 
 
 def rendered(record: dict[str, object]) -> str:
@@ -121,6 +133,8 @@ def rendered(record: dict[str, object]) -> str:
             blocks.append(line.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}") if now == "table" else line)
         kind = now
     used = ", ".join(f"{name} {number}" for name, number in record["versions"].items())  # type: ignore[attr-defined]
+    if record.get("commit"):
+        used += f", commit {record['commit']}"
     source = f"*Printed by* `{record['command']}` *on {record['date']}: {record['machine']}; {used}"
     if record["cpu_seconds"] is not None:  # of a run that was ended from outside it is not known
         source += f"; {record['cpu_seconds']:,.0f} s of processor time"

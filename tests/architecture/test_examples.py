@@ -16,6 +16,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_give_what_they_say(name):
     failed, attempted = doctest.testmod(importlib.import_module(name))

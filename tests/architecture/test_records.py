@@ -66,6 +66,8 @@ def test_a_record_is_shown_with_its_source(tmp_path, monkeypatch):
     assert record.update(page, write=True)
     assert not record.update(page, write=False)
     text = page.read_text()
+    assert re.search(r"; python [\d.]+, unpose [\d.]+, ", text)
+    assert record.commit() in text
     assert "old" not in text
     assert text.startswith(
         "Before.\n\n<!-- record: small -->\n```text\na remark\n```\n\n| n | s |\n|---|---|\n| 1 | 2 |\n"

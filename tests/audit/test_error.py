@@ -146,7 +146,6 @@ def test_the_floor_of_strokes():
     assert equivariance_error(lambda x: x.flatten(1), strokes(0), "c16").input_floors.max() > 0.12
 
 
-@pytest.mark.slow
 def test_the_floor_of_handwritten_digits(real_data):
     digits = torch.from_numpy(real_data("mnist.npz")["x_train"][:100]).reshape(-1, 1, 28, 28) / 255
     measured = equivariance_error(lambda x: x.flatten(1), digits, "c8")

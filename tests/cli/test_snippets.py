@@ -236,6 +236,7 @@ def output(tmp_path, monkeypatch, capsys):
     return lambda: capsys.readouterr().out
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("page", TUTORIALS, ids=identifier)
 def test_tutorials_run(page, output):
     run_page(page, output, with_slow=False)
@@ -249,6 +250,7 @@ def test_every_block_runs(page, output):
     run_page(page, output, with_slow=True)
 
 
+@pytest.mark.docs
 def test_the_readme_runs(output):
     names = run_page(README, output, with_slow=True)
     assert len(set(zip(names["copies"].sources.tolist(), names["model"].labels_.tolist(), strict=True))) == 3

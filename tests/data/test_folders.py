@@ -426,7 +426,6 @@ def test_keyboard_interrupts_are_not_swallowed(tmp_path, picture):
         read_folder(tmp_path, progress=interrupt)
 
 
-@pytest.mark.slow
 def test_real_arrays(real_data):
     real_data("chula_rbc.npz")  # or skips
     found = read_folder(Path(os.environ["UNPOSE_DATA"]) / "chula_rbc.npz")

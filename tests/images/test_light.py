@@ -149,7 +149,6 @@ def test_images_of_the_same_kind_do_not_differ_and_stay_as_they_are(name, count)
     [("chula_rbc.npz", "x"), ("cifar10_test.npz", "x_test"), ("fashion_mnist.npz", "x_train"), ("mnist.npz", "x_train"),
      ("mpeg7_shapes.npz", "x"), ("osteosarcoma_cells.npz", "x"), ("plankton_ndsb.npz", "x")],
 )  # fmt: skip
-@pytest.mark.slow
 def test_real_images_of_the_same_kind_do_not_differ(real_data, file, array):
     pixels = real_data(file)[array]
     images = pixels[np.random.default_rng(0).permutation(len(pixels))[:900]] / np.float32(255)

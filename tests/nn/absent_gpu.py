@@ -13,11 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else (0, 0)
 needs_triton = pytest.mark.skipif(TRITON < (3, 6), reason="Triton 3.6 or later is not installed")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def needs_interpreter(test):

@@ -13,7 +13,6 @@ from torch.nn.functional import pad
 from absent_gpu import (
     answer_job,
     compile_only,
-    needs_gpu,
     needs_interpreter,
     needs_triton,
     run_job,
@@ -322,7 +321,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", LARGE)
 def test_kernels_agree_with_the_direct_computation(name):
     from unpose.nn.ops.cuda import attention as kernels
@@ -333,14 +332,14 @@ def test_kernels_agree_with_the_direct_computation(name):
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_scores_beyond_half_precision_choose_among_the_highest_on_a_gpu():
     from unpose.nn.ops.cuda import attention as kernels
 
     assert is_saturated(kernels, "cuda") == [True, True, True]
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("keys", [1, 4])
 def test_attention_of_a_projection_agrees_with_the_reference(keys):
     generator, heads, d = torch.Generator().manual_seed(1), 2, 5

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from absent_gpu import needs_gpu
 from unpose.nn import GroupBatchNorm, group_resnet
 from unpose.nn.ops.batch_norm import batch_norm_of_parts
 
@@ -102,7 +101,7 @@ def test_saved_weights_and_results_are_those_of_torch():
     assert ours.num_batches_tracked == theirs.num_batches_tracked == 1
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("shape", [*SHAPES, (64, 16, 8, 20, 20)])
 def test_results_on_a_gpu_are_those_of_torch(shape, dtype, tolerance):
@@ -116,7 +115,7 @@ def test_results_on_a_gpu_are_those_of_torch(shape, dtype, tolerance):
     assert torch.equal(norm.eval()(maps), nn.BatchNorm3d.forward(norm, maps))
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_cuda_graph_records_a_network_with_batch_norms():
     network = group_resnet("d4", 1, 3, 16, widths=(2, 4), depths=(1, 1)).cuda().train()
     images, side = torch.rand(8, 1, 16, 16, device="cuda"), torch.cuda.Stream()

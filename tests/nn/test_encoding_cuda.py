@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from absent_gpu import (
     answer_job,
     compile_only,
-    needs_gpu,
     needs_interpreter,
     needs_triton,
     run_job,
@@ -94,7 +93,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == expected
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", CASES)
 def test_the_table_agrees_with_pytorch(name):
     found, results = errors(CASES[name], "cuda")
@@ -103,7 +102,7 @@ def test_the_table_agrees_with_pytorch(name):
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_table_for_global_attention():
     # 55 x 55 offsets and 12 x 12 pairs: many blocks a program, many partial sums
     case = dict(shape=("c12", 10, (55, 55)))

@@ -7,7 +7,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from absent_gpu import (
     answer_job,
     compile_only,
-    needs_gpu,
     needs_interpreter,
     needs_triton,
     run_job,
@@ -113,7 +112,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == [*wanted, *["rotary_kernel"] * 2]
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_kernels_agree_with_plain_operations_and_repeat(number):
     function, name, limit = CASES[number]
@@ -123,7 +122,7 @@ def test_kernels_agree_with_plain_operations_and_repeat(number):
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_network_in_half_precision_agrees_with_the_plain_one():
     torch.manual_seed(0)
     network = equivariant_vit("d4", 3, 10, 32, patch=4, depth=2, width=192).cuda()

@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from absent_gpu import (
     answer_job,
     compile_only,
-    needs_gpu,
     needs_interpreter,
     needs_triton,
     run_job,
@@ -138,7 +137,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_present(tmp_path):
     assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == 2 * norms + products
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_agree_with_layer_norm(name):
     case = NORMS[name] | {"shape": (37, *NORMS[name]["shape"][1:])}
@@ -148,7 +147,7 @@ def test_norms_agree_with_layer_norm(name):
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("product", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_agree_with_linear(name, product):
@@ -159,7 +158,7 @@ def test_products_agree_with_linear(name, product):
     assert all(torch.equal(first, second) for first, second in zip(results, again, strict=True)), "not the same bytes"
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_cuda_graph_records_the_layers():
     torch.manual_seed(0)
     norm, linear, maps = ChannelNorm(20).cuda(), PointwiseLinear(20, 7).cuda(), torch.randn(3, 20, 4, 7, 5).cuda()
