@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from absent_gpu import answer_job, compile_only, needs_interpreter, needs_triton, run_job
+from kit.kernels import answer_job, compile_only, needs_interpreter, needs_triton, run_job
 
 # moving images, views, fixed images, coefficients of each frequency, angles
 CASES = {

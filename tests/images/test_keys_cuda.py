@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from absent_gpu import answer_job, compile_only, needs_interpreter, needs_triton, run_job
+from kit.kernels import answer_job, compile_only, needs_interpreter, needs_triton, run_job
 from unpose.groups import parse
 from unpose.images import quarter_turn, sample, sample_with_gradient, source_points
 

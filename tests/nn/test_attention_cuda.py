@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import pad
 
-from absent_gpu import (
+from kit.kernels import (
     answer_job,
     compile_only,
     needs_interpreter,

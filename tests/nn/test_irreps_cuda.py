@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from absent_gpu import (
+from kit.kernels import (
     answer_job,
     compile_only,
     needs_interpreter,

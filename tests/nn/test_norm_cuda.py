@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import layer_norm, silu
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from absent_gpu import (
+from kit.kernels import (
     answer_job,
     compile_only,
     needs_interpreter,

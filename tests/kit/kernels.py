@@ -30,7 +30,7 @@ def run_job(path, job, **settings):
         **os.environ,
         "TRITON_INTERPRET": str(int(job != "compile")),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(__file__).parent),  # for test files in other folders
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         **settings,
     }
     done = subprocess.run([sys.executable, path, job], env=environment, capture_output=True, text=True, check=False)

@@ -1,0 +1,1 @@
+"""What tests of several rooms share. Nothing here is a test, and nothing here knows what a test expects."""

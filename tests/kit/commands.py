@@ -1,0 +1,65 @@
+"""The command as a user meets it: words in; status, output and files out."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+from click.testing import CliRunner
+
+
+class Answer(NamedTuple):
+    """How a command ended, and what it wrote to both streams."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def output(self):
+        """Both streams, as a terminal shows them."""
+        return self.out + self.err
+
+    @property
+    def words(self):
+        """Both streams without line breaks and frames, so that a sentence can be looked for."""
+        return " ".join(self.output.replace("│", " ").split())
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+def unpose(*words, input=None, **environment):
+    """Run a command in this process. An error that the command does not handle is raised."""
+    from unpose.cli import main
+
+    done = CliRunner(env=environment).invoke(main, [str(word) for word in words], input=input)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Answer(done.exit_code, done.stdout, done.stderr)
+
+
+def started(*words, **options):
+    """Start a command as a process of its own, which can be killed; ``options`` go to ``subprocess.Popen``."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **options.pop("env", {})}
+    command = [sys.executable, "-m", "unpose", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=environment, **pipes | options)
+
+
+def unpose_process(*words, **options):
+    """Run a command as a process of its own and wait for it. There is no time limit: the machine may be busy."""
+    process = started(*words, **options)
+    out, err = process.communicate()
+    return Answer(process.returncode, out, err)
+
+
+def contents(folder, exempt=()):
+    """The bytes of all files below a folder by their relative paths, but for some names."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in exempt
+    }

@@ -1,0 +1,54 @@
+"""Collaborators of an engine: they keep, watch, interrupt, or work as another process would."""
+
+import pickle
+
+
+class Killed(BaseException):
+    """Stands for a signal that no code handles."""
+
+
+class InMemory(dict):
+    """Checkpoints that are kept in memory."""
+
+    load, store = dict.get, dict.__setitem__
+
+
+class StopAt:
+    """Progress that raises when a value is reached: a step of a training, or the n-th report of a search."""
+
+    def __init__(self, step, error=Killed):
+        self.step, self.error, self.reports = step, error, 0
+
+    def __call__(self, moment, *_):
+        self.reports += 1
+        if getattr(moment, "step", self.reports) == self.step:
+            raise self.error
+
+
+class Elsewhere:
+    """Computes blocks as another process would: from pickled work and arguments, with a copy of the shared object."""
+
+    ahead = 3
+
+    def __init__(self):
+        self.submitted, self.under_way, self.most, self._copies = [], 0, 0, {}
+
+    def submit(self, work, shared, arguments):
+        self.submitted.append(work)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        if id(shared) not in self._copies:
+            self._copies[id(shared)] = pickle.loads(pickle.dumps(shared)), shared
+        sent = pickle.dumps((work, dict(arguments)))
+
+        def result():
+            self.under_way -= 1
+            work, arguments = pickle.loads(sent)
+            return work(self._copies[id(shared)][0], **arguments)
+
+        return result
+
+
+def without_seconds(history):
+    """The rows of a history without what depends on the speed of the machine."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in history]
