@@ -74,7 +74,7 @@ def broken(picture, value):
         (lambda picture: picture[0], r"picture 1 must be \(h, w\) or \(h, w, 3\), got shape \(149,\)"),
         (
             lambda picture: np.zeros((*picture.shape, 4)),
-            r"\(h, w, 3\), got shape .*, 4\); leave the fourth channel out",
+            r"\(h, w, 3\), got shape .*; leave the fourth channel out",
         ),
         (lambda picture: picture[:0], "picture 1 has no pixels"),
         (lambda picture: np.array([["a"]]), "picture 1 must be numbers"),
@@ -89,7 +89,7 @@ def test_what_is_no_picture_is_refused_with_its_number(synthetic, change, messag
 
 @pytest.mark.parametrize("threshold", [95, -0.1, float("nan"), "0.9", None])
 def test_a_threshold_that_is_no_probability_is_refused(threshold):
-    with pytest.raises(ValueError, match="threshold must be a probability from 0 to 1, such as 0.95, got"):
+    with pytest.raises(ValueError, match="threshold must be a probability from 0 to 1"):
         find_duplicates([], threshold=threshold)
 
 
