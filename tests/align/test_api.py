@@ -1,6 +1,7 @@
 """The public functions of the search: right poses over whole groups, true distances, contrast, refusal of bad input."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -101,6 +102,24 @@ class TestAlign:
         degrees, _ = errors(np.concatenate([found.poses, *found.alternatives]), np.eye(3))
         np.testing.assert_allclose(np.sort(degrees), [0, 90, 90, 180], atol=1)
 
+    @pytest.mark.parametrize("ground", [0.0, 0.5, 0.9])
+    def test_a_bright_ground_that_the_contrast_ignores_makes_no_object_symmetric(self, ground):
+        letter, bar = np.zeros((2, 1, 31, 31), np.float32)
+        letter[0, 7:23, 11:14] = letter[0, 20:23, 11:19] = bar[0, 7:21, 13:17] = 0.1
+        for shape, count in ((letter, 0), (bar, 1)):
+            found = align(ground + shape, ground + shape, contrast="offset")
+            assert [len(others) for others in found.alternatives] == [count]
+
+    @pytest.mark.parametrize("contrast", ["offset", "affine"])
+    def test_where_nothing_overlaps_no_pose_is_better_than_another(self, contrast):
+        corners = np.zeros((2, 16, 16), np.float32)
+        corners[0, :3, :3] = corners[1, 13:, 13:] = 1
+        found = align(corners[:1], corners[1:], contrast=contrast, max_shift=19.0, group="translation")
+        assert np.isinf(found.distances[0])
+        assert found.margins[0] == 0
+        assert len(found.alternatives[0]) == 0
+        assert not found.converged[0]
+
     def test_asymmetric_objects_have_a_margin_and_no_alternatives(self, glyphs):
         found = align(glyphs, glyphs)
         assert all(len(others) == 0 for others in found.alternatives)
@@ -164,6 +183,33 @@ class TestAlign:
         assert not found.converged.any()
         assert np.isfinite(found.distances).all()
 
+    @pytest.mark.parametrize("way", [{}, {"every": True}, {"to": np.arange(70) % 5}])
+    def test_the_grid_is_searched_by_n_jobs_threads_which_change_no_byte(self, glyphs, way):
+        copies = posed(glyphs, "se2", copies=14, random_state=7, max_shift=2.0).images
+        goals = copies[::-1].copy() if way == {} else copies[::14].copy()
+
+        def workers():
+            return sum(thread.name.startswith("ThreadPoolExecutor") for thread in threading.enumerate())
+
+        own = workers()
+        found, threads = {}, {}
+        for n_jobs in (1, 3):
+            seen = []
+
+            def watch(stage, done, total, seen=seen):
+                seen.append((stage, done, workers() - own))
+
+            found[n_jobs] = align(copies, goals, n_jobs=n_jobs, progress=watch, **way)
+            search = [done for stage, done, _ in seen if stage == "search"]
+            assert search == sorted(search)
+            assert search[-1] == found[n_jobs].distances.size
+            threads[n_jobs] = max(count for stage, _, count in seen if stage == "search")
+        assert threads[1] == 1
+        assert 1 < threads[3] <= 3
+        for name in ("poses", "distances", "margins", "converged"):
+            assert getattr(found[1], name).tobytes() == getattr(found[3], name).tobytes()
+        assert [each.tobytes() for each in found[1].alternatives] == [each.tobytes() for each in found[3].alternatives]
+
 
 class TestNearest:
     def test_neighbours_are_copies(self, glyphs):
@@ -201,6 +247,13 @@ class TestNearest:
             assert np.array_equal(first.indices, other.indices)
             assert np.array_equal(first.distances, other.distances)
             assert np.array_equal(first.poses, other.poses)
+
+    @pytest.mark.parametrize(
+        "way", [{}, {"quick": True}, {"candidates": 4}, {"candidates": "index"}, {"refine": False}]
+    )
+    def test_every_way_gives_the_same_types(self, glyphs, way):
+        found = nearest(glyphs.astype(np.float32), np.int64(2), **way)
+        assert [found.indices.dtype, found.distances.dtype, found.poses.dtype] == [np.int64, np.float64, np.float64]
 
     def test_without_refinement_distances_are_those_at_the_poses(self, glyphs):
         copies = posed(glyphs, "se2", copies=3, random_state=5, max_shift=4.0)
@@ -268,6 +321,11 @@ class TestOrbitDistances:
         ({"memory": "much"}, "memory must be"),
         ({"memory": "1MB"}, "more than the budget"),
         ({"candidates": 1, "k": 2}, "candidates"),
+        ({"candidates": "idx"}, "candidates must be a whole number, \"index\" or None, got 'idx'"),
+        ({"candidates": 2.0}, "candidates must be a whole number"),
+        ({"k": 1.0}, "k must be a whole number, got 1.0"),
+        ({"k": 1.0, "candidates": "index"}, "k must be a whole number, got 1.0"),
+        ({"k": "2"}, "k must be a whole number, got '2'"),
         ({"others": np.zeros((2, 9, 9))}, "one size"),
     ],
 )
@@ -286,6 +344,10 @@ def test_bad_input_is_refused_with_a_reason(change, message):
         ({"contrast": "sepia"}, "contrast must be one of"),
         ({"mask": "square"}, "mask must be"),
         ({"n_jobs": 0}, "n_jobs"),
+        ({"n_jobs": 1.5}, "n_jobs must be a whole number or None, got 1.5"),
+        ({"max_angle": "1"}, "max_angle must be a number of at least 0, got '1'"),
+        ({"max_shift": "2"}, "max_shift must be a number of at least 0, got '2'"),
+        ({"max_scale": None}, "max_scale must be a number of at least 1, got None"),
         ({"memory": "much"}, "memory must be"),
     ],
 )

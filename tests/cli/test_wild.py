@@ -4,10 +4,12 @@ import csv
 import io
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from unpose.cli import main
+from unpose.data import drawings, posed
 
 
 def unpose(*arguments):
@@ -29,6 +31,26 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
     assert len(rows) == 24
     assert all(row["probable_class"] == f"a {row['class']}" for row in rows)
     assert all(0 < float(row["probability"]) <= 1 for row in rows)
+
+
+def test_a_file_of_huge_pixels_is_rejected_alone(tmp_path):
+    images = posed(drawings(26).mean(-1)[:3], copies=4, max_shift=1.5, random_state=3).images.clip(0, 1)
+    (tmp_path / "in").mkdir()
+    for number, image in enumerate(images):
+        np.save(tmp_path / "in" / f"{number:02d}.npy", image)
+    labels = []
+    for run in ("without", "with"):
+        out = tmp_path / run
+        done = unpose("cluster", tmp_path / "in", "-o", out, "--clusters", 3, "--features", "pixels", "--json")
+        assert done.exit_code == 0, done.output
+        labels.append((out / "labels.csv").read_text())
+        np.save(tmp_path / "in" / "99.npy", np.float32(3e38) * images[0])
+    assert labels[0] == labels[1]
+    told = json.loads(done.stdout)
+    (rejected,) = csv.DictReader(io.StringIO((tmp_path / "with" / "rejected.csv").read_text()))
+    assert (told["images"], told["rejected"]) == (12, 1)
+    assert rejected["path"] == "99.npy"
+    assert "e+38, and beyond 1e+15 their squares overflow" in rejected["reason"]
 
 
 def test_labels_of_unknown_images_are_counted_and_a_path_is_shown(shapes, tmp_path):

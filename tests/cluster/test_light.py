@@ -7,7 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from unpose import InvariantClustering
 from unpose.cluster.graph import mutual_share
-from unpose.cluster.light import light_notes, local_contrast, normalise_light
+from unpose.cluster.light import constant_images, light_notes, local_contrast, normalise_light
 from unpose.data import drawings, posed
 from unpose.images import as_batch
 
@@ -24,6 +24,11 @@ def lit(images, seed):
         spot = np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 0.15**2))
         done.append((0.2 + 0.8 * image) * field + spot)
     return np.stack(done).astype(np.float32)
+
+
+def figures():
+    """Three kinds of figures at four poses each, from 0 to 1."""
+    return posed(drawings(27).mean(-1)[:3], copies=4, max_shift=1.5, random_state=3).images.clip(0, 1)
 
 
 def correlation(a, b):
@@ -51,6 +56,40 @@ def test_constant_images_stay_constant():
     found = normalise_light(as_batch(images), "local")
     assert found[0].abs().max() > 0
     assert (found[1:] == 0).all()
+
+
+@pytest.mark.parametrize("light", ["ignore", "local", "keep"])
+@pytest.mark.parametrize("factor", [3e38, 1e20])
+def test_one_picture_with_huge_pixels_changes_nothing_for_the_others(light, factor):
+    images = figures()
+    huge = images.copy()
+    huge[2] *= factor
+    expected = InvariantClustering(3, light=light, features="pixels", random_state=0).fit(images)
+    found = InvariantClustering(3, light=light, features="pixels", random_state=0).fit(huge)
+    others = np.arange(len(images)) != 2
+    assert (found.labels_ >= 0).all()
+    assert np.isfinite(found.means_).all()
+    if light != "keep":
+        assert found.labels_.tolist() == expected.labels_.tolist()
+        assert found.predict(huge[:4]).tolist() == expected.labels_[:4].tolist()
+    else:  # scaled to full scale
+        assert adjusted_rand_score(expected.labels_[others], found.labels_[others]) == 1
+
+
+def test_a_whole_set_of_huge_pixels_is_clustered_as_if_it_were_small():
+    images = figures()
+    found = InvariantClustering(3, features="pixels", random_state=0).fit(3e37 * images)
+    assert (
+        found.labels_.tolist() == InvariantClustering(3, features="pixels", random_state=0).fit(images).labels_.tolist()
+    )
+
+
+@pytest.mark.parametrize("factor", [3e38, 1e9])
+def test_constant_images_are_found_beside_huge_ones(factor):
+    images = figures()
+    images[1], images[2] = 0.3, factor * images[2]
+    for light in ("ignore", "local", "keep"):
+        assert np.flatnonzero(constant_images(images, light=light)).tolist() == [1]
 
 
 def test_mutual_share_is_its_definition():

@@ -60,6 +60,46 @@ def test_no_pictures_and_one_picture_have_no_duplicates(synthetic):
     assert find_duplicates([synthetic.picture(0)]) == []
 
 
+def broken(picture, value):
+    picture = picture.copy()
+    picture[3, 4] = value
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda picture: broken(picture, np.nan), "picture 1 has pixels that are NaN or infinite"),
+        (lambda picture: broken(picture, -np.inf), "picture 1 has pixels that are NaN or infinite"),
+        (lambda picture: picture[0], r"picture 1 must be \(h, w\) or \(h, w, 3\), got shape \(149,\)"),
+        (
+            lambda picture: np.zeros((*picture.shape, 4)),
+            r"\(h, w, 3\), got shape .*; leave the fourth channel out",
+        ),
+        (lambda picture: picture[:0], "picture 1 has no pixels"),
+        (lambda picture: np.array([["a"]]), "picture 1 must be numbers"),
+        (lambda picture: 1j * picture, "picture 1 must be real numbers"),
+    ],
+)
+def test_what_is_no_picture_is_refused_with_its_number(synthetic, change, message):
+    picture = synthetic.picture(0)
+    with pytest.raises(ValueError, match=message):
+        find_duplicates([picture, change(picture), picture])
+
+
+@pytest.mark.parametrize("threshold", [95, -0.1, float("nan"), "0.9", None])
+def test_a_threshold_that_is_no_probability_is_refused(threshold):
+    with pytest.raises(ValueError, match="threshold must be a probability from 0 to 1"):
+        find_duplicates([], threshold=threshold)
+
+
+def test_huge_values_and_flat_pictures_beyond_the_range_are_read(synthetic):
+    picture = synthetic.picture(0).astype(np.float64)
+    huge = np.full((70, 90), 3e5)
+    found = find_duplicates([picture, picture * 3e38, huge, huge])
+    assert [(match.one, match.two) for match in found] == [(0, 1)]
+
+
 def test_pictures_without_texture_are_never_called_the_same():
     ramp = np.linspace(0.2, 0.25, 90, dtype=np.float32)[None].repeat(70, 0)
     assert find_duplicates([np.full((70, 90), 0.5), np.full((70, 90), 0.5), ramp, ramp + 0.001]) == []

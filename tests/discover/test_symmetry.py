@@ -189,3 +189,39 @@ def test_bad_input(digits):
         discover(digits[0], families=["twist"])
     constant = discover(np.zeros((80, 9, 9)), families=["mirror", "turns"])
     assert [each.verdict for each in constant.findings] == ["holds", "holds"]
+
+
+def test_no_families_give_no_findings_but_words(digits):
+    found = discover(digits[0], families=[])
+    assert found.findings == ()
+    assert str(found) == "\n".join(found.advice)
+    assert "Nothing could be measured" in str(found)
+
+
+class Source:
+    """Many images of which only rows are ever read, as from an array of Zarr."""
+
+    def __init__(self, images):
+        self.images, self.shape, self.dtype, self.read = images, images.shape, images.dtype, []
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, rows):
+        self.read += np.arange(len(self))[rows].tolist()
+        return self.images[rows]
+
+    def __array__(self, *args, **kwargs):
+        raise AssertionError("all images were read")
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_of_many_images_only_a_sample_is_read(labelled):
+    images = np.random.default_rng(0).random((3300, 8, 8), np.float32)
+    labels = np.arange(len(images)) % 2 if labelled else None
+    source = Source(images)
+    found = discover(source, labels, families=["mirror"])
+    assert len(set(source.read)) == len(source.read) == 3000
+    assert found.n_images == len(images)
+    assert found.to_dict() == discover(images, labels, families=["mirror"]).to_dict()
+    assert found.to_dict() == discover(list(images), labels, families=["mirror"]).to_dict()

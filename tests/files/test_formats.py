@@ -340,6 +340,15 @@ def test_nan_and_infinite_pixels_are_rejected(tmp_path):
         assert "NaN or infinite" in rejection(write(tmp_path / "a.tiff", values))
 
 
+@pytest.mark.parametrize("value", [3e38, -3e38, 1e16])
+def test_pixels_whose_squares_overflow_are_rejected_with_their_size(tmp_path, value):
+    values = np.ones((13, 7), np.float32)
+    values[5, 2] = value
+    np.save(tmp_path / "a.npy", values)
+    assert f"pixels of up to {abs(value):.3g}" in rejection(write(tmp_path / "a.tiff", values))
+    assert "divide all images by the same number" in rejection(tmp_path / "a.npy")
+
+
 def test_one_bad_page_costs_only_itself(tmp_path):
     values = [np.full((13, 7), k, np.float32) for k in range(3)]
     values[1][0, 0] = np.nan

@@ -80,6 +80,13 @@ def test_dilations_are_a_bounded_part_of_a_group():
     assert group.regular_representation[1].sum() == 2
 
 
+@pytest.mark.parametrize(("count", "ratio"), [(60, 1.5), (7, 2), (400, 1.5), (1000, 2)])
+def test_products_of_large_dilations_are_found(count, ratio):
+    step = torch.arange(count)
+    expected = torch.where(step[:, None] + step < count, step[:, None] + step, -1)
+    assert torch.equal(parse(f"dilations({count}, {ratio})").product, expected)
+
+
 @pytest.mark.parametrize("bad", ["dilations(0)", "dilations(3, 1)", "dilations(3, 0.5)"])
 def test_dilations_refuse_invalid_counts_and_ratios(bad):
     with pytest.raises(ValueError, match="scale"):

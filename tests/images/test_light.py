@@ -64,6 +64,22 @@ def test_colours_and_bytes_count_like_grey_floats():
         assert np.allclose(found[1], contrast, atol=1 / 255)
 
 
+@pytest.mark.parametrize(("dtype", "full"), [(np.uint8, 255), (np.uint16, 65535), (bool, 1)])
+@pytest.mark.parametrize("colour", [False, True])
+def test_whole_numbers_are_matched_like_floats_and_keep_their_type(dtype, full, colour):
+    light = Light(0.1, 0.8, 1.0, (0.05, 0.15), (0.7, 0.85))
+    images = np.concatenate([0.1 + figures(3), 1 - figures(2)])
+    images = np.rint(full * (np.stack([images, 0.9 * images, images], -1) if colour else images)).astype(dtype)
+    before = images.copy()
+    matched = match_light(images, light)
+    expected = match_light(images / np.float32(full), light)
+    assert matched.dtype == dtype
+    assert np.abs(matched / np.float32(full) - expected).max() <= 0.51 / full
+    same = ~differs_in_light(images, light)
+    assert np.array_equal(matched[same], images[same])
+    assert np.array_equal(images, before)
+
+
 def test_images_of_both_polarities_share_no_light():
     mixed = np.concatenate([figures(4), 1 - figures(3)])
     assert not measure_light(mixed).is_common

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from numbers import Integral
 from typing import Literal, Unpack
 
 import numpy as np
@@ -46,11 +47,11 @@ class Neighbours:
 
     Parameters
     ----------
-    indices : array of shape (n, k)
+    indices : int64 array of shape (n, k)
         Indices of the neighbours.
-    distances : array of shape (n, k)
+    distances : float64 array of shape (n, k)
         Orbit distances to the neighbours.
-    poses : array of shape (n, k, 3, 3)
+    poses : float64 array of shape (n, k, 3, 3)
         ``poses[i, j]`` brings neighbour j of image i onto image i.
 
     Examples
@@ -91,13 +92,15 @@ class Alignment:
     poses : array of shape (..., 3, 3)
         Bring each image onto its reference.
     distances : array of shape (...)
-        Distances at these poses.
+        Distances at these poses; with the contrast "offset" or "affine" infinite where too little overlaps.
     margins : array of shape (...)
-        How much larger the distance of the best clearly different pose is; infinite where none was found.
+        How much larger the distance of the best clearly different pose is; infinite where none was found, zero where
+        the distance itself is infinite.
     alternatives : list of arrays of shape (a, 3, 3)
         For each entry, in order, other poses that fit equally well: those of a symmetric object.
     converged : bool array of shape (...)
-        Whether refinement converged; False also for constant images, which fit at every pose.
+        Whether refinement converged; False also for constant images, which fit at every pose, and where the distance is
+        infinite.
 
     Examples
     --------
@@ -159,7 +162,8 @@ def nearest(
     candidates : int or "index", optional
         Search only among this many candidates per image, which a comparison of centred images at all angles selects.
         By default the whole grid is searched for all pairs. "index" is for many images: candidates come from an index
-        of signatures, in a time that grows hardly faster than the number of images, with the accuracy of ``quick``.
+        of signatures, in a time that grows hardly faster than the number of images. What it finds is near, but not
+        always the nearest: of the ten nearest of 5,000 digits 58 %, of 100,000 digits 38 %.
         The images may then be any object with ``shape``, ``len`` and ``[]`` for slices and sorted arrays of integers,
         such as an array of HDF5 or Zarr: they are read in blocks (:mod:`unpose.align.indexed_search`).
     refine : bool, default True
@@ -196,10 +200,15 @@ def nearest(
     >>> turned.sources[found.indices].tolist() == [[i, i] for i in turned.sources]
     True
     """
+    if not isinstance(k, Integral):
+        raise ValueError(f"k must be a whole number, got {k!r}")
+    if candidates is not None and not isinstance(candidates, Integral) and candidates != "index":
+        raise ValueError(f'candidates must be a whole number, "index" or None, got {candidates!r}')
     if candidates == "index":
         if others is not None or not refine:
             raise ValueError('candidates="index" searches among the images themselves: leave out others and refine')
-        return Neighbours(*nearest_by_index(images, k, replace(search, **settings), checkpoints))
+        indices, distances, poses = nearest_by_index(images, k, replace(search, **settings), checkpoints)
+        return Neighbours(indices, distances.astype(np.float64), poses.astype(np.float64))
     job = Job(images, others, replace(search, **settings))
     n, m = len(job.fixed), len(job.moving)
     limit = m - 1 if others is None else m

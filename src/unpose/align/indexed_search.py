@@ -7,8 +7,8 @@
 3. Candidates are compared on the grid of poses in normal position, all angles and five shifts, and the best are kept.
 4. Pairs are compared and refined (:mod:`unpose.align.graph_descent`).
 
-The time grows hardly faster than the number of images. Beside a block of images, the memory holds about two kilobytes
-for each image, whatever its size.
+The time grows hardly faster than the number of images. Beside a block of images, the memory holds up to five kilobytes
+for each image, whatever its size (:mod:`unpose.align.memory`).
 """
 
 import math

@@ -383,23 +383,10 @@ def _align_block(job: Job, moving: Tensor, fixed: Tensor, *, starts: int) -> Arr
 
 def _align_pairs_here(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAlignments:
     """:func:`align_pairs` in this process."""
-    index, fixed_coefficients = job.index, job.fixed_coefficients
     if len(moving) == 0:
         none = torch.zeros(0, dtype=torch.float64)
         return PairAlignments(none.reshape(0, 3, 3), none, none, [], none.bool())
-    chunk = max(1, _chunk_size(job) // (8 * max(1, len(job.plan.views) // 64)))
-    unique, where = torch.unique(moving, return_inverse=True)
-    points = torch.empty(len(moving), starts, dtype=torch.long)
-    done = 0
-    for tile in range(0, len(unique), coarse.TILE):  # the views of every image are computed once
-        views = _views(job, index, unique[tile : tile + coarse.TILE])
-        for pairs in ((where >= tile) & (where < tile + coarse.TILE)).nonzero()[:, 0].split(chunk):
-            rows = pairs[torch.arange(chunk).clamp(max=len(pairs) - 1)]  # every chunk has the same size
-            goals = fixed_coefficients[fixed[rows].to(job.device), None]
-            peaks = coarse.peaks(views[(where[rows] - tile).to(job.device)], goals, index.basis, job.plan, starts)
-            points[pairs] = peaks[: len(pairs), 0].cpu()
-            done += len(pairs)
-            job.search.report("search", done, len(moving))
+    points = _search_pairs(job, moving, fixed, starts)
     poses, distances, converged = refine_and_measure(
         job, moving.repeat_interleave(starts), fixed.repeat_interleave(starts), job.plan.poses(points).flatten(0, 1)
     )
@@ -408,11 +395,42 @@ def _align_pairs_here(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> P
     return _reset_constant_images(job, moving, fixed, found)
 
 
-def _views(job: Job, index: coarse.Index, moving: Tensor) -> Tensor:
-    """All views of some moving images, padded to a whole tile: the rounding of sums must not depend on their number."""
-    padding = (0, coarse.TILE - len(moving))
-    images = job.coarse_moving[torch.nn.functional.pad(moving, padding).to(job.device)]
-    return _on_one_thread(index.view_coefficients, images)
+def _search_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Tensor:
+    """Grid points of the best ``starts`` local maxima of each pair (p,): (p, starts)."""
+    index, fixed_coefficients = job.index, job.fixed_coefficients
+    chunk = max(1, _chunk_size(job) // (8 * max(1, len(job.plan.views) // 64)))
+    unique, where = torch.unique(moving, return_inverse=True)
+    tiles = list(range(0, len(unique), coarse.TILE))
+    in_tiles = torch.argsort(where // coarse.TILE, stable=True)
+    pairs_of_tile = in_tiles.split(torch.bincount(where // coarse.TILE).tolist())
+    points = torch.empty(len(moving), starts, dtype=torch.long)
+
+    def views_of(tile: int) -> Tensor:  # padded to a whole tile: the rounding of sums must not depend on their number
+        images = unique[tile : tile + coarse.TILE]
+        padded = torch.nn.functional.pad(images, (0, coarse.TILE - len(images)))
+        return index.view_coefficients(job.coarse_moving[padded.to(job.device)])
+
+    def search_chunk(tile: int, views: Tensor, pairs: Tensor) -> Tensor:
+        rows = pairs[torch.arange(chunk).clamp(max=len(pairs) - 1)]  # every chunk has the same size
+        goals = fixed_coefficients[fixed[rows].to(job.device), None]
+        peaks = coarse.peaks(views[(where[rows] - tile).to(job.device)], goals, index.basis, job.plan, starts)
+        points[pairs] = peaks[: len(pairs), 0].cpu()
+        return pairs
+
+    done = 0
+    with worker_pool(job.n_threads) as threads:
+        # The views of every image are computed once, and those of one tile for each thread are held at once.
+        for first in range(0, len(tiles), job.n_threads):
+            some = tiles[first : first + job.n_threads]
+            chunks = [
+                (tile, views, pairs)
+                for tile, views in zip(some, threads.map(views_of, some), strict=True)
+                for pairs in pairs_of_tile[tile // coarse.TILE].split(chunk)
+            ]
+            for pairs in threads.map(search_chunk, *zip(*chunks, strict=True)):
+                done += len(pairs)
+                job.search.report("search", done, len(moving))
+    return points
 
 
 def _choose_best(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, converged: Tensor) -> PairAlignments:
@@ -430,11 +448,13 @@ def _choose_best(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, conv
     gap = (places[:, :, None] - places[:, None]).norm(dim=-1).mean(-1)  # (p, starts, starts)
     apart = gap > _DIFFERENT * max(height, width)
     second = torch.where(apart[:, 0], distances, torch.inf).amin(1)
-    if job.contrast in ("none", "offset"):
-        size = job.fixed.square().sum((1, 2, 3)).sqrt().double().cpu()[fixed]
+    if job.contrast in ("none", "offset"):  # without the constant that the distance ignores, too
+        shown = photometry.coarse_images(job.fixed, job.contrast, job.mask)
+        size = shown.square().sum((1, 2, 3)).sqrt().double().cpu()[fixed]
     else:
         size = torch.ones(len(poses), dtype=torch.float64)
-    fits = apart[:, 0] & (distances <= distances[:, :1] + _EQUIVALENT * size[:, None])
+    overlaps = torch.isfinite(distances[:, 0])  # else no pose was found, and none is better than another
+    fits = apart[:, 0] & overlaps[:, None] & (distances <= distances[:, :1] + _EQUIVALENT * size[:, None])
     alternatives = []
     for pair in range(len(poses)):
         chosen = [0]
@@ -442,7 +462,8 @@ def _choose_best(job: Job, fixed: Tensor, poses: Tensor, distances: Tensor, conv
             if apart[pair, start, chosen].all():
                 chosen.append(start)
         alternatives.append(poses[pair, chosen[1:]].numpy())
-    return PairAlignments(poses[:, 0], distances[:, 0], second - distances[:, 0], alternatives, converged[:, 0])
+    margins = torch.where(overlaps, second - distances[:, 0], 0.0)
+    return PairAlignments(poses[:, 0], distances[:, 0], margins, alternatives, converged[:, 0] & overlaps)
 
 
 def _reset_constant_images(job: Job, moving: Tensor, fixed: Tensor, found: PairAlignments) -> PairAlignments:

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import TypedDict
 
 import numpy as np
@@ -101,12 +102,16 @@ class Search:
         parse_continuous(self.group)
         for name, least in (("max_angle", 0.0), ("max_shift", 0.0), ("max_scale", 1.0)):
             value = getattr(self, name)
-            if value is not None and (not value >= least or math.isinf(value)):
-                raise ValueError(f"{name} must be a number of at least {least:g}, got {value}")
+            if value is None and name == "max_shift":
+                continue
+            if not isinstance(value, Real) or not least <= value < math.inf:
+                raise ValueError(f"{name} must be a number of at least {least:g}, got {value!r}")
         if self.contrast not in CONTRASTS:
             raise ValueError(f"contrast must be one of {', '.join(CONTRASTS)}, got {self.contrast!r}")
         if isinstance(self.mask, str) and self.mask != "disc":
             raise ValueError(f"mask must be 'disc', an array of shape (h, w) or None, got {self.mask!r}")
+        if self.n_jobs is not None and not isinstance(self.n_jobs, Integral):
+            raise ValueError(f"n_jobs must be a whole number or None, got {self.n_jobs!r}")
         if self.n_jobs == 0:
             raise ValueError("n_jobs must be at least 1, or -1 for all processors, got 0")
         if self.memory is not None:
@@ -117,7 +122,7 @@ class Search:
         """Number of CPU threads, counted as scikit-learn counts ``n_jobs``."""
         if self.n_jobs is None:
             return torch.get_num_threads()
-        return self.n_jobs if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs)
+        return int(self.n_jobs) if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs)
 
     def mask_for(self, shape: tuple[int, int]) -> Tensor:
         """Return the mask for images of a shape (h, w), as zeros and ones."""

@@ -41,6 +41,7 @@ from unpose.cluster.learned import LEARN, learn_encoder
 from unpose.cluster.light import (
     LIGHT_CONTRAST,
     MIN_LOCAL_GAIN,
+    bounded,
     check_content,
     evenly_spaced_rows,
     has_content,
@@ -743,7 +744,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             batch: Any = Batch(stored, channels_first=channels_first)
         else:
             X = np.asarray(X) if hasattr(X, "__array__") and not isinstance(X, Tensor) else X
-            batch = as_batch(X, dtype=torch.float32, channels_first=channels_first).detach()
+            batch = bounded(as_batch(X, dtype=torch.float32, channels_first=channels_first).detach())
         if fitting:
             self._is_vectors, self._has_channels = False, has_channels
             self.n_features_in_, self.copies_ = math.prod(batch.shape[1:]), first_copies(batch)

@@ -20,6 +20,8 @@ _LOCAL_FLOOR = 1.0
 MIN_LOCAL_GAIN = 0.37
 """Local contrast is used, or recommended, if more mutual neighbours, relative to their number, are found with it."""
 _SAMPLE = 250
+_LARGEST = 1e15
+"""Images with larger pixels are scaled: the sum of their squares would overflow in single precision."""
 
 
 def evenly_spaced_rows(n: int, count: int = _SAMPLE) -> NDArray:
@@ -40,12 +42,13 @@ def light_notes(light: str, gain: float) -> list[str]:
 def normalise_light(images: Tensor, light: str) -> Tensor:
     """Prepare images (n, c, h, w) for comparison and averaging.
 
-    "keep" returns them unchanged. "ignore" subtracts the plane fitted to the border and scales all images to the same
-    norm, the median of all norms, so that a bright photograph has no more weight than a dark one. "local" then also
-    divides out contrast that varies inside the image.
+    "keep" returns them unchanged, but for :func:`bounded`. "ignore" subtracts the plane fitted to the border and scales
+    all images to the same norm, the median of all norms, so that a bright photograph has no more weight than a dark
+    one. "local" then also divides out contrast that varies inside the image.
     """
     if light not in LIGHT_CONTRAST:
         raise ValueError(f"light must be one of {', '.join(map(repr, LIGHT_CONTRAST))}, got {light!r}")
+    images = bounded(images)
     if light == "keep":
         return images
     flat = without_background(images)
@@ -59,6 +62,18 @@ def normalise_light(images: Tensor, light: str) -> Tensor:
         norm = torch.linalg.vector_norm(flat.flatten(1), dim=1)
     factor = torch.where(has_signal, norm[has_signal].median() / norm.clamp(min=1e-30), 0.0)
     return flat * factor[:, None, None, None]
+
+
+def bounded(images: Tensor) -> Tensor:
+    """Scale each image (n, c, h, w) with pixels beyond 1e15 to a largest of 1; the others stay as they are.
+
+    One such image would otherwise decide what counts as rounding in all others, and overflow wherever it is squared.
+    """
+    flat = images.flatten(1)
+    largest = torch.maximum(flat.amax(1), -flat.amin(1))
+    if not (largest > _LARGEST).any():
+        return images
+    return images / torch.where(largest > _LARGEST, largest, 1.0)[:, None, None, None]
 
 
 def constant_images(images: ArrayLike | Tensor, *, light: str = "ignore") -> NDArray:
@@ -95,7 +110,19 @@ def constant_images(images: ArrayLike | Tensor, *, light: str = "ignore") -> NDA
 def has_content(images: Tensor) -> NDArray:
     """Which of the images (n, c, h, w) of :func:`normalise_light` are not constant up to rounding: (n,) bool."""
     flat = images.flatten(1)
-    return (flat.amax(1) - flat.amin(1) > 1e-6 * flat.abs().amax().clamp(min=1e-12)).numpy()
+    return varies(flat.amin(1), flat.amax(1)).numpy()
+
+
+def varies(low: Tensor, high: Tensor) -> Tensor:
+    """Whether images with these smallest and largest pixels, (n,) each, are not constant up to rounding: (n,) bool.
+
+    Pixels are rounded in proportion to the largest of the image, or, where a background was subtracted, to what it was
+    before; for that stands the median of the other images, on which one with huge pixels has no influence.
+    """
+    largest = torch.maximum(high, -low)
+    shown = largest[largest > 0]
+    typical = shown.median() if len(shown) else torch.zeros(()).to(largest)
+    return high - low > 1e-6 * torch.maximum(largest, typical).clamp(min=1e-12)
 
 
 def check_content(shown: NDArray) -> None:

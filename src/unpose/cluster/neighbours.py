@@ -64,11 +64,15 @@ def find_neighbours(
     search = graph_search(search, max(images.shape[-2:]))
 
     def neighbours_of(some: Any, name: str) -> Neighbours:
-        return nearest(
+        found = nearest(
             some.images if in_pieces else some.movedim(1, -1), min(N_NEIGHBOURS, len(some) - 1), quick=quick,
             candidates="index" if uses_index else _candidates(len(some), search),
             checkpoints=None if checkpoints is None else PrefixedCheckpoints(checkpoints, name), search=search,
         )  # fmt: skip
+        if not uses_index:
+            return found
+        # The index computes in single precision, and that takes half the memory.
+        return Neighbours(found.indices, *(each.astype(np.float32) for each in (found.distances, found.poses)))
 
     found = neighbours_of(small, "round0")
     first = near_copies(small, found, cosine_distances=search.contrast == "gain")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unpose.cluster.light import LIGHT_CONTRAST, local_contrast, without_background
+from unpose.cluster.light import LIGHT_CONTRAST, bounded, local_contrast, varies, without_background
 from unpose.files import ImagesInPieces, images_in_pieces, store_images
 from unpose.images import as_batch
 
@@ -49,7 +49,7 @@ class Batch:
         images = self.images[rows]
         if len(images) == 0:
             return torch.zeros(0, *self.shape[1:])
-        return as_batch(images, dtype=torch.float32, channels_first=self._channels_first)
+        return bounded(as_batch(images, dtype=torch.float32, channels_first=self._channels_first))
 
     def __iter__(self) -> Iterator[Tensor]:
         for piece in self.pieces():
@@ -125,5 +125,4 @@ def normalise_pieces(given: Batch, light: str, folder: Folder = None) -> tuple[B
         typical = norm[signal].median() if signal.any() else torch.zeros(())
         factor = torch.where(signal, typical / norm.clamp(min=1e-30), 0.0)
         found = Batch(found.images.scaled(factor.numpy()))
-    largest = (torch.maximum(low.abs(), high.abs()) * factor).amax().clamp(min=1e-12)
-    return found, ((high - low) * factor > 1e-6 * largest).numpy()
+    return found, varies(low * factor, high * factor).numpy()

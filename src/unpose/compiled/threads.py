@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock, Thread
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +12,7 @@ import torch
 
 @contextmanager
 def worker_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A thread pool in whose workers torch uses one core each.
+    """A thread pool in whose workers torch uses one core each; other threads of the program use as many as before.
 
     On small chunks torch's own threads mostly wait for each other. A matrix product that is shared between threads
     also rounds differently from one on a single core; with this pool the results do not depend on ``workers``.
@@ -23,7 +25,6 @@ def worker_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     Returns
     -------
     context manager of concurrent.futures.ThreadPoolExecutor
-        On exit it restores the number of torch threads of the caller.
 
     Examples
     --------
@@ -31,12 +32,32 @@ def worker_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     ...     list(pool.map(abs, [-1, 2, -3]))
     [1, 2, 3]
     """
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as executor:
-            yield executor
-    finally:
-        torch.set_num_threads(threads)
+    with ThreadPoolExecutor(workers, initializer=_use_one_core) as executor:
+        yield executor
+
+
+_LOCK = Lock()
+
+
+def _use_one_core() -> None:
+    """Let torch use one core in this thread alone.
+
+    ``torch.set_num_threads`` sets the number for its thread and also the one with which every later thread of the
+    process begins. That one is read and restored by threads of their own, so that this thread keeps its number.
+    """
+    with _LOCK:
+        before = _in_new_thread(torch.get_num_threads)
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # fixes the number of this thread, which torch otherwise reads when it first computes
+        _in_new_thread(lambda: torch.set_num_threads(before))
+
+
+def _in_new_thread(call: Callable[[], Any]) -> Any:
+    results: list[Any] = []
+    thread = Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join()
+    return results[0]
 
 
 def in_threads(run: Callable[[int, int], None], n: int) -> None:

@@ -10,6 +10,8 @@ from unpose.images import resize_box
 
 FRAME_SIDE = 160
 """Longest side of the grey frames at which pairs are finally compared; smaller photographs keep their size."""
+_LARGEST = 1e30
+"""Pixels beyond this are divided by the largest before they become float32, in which their differences overflow."""
 
 
 def grey_frame(frame: NDArray) -> NDArray:
@@ -32,11 +34,14 @@ def grey_frame(frame: NDArray) -> NDArray:
     """
     grey = frame
     if frame.dtype != np.uint8 or frame.ndim == 3:
-        grey = np.divide(frame, 255 if frame.dtype == np.uint8 else 1, dtype=np.float32)
+        scale: float = 255 if frame.dtype == np.uint8 else 1
+        if frame.dtype.kind == "f" and (largest := float(np.abs(frame).max())) > _LARGEST:
+            scale = largest
+        grey = np.divide(frame, scale, dtype=np.float32 if scale <= 255 else None).astype(np.float32, copy=False)
         grey = grey @ LUMINANCE if grey.ndim == 3 else grey
         low, high = float(grey.min()), float(grey.max())
-        if low < 0 or high > 1.001:
-            grey = (grey - low) / (high - low)
+        if low < 0 or high > 1.001 or scale > 255:
+            grey = (grey - low) / (high - low) if high > low else np.zeros_like(grey)
     height, width = grey.shape
     factor = FRAME_SIDE / max(height, width)
     if factor >= 1:

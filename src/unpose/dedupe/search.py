@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -220,9 +221,10 @@ def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> 
     Parameters
     ----------
     pictures : sequence of arrays of shape (h, w) or (h, w, 3)
-        Pictures of any sizes, in [0, 1].
+        Pictures of any sizes: bytes, or finite numbers in [0, 1]; others are brought there by their smallest and
+        largest value.
     threshold : float, default 0.95
-        Least probability of a match.
+        Least probability of a match, from 0 to 1.
 
     Returns
     -------
@@ -236,10 +238,29 @@ def find_duplicates(pictures: Sequence[NDArray], *, threshold: float = 0.95) -> 
     >>> [(match.one, match.two) for match in found]
     [(1, 3)]
     """
-    frames = [grey_frame(picture) for picture in pictures]
+    if not isinstance(threshold, Real) or not 0 <= threshold <= 1:
+        raise ValueError(f"threshold must be a probability from 0 to 1, such as 0.95, got {threshold!r}")
+    frames = [grey_frame(_checked(number, picture)) for number, picture in enumerate(pictures)]
     entries = describe(frames)
     matches: list[Match] = []
     for part in chunks(entries.owners, find_candidates(entries.vectors, entries.owners)):
         checked = check(entries, part, lambda which: [frames[i] for i in which])
         matches += [match for match in checked if match.probability >= threshold]
     return Matches(sorted(matches, key=lambda match: (match.one, match.two)))
+
+
+def _checked(number: int, picture: Any) -> NDArray:
+    """One of the pictures as an array, or a ValueError that names it."""
+    array = np.asarray(picture)
+    if array.ndim not in (2, 3) or array.shape[2:] not in ((), (3,)):
+        hint = "; leave the fourth channel out: picture[..., :3]" if array.ndim == 3 and array.shape[2] == 4 else ""
+        raise ValueError(f"picture {number} must be (h, w) or (h, w, 3), got shape {array.shape}{hint}")
+    if array.size == 0:
+        raise ValueError(f"picture {number} has no pixels: shape {array.shape}")
+    if np.iscomplexobj(array):
+        raise ValueError(f"picture {number} must be real numbers, got complex ones")
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+        raise ValueError(f"picture {number} must be numbers, got an array of type {array.dtype}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"picture {number} has pixels that are NaN or infinite")
+    return array

@@ -274,8 +274,8 @@ class Discovery:
         return table_html(columns, title=f"{self.n_images:,} images", notes=self.advice)
 
     def __str__(self) -> str:
-        width = max(len(each.family) for each in self.findings)
-        answers = max(len(each.answer) for each in self.findings)
+        width = max((len(each.family) for each in self.findings), default=0)
+        answers = max((len(each.answer) for each in self.findings), default=0)
         lines = [f"{each.family:<{width}}  {each.answer:<{answers}}  {each.why}" for each in self.findings]
         return "\n".join([*lines, *self.advice])
 
@@ -293,7 +293,8 @@ def discover(
     Parameters
     ----------
     images : array of shape (n, h, w) or (n, h, w, c)
-        Images, at least 64.
+        Images, at least 64. Of more than 3,000, a random sample is read; others are not touched. They may then be a
+        list, or any object with ``shape``, ``len`` and ``[]`` for sorted arrays of integers, such as one of Zarr.
     labels : array of shape (n,), optional
         Class of each image: from people, or the answers of a model. Labels say whether moving an image changes what it
         shows; without them, only whether moved images occur.
@@ -338,8 +339,7 @@ def discover(
     >>> print(discover(letters, families=["mirror"])["mirror"])
     mirror: does not hold. Only 0% of the moved images could be real ones.
     """
-    batch = as_batch(images)
-    n = len(batch)
+    batch, sample, n = _read_sample(images, random_state)
     classes = None if labels is None else np.asarray(labels)
     if classes is not None and classes.shape != (n,):
         raise ValueError(f"labels must have one entry for each image: got shape {classes.shape} for {n} images")
@@ -349,12 +349,10 @@ def discover(
         return Discovery(
             tuple(Finding(f.name, "cannot tell", None, why, (), ()) for f in chosen), n, labels is not None
         )
-    generator = torch.Generator().manual_seed(random_state)
-    sample = torch.randperm(n, generator=generator)[:MOST_USED].sort().values
     codes = None if classes is None else torch.from_numpy(np.unique(classes, return_inverse=True)[1])[sample]
-    small, centred = prepare(batch[sample])
+    small, centred = prepare(batch)
     known = None if codes is None else codes[:_MOST_COMPARED]
-    photographs = PhotographTest(batch[sample[:_MOST_COMPARED]], known, random_state)
+    photographs = PhotographTest(batch[:_MOST_COMPARED], known, random_state)
     findings = []
     for done, family in enumerate(chosen):
         if progress is not None:
@@ -401,6 +399,22 @@ def moved_example(images: ArrayLike, family: str, objection: Objection) -> NDArr
 
 
 _FAMILY = {family.name: family for family in FAMILIES}
+
+
+def _read_sample(images: Any, random_state: int) -> tuple[Tensor, Tensor, int]:
+    """Up to MOST_USED of the images as a batch (m, c, h, w), their indices (m,), sorted, and the number of images."""
+    source = images if hasattr(images, "shape") or isinstance(images, list | tuple) else np.asarray(images)
+    n = len(source) if getattr(source, "shape", None) != () else 1
+    sample = torch.randperm(n, generator=torch.Generator().manual_seed(random_state))[:MOST_USED].sort().values
+    if n <= MOST_USED:
+        return as_batch(source), sample, n
+    rows = sample.numpy()
+    try:
+        return as_batch([source[k] for k in rows] if isinstance(source, list | tuple) else source[rows]), sample, n
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; counted from 0 among the {MOST_USED:,} of {n:,} images that are looked at"
+        ) from None
 
 
 def _chosen_families(names: Sequence[str] | None) -> list[Family]:

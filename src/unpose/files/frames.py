@@ -4,6 +4,7 @@ A frame is a ``float32`` array ``(h, w)`` or ``(h, w, 3)``. ``uint8`` and ``uint
 scale; all other numbers keep their values (True becomes 1).
 """
 
+import math
 import re
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +19,9 @@ PIXEL_LIMIT = 400_000_000
 
 FRAME_LIMIT = 10_000_000
 """Most frames of one file. A header of a few bytes can declare more than fit into memory."""
+
+_LARGEST_PIXEL = 1e15
+"""Largest magnitude of a pixel: sums of the squares of larger ones overflow in single precision."""
 
 LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """Weights of red, green and blue in grey (ITU-R BT.601)."""
@@ -53,8 +57,14 @@ def to_float32(array: NDArray) -> NDArray:
 def check_frame(frame: NDArray) -> NDArray:
     """Return the frame (h, w, ...), or raise :class:`UnreadableError` if it cannot be an image."""
     check_size(frame.shape[0], frame.shape[1])
-    if not np.isfinite(frame).all():
+    largest = max(float(frame.max()), -float(frame.min()))
+    if not math.isfinite(largest):
         raise UnreadableError("has pixels that are NaN or infinite")
+    if largest > _LARGEST_PIXEL:
+        raise UnreadableError(
+            f"has pixels of up to {largest:.3g}, and beyond {_LARGEST_PIXEL:.0e} their squares overflow; divide all "
+            "images by the same number"
+        )
     return frame
 
 

@@ -104,8 +104,9 @@ class FiniteGroup:
         """The index of each pose among the elements, or NO_ELEMENT: (n, 3, 3) -> (n,)."""
         distances = torch.cdist(poses.flatten(1), self.elements.flatten(1), p=math.inf)  # (n, order)
         nearest, index = distances.min(-1)
-        # Elements are at least 2 sin(pi / N) apart: far more than this tolerance at any order.
-        return torch.where(nearest < 1e-9, index, NO_ELEMENT)
+        # Elements are at least 2 sin(pi / N) apart: far more than this tolerance at any order. It is relative to the
+        # largest entry, 1 of a turn or mirror, because entries of dilations are rounded in proportion to their size.
+        return torch.where(nearest < 1e-9 * poses.abs().amax((1, 2)), index, NO_ELEMENT)
 
 
 def cyclic(order: int) -> FiniteGroup:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from unpose.images.batch import as_batch
+from unpose.images.batch import as_batch, from_batch
 from unpose.images.canvas import border_level
 
 _TAIL = 1.0
@@ -147,12 +147,15 @@ def match_light(images: NDArray, light: Light) -> NDArray:
     Parameters
     ----------
     images : ndarray, shape (n, h, w) or (n, h, w, c)
+        Floats, or whole numbers from zero to full scale as :func:`unpose.images.as_batch` takes them.
     light : Light
-        Ground and contrast of the result. Without its ranges, images are changed only if most differ in one respect.
+        Ground and contrast of the result, as shares of full scale. Without its ranges, images are changed only if most
+        differ in one respect.
 
     Returns
     -------
     ndarray, like ``images``
+        Of the same type; whole numbers are rounded.
 
     Examples
     --------
@@ -170,7 +173,11 @@ def match_light(images: NDArray, light: Light) -> NDArray:
     ground, contrast = ground[different], contrast[different]
     factor = np.divide(light.contrast, contrast, out=np.zeros_like(contrast), where=np.abs(contrast) > _FLAT)
     per_image = (slice(None), *[None] * (images.ndim - 1))
-    selected = images[different]
+    matched = images.copy()
+    if not different.any():
+        return matched
+    is_float = np.issubdtype(images.dtype, np.floating)
+    selected = images[different] if is_float else from_batch(as_batch(images[different]), channels=images.ndim == 4)
     low, high = sorted((light.ground, light.ground + light.contrast))
     grey = selected
     if images.ndim == 4 and images.shape[-1] > 1:
@@ -178,8 +185,11 @@ def match_light(images: NDArray, light: Light) -> NDArray:
         low, high = min(low, 0.0), max(high, 1.0)
     changed = (grey - ground[per_image]) * factor[per_image] + light.ground
     changed = changed + (selected - grey) * np.abs(factor)[per_image]
-    matched = images.copy()
-    matched[different] = changed.clip(low, high)
+    changed = changed.clip(low, high)
+    if not is_float:
+        full = 1 if images.dtype == bool else np.iinfo(images.dtype).max
+        changed = np.rint(full * changed.clip(0, 1))
+    matched[different] = changed
     return matched
 
 
