@@ -451,3 +451,22 @@ def test_an_empty_stack_is_rejected(tmp_path):
     found = read_folder(tmp_path)
     assert len(found) == 3
     assert reasons(found) == {"none.npy": "is a stack of no images"}
+
+
+def test_a_list_of_star_files_is_read_in_its_order(tmp_path, picture, rng):
+    stacks = {name: rng.random((5, 13, 7)).astype(np.float32) for name in ("one", "two")}
+    for name, rows in (("one", (4, 2)), ("two", (1, 5, 3))):
+        np.save(tmp_path / f"{name}.npy", stacks[name])
+        lines = "".join(f"{number:06}@{name}.npy\n" for number in rows)
+        (tmp_path / f"{name}.star").write_text(f"data_\nloop_\n_rlnImageName #1\n{lines}")
+    picture(tmp_path / "first.png")
+    picture(tmp_path / "last.png")
+    found = read_folder([tmp_path / name for name in ("first.png", "two.star", "one.star", "last.png")])
+    inner = ["two.npy[0]", "two.npy[4]", "two.npy[2]", "one.npy[3]", "one.npy[1]"]
+    assert found.names == ["first.png", *inner, "last.png"]
+    np.testing.assert_array_equal(found.images[1:-1], [*stacks["two"][[0, 4, 2]], *stacks["one"][[3, 1]]])
+
+
+def test_at_least_one_image_must_be_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="min_images must be at least 1, got 0"):
+        read_folder(tmp_path, min_images=0)

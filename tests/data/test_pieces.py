@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tifffile
 
 from unpose.data import folders, read_folder
 from unpose.files import ImagesInPieces, write_image
@@ -59,3 +60,17 @@ def test_nothing_is_left_where_nothing_can_be_read(folder, tmp_path):
     with pytest.raises(ValueError, match="no image"):
         read_folder(folder, pieces=tmp_path / "new")
     assert not list(tmp_path.glob("new/*"))
+
+
+def test_a_divided_stack_loses_only_its_bad_pages(tmp_path):
+    pages = np.arange(2060, dtype=np.float32)[:, None, None] * np.ones((8, 8), np.float32)
+    bad = {3, 900, 2055}  # one pixel each, so that they cannot be images
+    with tifffile.TiffWriter(tmp_path / "stack.tif") as file:
+        for k, page in enumerate(pages):
+            file.write(page[:1, :1] if k in bad else page, contiguous=False, metadata=None)
+    at_once = read_folder(tmp_path / "stack.tif")
+    stored = read_folder(tmp_path / "stack.tif", pieces=True, memory="1MiB")
+    assert isinstance(stored.images, ImagesInPieces)
+    assert stored.frames.tolist() == at_once.frames.tolist() == [k for k in range(2060) if k not in bad]
+    assert stored.images[:, 0, 0].tolist() == at_once.images[:, 0, 0].tolist() == stored.frames.tolist()
+    assert dict(stored.rejected).keys() == dict(at_once.rejected).keys() == {f"stack.tif[{k}]" for k in bad}

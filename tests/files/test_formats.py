@@ -13,7 +13,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unpose.files import UnreadableError
+from unpose.files import UnreadableError, open_images
 from unpose.files.formats import decoder_limits, read_frames, read_grey, read_header
 from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, printable_name
 from unpose.images import onto_canvas
@@ -165,6 +165,15 @@ def test_exif_orientation(tmp_path, ending, turn):
         options["lossless"] = True
     frame = only(write(tmp_path / f"a.{ending}", np.ascontiguousarray(stored), **options))
     np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], upright / 255, atol=0.03)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("turn", [0, 6, 9])
+def test_the_declared_size_is_that_of_the_frame(tmp_path, ending, turn):
+    exif = Image.Exif()
+    exif[0x0112] = turn  # 0 and 9 mean nothing
+    path = write(tmp_path / f"a.{ending}", COLOUR, exif=exif)
+    assert read_header(path, 64).sizes == [only(path).shape[:2]]
 
 
 @pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
@@ -328,9 +337,10 @@ def test_archives_are_not_unpacked(tmp_path):
     Image.fromarray(GREY).save(inside, "PNG")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("a.png", inside.getvalue())
-    (tmp_path / "b.png").write_bytes(b"\x1f\x8b" + zlib.compress(inside.getvalue()))
-    for name in ("a.npz", "b.png"):
-        assert "archives are not unpacked" in rejection(tmp_path / name)
+    assert "archives are not unpacked" in rejection(tmp_path / "a.npz")
+    for start in (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"):  # a compressed file holds one or many
+        (tmp_path / "b.fits.gz").write_bytes(start + zlib.compress(inside.getvalue()))
+        assert rejection(tmp_path / "b.fits.gz") == "is compressed; decompress it first"
 
 
 def test_nan_and_infinite_pixels_are_rejected(tmp_path):
@@ -610,6 +620,9 @@ def test_dicom(tmp_path):
     stack = np.stack([deep, deep[::-1], deep[:, ::-1]])
     found = dict(read_frames(dicom(path, stack, NumberOfFrames=3), 64))
     np.testing.assert_allclose(np.stack([found[k] for k in range(3)]), stack / 65535, atol=1e-6)
+    with pytest.raises(ValueError, match="can only be read as a whole") as error:
+        open_images(path)
+    assert "Fortran" not in str(error.value)
     assert "cut short" in rejection(dicom(path, deep, Rows=60_000, Columns=60_000))
     assert "neither grey nor RGB" in rejection(dicom(path, GREY[:12], PhotometricInterpretation="PALETTE COLOR"))
     path.write_bytes(dicom(path, deep).read_bytes().replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.5\0"))

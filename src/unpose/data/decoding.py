@@ -87,10 +87,11 @@ def frame_sizes(readable: Sequence[Source]) -> list[tuple[int, int]]:
     """Height and width of every frame to read."""
     sizes = []
     for found, header in readable:
-        count = len(header.sizes)
-        sizes += (
-            header.sizes if found.row_of_frame is None else [header.sizes[k] for k in found.row_of_frame if k < count]
-        )
+        if found.row_of_frame is None:
+            sizes += header.sizes
+        else:
+            size_of = dict(zip(header.numbers, header.sizes, strict=True))
+            sizes += [size_of[number] for number in found.row_of_frame if number in size_of]
     return sizes
 
 
@@ -99,7 +100,11 @@ def is_coloured(readable: Sequence[Source], shape: tuple[int, int]) -> bool:
     declared = [source for source in readable if source[1].colour]
     for k in np.unique(np.linspace(0, len(declared) - 1, min(64, len(declared))).astype(int)) if declared else ():
         found, header = declared[k]
-        some = replace(found, row_of_frame={len(header.sizes) // 2: 0}) if found.row_of_frame is None else found
+        some = (
+            replace(found, row_of_frame={header.numbers[len(header.sizes) // 2]: 0})
+            if found.row_of_frame is None
+            else found
+        )
         for frame in decode_file(some, shape, "auto")[0]:
             if frame.pixels is not None and frame.pixels.ndim == 3:
                 return True

@@ -209,7 +209,7 @@ def read_folder(
     ((2, 31, 17), 2)
     """
     budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
-    _check_options(size, budget, colour, n_jobs)
+    _check_options(size, budget, colour, n_jobs, min_images)
     report = progress if progress is not None else _no_progress
     is_list = not isinstance(source, str | os.PathLike)
     given: list[Any] = [source] if isinstance(source, str | os.PathLike) else list(source)
@@ -252,7 +252,8 @@ def read_folder(
                 _keep(source_file, result, kept, rejected)
     if len(kept) < min_images:
         raise _too_few(shown, len(kept), min_images, listing, rejected)
-    order = sorted(range(len(kept)), key=lambda k: kept[k].row)  # stable: only STAR files define an order of rows
+    # A list defines an order of inputs, a STAR file one of rows; the sort is stable for all others.
+    order = sorted(range(len(kept)), key=lambda k: (kept[k].found.place, kept[k].row))
     if stored and order != list(range(len(kept))):
         images = images.take(np.array(order))
     kept = [kept[k] for k in order]
@@ -273,7 +274,7 @@ def _keep(
 ) -> None:  # fmt: skip
     """Name the frames of a file and add them to ``kept``, and those that could not be read to ``rejected``."""
     (found, header), (good, bad) = source, result
-    several = found.row_of_frame is not None or len(header.sizes) > 1 or any(frame.number for frame in good)
+    several = found.row_of_frame is not None or header.count > 1
     for frame in good:
         frame.name = f"{found.name}[{frame.number}]" if several else found.name
     kept += good
@@ -319,7 +320,7 @@ def _groups(readable: Sequence[Source]) -> Iterator[list[Source]]:
     count = 0
     for found, header in readable:
         rows = found.row_of_frame
-        frames = list(range(len(header.sizes))) if rows is None else sorted(rows)
+        frames = list(range(header.count)) if rows is None else sorted(rows)
         for start in range(0, len(frames), _FRAMES_AT_ONCE):
             part = frames[start : start + _FRAMES_AT_ONCE]
             if group and count + len(part) > _FRAMES_AT_ONCE:
@@ -448,15 +449,16 @@ def _check_budget(shown: str, count: int, shape: tuple[int, int], channels: int,
         )
 
 
-def _check_options(size: int | None, budget: int, colour: str, n_jobs: int | None) -> None:
+def _check_options(size: int | None, budget: int, colour: str, n_jobs: int | None, min_images: int) -> None:
     if size is not None and not 8 <= size <= 4096:
         raise ValueError(f"size must be between 8 and 4096 pixels, got {size}")
     if budget < 2**20:
         raise ValueError(f"memory must be at least 1 MiB (in bytes), got {budget}")
     if colour not in ("auto", "grey", "rgb"):
         raise ValueError(f"colour must be 'auto', 'grey' or 'rgb', got {colour!r}")
-    if n_jobs is not None and n_jobs < 1:
-        raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
+    for name, value in (("n_jobs", n_jobs), ("min_images", min_images)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _over_budget(budget: int) -> str:

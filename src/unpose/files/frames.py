@@ -34,10 +34,21 @@ class UnreadableError(ValueError):
 class Header:
     """What a file declares, read before any pixel."""
 
-    sizes: list[tuple[int, int]]  # height and width of each frame
+    sizes: list[tuple[int, int]]  # height and width of each frame that can be read, as far as the header tells
     colour: bool  # whether some frame has colour channels, which may all be equal
     cost: int  # bytes of memory needed while the file is read, besides the frames that are kept
     note: str = ""  # what reading will lose, if anything
+    bad: frozenset[int] = frozenset()  # numbers of the frames that cannot be read, which ``sizes`` leaves out
+
+    @property
+    def count(self) -> int:
+        """Number of frames, with those that cannot be read."""
+        return len(self.sizes) + len(self.bad)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The number in the file of each of ``sizes``."""
+        return [number for number in range(self.count) if number not in self.bad]
 
 
 def to_float32(array: NDArray) -> NDArray:
