@@ -35,7 +35,8 @@ def groups_of(folder: Path, names: Sequence[str], split_by: str) -> NDArray:
         for name, meant in by_file.items():
             if name in rows and len(meant) > 1:
                 raise InputError(
-                    f"{TABLE} names {name!r}, which {' and '.join(meant[:2])} are; give their paths, relative to the folder"
+                    f"{TABLE} names {name!r}, which {' and '.join(meant[:2])} are; give their paths, relative "
+                    "to the folder"
                 )
         found = [rows.get(name) or rows.get(name.rpartition("/")[2]) or {} for name in names]
         groups = [(row.get(split_by) or "").strip() for row in found]

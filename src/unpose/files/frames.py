@@ -5,6 +5,7 @@ scale; all other numbers keep their values (True becomes 1).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -46,9 +47,10 @@ class Header:
         return len(self.sizes) + len(self.bad)
 
     @property
-    def numbers(self) -> list[int]:
+    def numbers(self) -> Sequence[int]:
         """The number in the file of each of ``sizes``."""
-        return [number for number in range(self.count) if number not in self.bad]
+        everything = range(self.count)
+        return [number for number in everything if number not in self.bad] if self.bad else everything
 
 
 def to_float32(array: NDArray) -> NDArray:

@@ -234,9 +234,7 @@ def _open(path: str | os.PathLike[str], key: str | None, temporary: str | None) 
                 f"holds an array of shape {array.shape} and type {array.dtype}; images are (n, h, w) or (n, h, w, c)"
             )
         if array.is_indivisible:
-            raise UnreadableError(
-                "can only be read as a whole, not image by image; save the array as .npy in C order to read it in pieces"
-            )
+            raise UnreadableError("can only be read as a whole, not image by image; save the array as .npy in C order")
     except Exception as error:
         raise ValueError(f"{path} {as_unreadable_error(error)}") from error
     origin = (open_images, (str(place), key))
