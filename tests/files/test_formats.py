@@ -1,7 +1,9 @@
 """Frames of one file: values and orientation in every format, and which files are rejected for which reason."""
 
 import io
+import os
 import re
+import shutil
 import struct
 import warnings
 import zipfile
@@ -514,6 +516,31 @@ def test_zarr(tmp_path, version, rng):
     for folder in ("a", "g"):
         assert read_header(tmp_path / folder, 64).sizes == [(13, 7)] * 5
         np.testing.assert_array_equal(dict(read_frames(tmp_path / folder, 64))[4], stack[4])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("what", ["metadata", "chunk", "folder", "pipe"])
+def test_nothing_in_a_zarr_array_leads_elsewhere(tmp_path, version, what):
+    zarr = pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
+    for name in ("a", "secret"):
+        options = {"chunk_key_encoding": {"name": "v2", "separator": "/"}} if version == 2 else {}
+        group = zarr.create_group(tmp_path / name, zarr_format=version)
+        array = group.create_array("x", shape=(4, 13, 7), chunks=(2, 13, 7), dtype="u1", **options)
+        array[:] = 7
+    assert len(dict(read_frames(tmp_path / "a", 64))) == 4
+    chunks = [path for path in (tmp_path / "a" / "x").rglob("*") if path.is_file() and path.name.isdigit()]
+    metadata = next(tmp_path.glob("a/x/zarr.json"), tmp_path / "a" / "x" / ".zarray")
+    place = {"metadata": metadata, "folder": chunks[0].parent}.get(what, chunks[0])
+    if what == "pipe":
+        place.unlink()
+        os.mkfifo(place)
+    else:
+        outside = tmp_path / "secret" / place.relative_to(tmp_path / "a")
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        place.symlink_to(outside)
+    assert re.search(
+        "not a regular file" if what == "pipe" else "a link, which is not followed", rejection(tmp_path / "a")
+    )
 
 
 def test_zarr_never_unpickles(tmp_path):
