@@ -185,6 +185,12 @@ def test_fingerprints_recognise_an_image_and_no_other(rng):
     assert image_fingerprints(np.full((1, 5, 7), np.inf))  # rejected elsewhere
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_fingerprints_are_those_of_the_picture_however_it_is_stored(kind, rng):
+    stored = rng.integers(0, np.iinfo(kind).max, (50, 7, 11)).astype(kind)
+    assert image_fingerprints(stored) == image_fingerprints(np.float32(stored) / np.float32(np.iinfo(kind).max))
+
+
 def test_fingerprints_tell_positions_of_a_dot_apart_and_equal_empty_images():
     dots = np.zeros((35, 5, 7), np.uint8)
     dots[np.arange(35), np.arange(35) // 7, np.arange(35) % 7] = 255
@@ -374,6 +380,15 @@ def test_a_folder_with_train_and_test_folders(tmp_path, rng):
             "class 'dog' has too few images: 1, and at least 3 different",
         ),
         (["train/cat/1.png", "train/dog/2.png"], "no images below test"),
+        (
+            [
+                *(f"{part}/{label}/{k}.png" for part in ("train", "test") for label in ("a", "b") for k in range(4)),
+                "unlabelled/1.png",
+                "unlabelled/2.png",
+                "unlabelled/3.png",
+            ],
+            "the folders test and train and beside them unlabelled, which is no part",
+        ),
         (["notes.txt"], "no image files"),
     ],
 )
@@ -405,6 +420,9 @@ def test_an_npz_file_of_the_user(tmp_path, small, rng):
         np.savez(path, x=rng.random(shape), y=small["y_train"])
         with pytest.raises(InputError, match=r"images must be \(n, h, w\) or"):
             load(path)
+    np.savez(path, x=small["x_train"], y=np.arange(60) // 31 * 5_000_000)
+    with pytest.raises(InputError, match=r"labels must number the classes from 0, got 5,000,000 as the largest of 60"):
+        load(path)
     for labels in (rng.random(60), np.array(["cat", "dog"] * 30)):
         np.savez(path, x=small["x_train"], y=labels)
         with pytest.raises(InputError, match="whole numbers"):

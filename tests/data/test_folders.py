@@ -249,9 +249,10 @@ def test_the_error_for_an_image_beyond_the_budget_says_what_to_do(tmp_path, pict
     large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
     (tmp_path / "large.png").write_bytes(large)
     assert reasons(read_folder(tmp_path, memory="300MB")) == {
-        "large.png": "at 13000 x 14000 pixels needs 194.6MB to be read, more than half of the memory budget of "
-        "300MB; raise memory, or crop it or scale it down"
+        "large.png": "at 13000 x 14000 pixels needs 194.6MB to be read, more than the 150MB that a memory budget of "
+        "300MB has for it; raise memory to 689.2MB, or crop it or scale it down"
     }
+    assert "damaged" in reasons(read_folder(tmp_path, memory="689.2MB"))["large.png"]  # it is decoded then
 
 
 @pytest.mark.parametrize(
@@ -293,6 +294,21 @@ def test_colour_only_if_an_image_is_coloured(tmp_path, rng):
     np.testing.assert_allclose(found.images[2], colour / 255, atol=1e-6)
     np.testing.assert_allclose(found.images[0], np.repeat(grey[..., None], 3, axis=-1) / 255, atol=1e-6)
     assert read_folder(tmp_path, colour="grey").images.shape == (3, 13, 7)
+
+
+def test_a_canvas_that_is_given_is_reached_in_one_step(tmp_path, picture):
+    for name, shape in (("1.png", (31, 17)), ("2.png", (31, 17)), ("3.png", (62, 34))):
+        picture(tmp_path / name, shape)
+    run = read_folder([tmp_path / "1.png", tmp_path / "2.png"])
+    again = read_folder(tmp_path, size=(31, 17))  # alone, these sizes would give a square canvas
+    assert again.images.shape == (3, 31, 17)
+    np.testing.assert_array_equal(again.images[:2], run.images)
+    assert "to fit 31 x 17" in again.canvas
+    same = read_folder([tmp_path / "1.png", tmp_path / "2.png"], size=(31, 17))
+    assert same.canvas == run.canvas
+    for wrong in ((31,), (31, 1), (31, 17, 3)):
+        with pytest.raises(ValueError, match="size must be one number, or height and width"):
+            read_folder(tmp_path, size=wrong)
 
 
 def test_constant_images_are_kept(tmp_path):
@@ -450,3 +466,22 @@ def test_an_empty_stack_is_rejected(tmp_path):
     found = read_folder(tmp_path)
     assert len(found) == 3
     assert reasons(found) == {"none.npy": "is a stack of no images"}
+
+
+def test_a_list_of_star_files_is_read_in_its_order(tmp_path, picture, rng):
+    stacks = {name: rng.random((5, 13, 7)).astype(np.float32) for name in ("one", "two")}
+    for name, rows in (("one", (4, 2)), ("two", (1, 5, 3))):
+        np.save(tmp_path / f"{name}.npy", stacks[name])
+        lines = "".join(f"{number:06}@{name}.npy\n" for number in rows)
+        (tmp_path / f"{name}.star").write_text(f"data_\nloop_\n_rlnImageName #1\n{lines}")
+    picture(tmp_path / "first.png")
+    picture(tmp_path / "last.png")
+    found = read_folder([tmp_path / name for name in ("first.png", "two.star", "one.star", "last.png")])
+    inner = ["two.npy[0]", "two.npy[4]", "two.npy[2]", "one.npy[3]", "one.npy[1]"]
+    assert found.names == ["first.png", *inner, "last.png"]
+    np.testing.assert_array_equal(found.images[1:-1], [*stacks["two"][[0, 4, 2]], *stacks["one"][[3, 1]]])
+
+
+def test_at_least_one_image_must_be_asked_for(tmp_path):
+    with pytest.raises(ValueError, match="min_images must be at least 1, got 0"):
+        read_folder(tmp_path, min_images=0)

@@ -103,3 +103,7 @@ def test_tables_that_cannot_be_used(slides, tmp_path):
     (tmp_path / "labels.csv").write_text("path,x\na/0.png,1\n")
     with pytest.raises(InputError, match="7 images have no entry in the column x"):
         load(tmp_path, split_by="x")
+    # One row cannot stand for two images of the same name: their slides would become one group.
+    (tmp_path / "labels.csv").write_text("path,x\n" + "".join(f"{number}.png,s{number}\n" for number in range(4)))
+    with pytest.raises(InputError, match=r"names '0.png', which a/0.png and b/0.png are; give their paths"):
+        load(tmp_path, split_by="x")

@@ -1,7 +1,11 @@
 """A folder that is read in pieces gives the same images, names and rejections as one that is read at once."""
 
+import shutil
+
 import numpy as np
 import pytest
+import tifffile
+from PIL import Image
 
 from unpose.data import folders, read_folder
 from unpose.files import ImagesInPieces, write_image
@@ -59,3 +63,48 @@ def test_nothing_is_left_where_nothing_can_be_read(folder, tmp_path):
     with pytest.raises(ValueError, match="no image"):
         read_folder(folder, pieces=tmp_path / "new")
     assert not list(tmp_path.glob("new/*"))
+
+
+def test_a_divided_stack_loses_only_its_bad_pages(tmp_path):
+    pages = np.arange(2060, dtype=np.float32)[:, None, None] * np.ones((8, 8), np.float32)
+    bad = {3, 900, 2055}  # one pixel each, so that they cannot be images
+    with tifffile.TiffWriter(tmp_path / "stack.tif") as file:
+        for k, page in enumerate(pages):
+            file.write(page[:1, :1] if k in bad else page, contiguous=False, metadata=None)
+    stored = read_folder(tmp_path / "stack.tif", pieces=True, memory="1MiB")
+    assert isinstance(stored.images, ImagesInPieces)
+    assert stored.frames.tolist() == stored.images[:, 0, 0].tolist() == [k for k in range(2060) if k not in bad]
+    assert dict(stored.rejected).keys() == {f"stack.tif[{k}]" for k in bad}
+
+
+def test_the_colour_does_not_depend_on_the_budget(tmp_path, rng):
+    grey = rng.integers(0, 255, (201, 32, 32, 1), np.uint8)
+    pictures = np.repeat(grey, 3, axis=-1)
+    pictures[7, 3, 5, 0] ^= 2  # a tint that the tolerance takes for grey
+    for k, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{k:03d}.png")
+    for red in (None, 199, 0):  # no coloured picture, one of the last, the first
+        if red is not None:
+            pictures[red, 5, 3] = (255, 0, 0)
+            Image.fromarray(pictures[red]).save(tmp_path / f"{red:03d}.png")
+        at_once = read_folder(tmp_path)
+        stored = read_folder(tmp_path, pieces=tmp_path / "new", memory="1MiB")
+        assert isinstance(stored.images, ImagesInPieces)
+        assert stored.images.shape == (201, 32, 32) if red is None else (201, 32, 32, 3)
+        assert fingerprint(stored) == fingerprint(at_once)
+        assert len(list((tmp_path / "new").glob("*"))) == 1
+        del stored
+        shutil.rmtree(tmp_path / "new")
+
+
+def test_a_damaged_stack_gives_no_image_however_it_is_read(tmp_path, rng):
+    np.save(tmp_path / "good.npy", rng.random((3, 32, 32), np.float32))
+    np.savez_compressed(tmp_path / "bad.npz", x=rng.random((5000, 32, 32), np.float32))
+    content = bytearray((tmp_path / "bad.npz").read_bytes())
+    content[-100_000:-90_000] = bytes(10_000)  # in the last images
+    (tmp_path / "bad.npz").write_bytes(content)
+    for options in ({}, {"pieces": True, "memory": "45MB"}):
+        found = read_folder(tmp_path, **options)
+        assert found.names == ["good.npy[0]", "good.npy[1]", "good.npy[2]"]
+        assert [name for name, _ in found.rejected] == ["bad.npz"]
+        np.testing.assert_array_equal(found.images[:], np.load(tmp_path / "good.npy"))

@@ -1,7 +1,9 @@
 """Frames of one file: values and orientation in every format, and which files are rejected for which reason."""
 
 import io
+import os
 import re
+import shutil
 import struct
 import warnings
 import zipfile
@@ -13,7 +15,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from unpose.files import UnreadableError
+from unpose.files import UnreadableError, open_images
 from unpose.files.formats import decoder_limits, read_frames, read_grey, read_header
 from unpose.files.frames import LUMINANCE, PIXEL_LIMIT, printable_name
 from unpose.images import onto_canvas
@@ -165,6 +167,15 @@ def test_exif_orientation(tmp_path, ending, turn):
         options["lossless"] = True
     frame = only(write(tmp_path / f"a.{ending}", np.ascontiguousarray(stored), **options))
     np.testing.assert_allclose(frame if frame.ndim == 2 else frame[..., 0], upright / 255, atol=0.03)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("turn", [0, 6, 9])
+def test_the_declared_size_is_that_of_the_frame(tmp_path, ending, turn):
+    exif = Image.Exif()
+    exif[0x0112] = turn  # 0 and 9 mean nothing
+    path = write(tmp_path / f"a.{ending}", COLOUR, exif=exif)
+    assert read_header(path, 64).sizes == [only(path).shape[:2]]
 
 
 @pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
@@ -328,9 +339,10 @@ def test_archives_are_not_unpacked(tmp_path):
     Image.fromarray(GREY).save(inside, "PNG")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("a.png", inside.getvalue())
-    (tmp_path / "b.png").write_bytes(b"\x1f\x8b" + zlib.compress(inside.getvalue()))
-    for name in ("a.npz", "b.png"):
-        assert "archives are not unpacked" in rejection(tmp_path / name)
+    assert "archives are not unpacked" in rejection(tmp_path / "a.npz")
+    for start in (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"):  # a compressed file holds one or many
+        (tmp_path / "b.fits.gz").write_bytes(start + zlib.compress(inside.getvalue()))
+        assert rejection(tmp_path / "b.fits.gz") == "is compressed; decompress it first"
 
 
 def test_nan_and_infinite_pixels_are_rejected(tmp_path):
@@ -515,6 +527,31 @@ def test_zarr(tmp_path, version, rng):
         np.testing.assert_array_equal(dict(read_frames(tmp_path / folder, 64))[4], stack[4])
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("what", ["metadata", "chunk", "folder", "pipe"])
+def test_nothing_in_a_zarr_array_leads_elsewhere(tmp_path, version, what):
+    zarr = pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
+    for name in ("a", "secret"):
+        options = {"chunk_key_encoding": {"name": "v2", "separator": "/"}} if version == 2 else {}
+        group = zarr.create_group(tmp_path / name, zarr_format=version)
+        array = group.create_array("x", shape=(4, 13, 7), chunks=(2, 13, 7), dtype="u1", **options)
+        array[:] = 7
+    assert len(dict(read_frames(tmp_path / "a", 64))) == 4
+    chunks = [path for path in (tmp_path / "a" / "x").rglob("*") if path.is_file() and path.name.isdigit()]
+    metadata = next(tmp_path.glob("a/x/zarr.json"), tmp_path / "a" / "x" / ".zarray")
+    place = {"metadata": metadata, "folder": chunks[0].parent}.get(what, chunks[0])
+    if what == "pipe":
+        place.unlink()
+        os.mkfifo(place)
+    else:
+        outside = tmp_path / "secret" / place.relative_to(tmp_path / "a")
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+        place.symlink_to(outside)
+    assert re.search(
+        "not a regular file" if what == "pipe" else "a link, which is not followed", rejection(tmp_path / "a")
+    )
+
+
 def test_zarr_never_unpickles(tmp_path):
     pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
     # Pickle as a filter: reading a chunk of this array through zarr alone would run what the chunk says.
@@ -619,6 +656,9 @@ def test_dicom(tmp_path):
     stack = np.stack([deep, deep[::-1], deep[:, ::-1]])
     found = dict(read_frames(dicom(path, stack, NumberOfFrames=3), 64))
     np.testing.assert_allclose(np.stack([found[k] for k in range(3)]), stack / 65535, atol=1e-6)
+    with pytest.raises(ValueError, match="can only be read as a whole") as error:
+        open_images(path)
+    assert "Fortran" not in str(error.value)
     assert "cut short" in rejection(dicom(path, deep, Rows=60_000, Columns=60_000))
     assert "neither grey nor RGB" in rejection(dicom(path, GREY[:12], PhotometricInterpretation="PALETTE COLOR"))
     path.write_bytes(dicom(path, deep).read_bytes().replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.5\0"))

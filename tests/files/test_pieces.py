@@ -150,3 +150,19 @@ def test_an_index_outside_is_an_error():
     for key in (3, -4, [0, 3]):
         with pytest.raises(IndexError):
             opened[key]
+
+
+def test_factors_of_images_that_are_scaled_twice_multiply():
+    stored = store_images([pixels(5, np.float32)])
+    factors = np.arange(1, 6, dtype=np.float32)
+    twice = stored.scaled(factors).take(np.array([4, 1])).scaled(np.array([3, 7]))
+    np.testing.assert_allclose(twice[:], stored[[4, 1]] * np.array([15, 14])[:, None, None])
+
+
+@pytest.mark.parametrize(
+    "other", [np.zeros((2, 4, 5)), np.zeros((2, 4, 6), np.float32), np.zeros((2, 4, 5, 1), np.float32)]
+)
+def test_pieces_of_another_shape_or_type_are_refused(other, tmp_path):
+    with pytest.raises(ValueError, match="all pieces must have images of one shape and type"):
+        store_images([np.zeros((2, 4, 5), np.float32), other], tmp_path)
+    assert not list(tmp_path.iterdir())

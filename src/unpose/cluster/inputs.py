@@ -7,8 +7,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.images import onto_one_canvas
-
 
 def read_files(
     source: Any, memory: int | str | None, colour: Literal["auto", "grey", "rgb"] = "auto",
@@ -17,16 +15,19 @@ def read_files(
     """Images (n, h, w) or (n, h, w, 3) of a folder or of files, brought to a shape (h, w) if given, and their names."""
     from unpose.data import read_folder  # reading pictures needs packages that arrays do not
 
-    found = read_folder(source, memory=memory, colour=colour, min_images=1)
+    # As in fit, images whose channels are nearly equal are grey, also beside coloured ones.
+    found = read_folder(
+        source, size=shape and (int(shape[0]), int(shape[1])), memory=memory,
+        colour="grey" if colour == "grey" else "auto", min_images=1,
+    )  # fmt: skip
     if found.rejected:
         name, reason = found.rejected[0]
         raise ValueError(
             f"{len(found.rejected)} of the files cannot be read, the first is {name}: {reason}. Results are in the "
             "order of the files, so none is left out; unpose.read_folder(...) lists them and reads the others"
         )
-    if shape is None or found.images.shape[1:3] == shape:
-        return found.images, found.names
-    return onto_one_canvas(list(found.images), (shape[0], shape[1])), found.names
+    images = found.images
+    return np.repeat(images[..., None], 3, axis=-1) if colour == "rgb" and images.ndim == 3 else images, found.names
 
 
 def is_image_set(X: Any) -> bool:

@@ -126,7 +126,16 @@ def _from_folder(
 ) -> Dataset:
     found = read_folder(path, size=size, colour=colour, progress=progress)
     paths = [name.split("/") for name in found.names]
-    is_divided = all(parts[0].lower() in _SPLIT_FOLDERS for parts in paths)
+    parts_found = {parts[0]: _SPLIT_FOLDERS.get(parts[0].lower()) for parts in paths}
+    is_divided = None not in parts_found.values()
+    if not is_divided and {"train", "test"} <= set(parts_found.values()):
+        given = sorted(name for name, part in parts_found.items() if part)
+        others = sorted(name for name, part in parts_found.items() if part is None)
+        raise InputError(
+            f"{printable_name(str(path))} holds the folders {' and '.join(given)} and beside them "
+            f"{', '.join(others[:5])}, which is no part; move it elsewhere, or rename train and test if they are "
+            "classes"
+        )
     depth = 1 if is_divided else 0
     unlabelled = [name for name, parts in zip(found.names, paths, strict=True) if len(parts) < depth + 2]
     shown = printable_name(str(path))
@@ -263,4 +272,9 @@ def labels_in_file(source: str | os.PathLike[str], frames: NDArray) -> list[str]
 
 
 def _numbered(labels: NDArray) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(int(labels.max()) + 1))
+    if len(labels) and labels.max() >= len(labels):
+        raise InputError(
+            f"labels must number the classes from 0, got {int(labels.max()):,} as the largest of {len(labels):,} "
+            "labels; number them without gaps, or add their names as the array class_names"
+        )
+    return tuple(str(number) for number in range(int(labels.max(initial=-1)) + 1))

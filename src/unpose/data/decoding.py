@@ -1,6 +1,6 @@
 """Frames of the files in a listing, brought onto one canvas; for files that cannot be read, the reason."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -29,6 +29,7 @@ class DecodedFrame:
     row: int
     pixels: NDArray | None
     name: str = ""
+    is_void: bool = False  # whether its file proved to be damaged afterwards
 
 
 def header_or_error(found: ListedFile, side: int) -> Header | UnreadableError:
@@ -45,20 +46,38 @@ def decode_file(
     """Frames of a file on the canvas, and errors of the others; a damaged file gives no frame at all."""
     good: list[DecodedFrame] = []
     bad: list[tuple[int | None, str]] = []
-    wanted = None if found.row_of_frame is None else set(found.row_of_frame)
+    for frames, errors in decode_parts(found, shape, colour):
+        good += frames
+        bad += errors
+    return ([], bad[-1:]) if bad and bad[-1][0] is None else (good, bad)
+
+
+def decode_parts(
+    found: ListedFile, shape: tuple[int, int], colour: Colour, length: int | None = None
+) -> Iterator[tuple[list[DecodedFrame], list[tuple[int | None, str]]]]:
+    """The answer of :func:`decode_file` in parts of ``length`` frames, in one pass through the file.
+
+    A number None in the last error says that the whole file is damaged: its frames that came before do not count.
+    """
+    good: list[DecodedFrame] = []
+    bad: list[tuple[int | None, str]] = []
+    rows = found.row_of_frame
+    missing = set(rows or ())
     try:
-        for number, frame in read_frames(found.path, max(shape), wanted, found.key):
+        for number, frame in read_frames(found.path, max(shape), None if rows is None else set(rows), found.key):
+            missing.discard(number)
             if isinstance(frame, UnreadableError):
                 bad.append((number, str(frame)))
             else:
-                row = 0 if found.row_of_frame is None else found.row_of_frame[number]
-                good.append(DecodedFrame(found, number, row, with_colour(onto_canvas(frame, shape), colour)))
+                pixels = with_colour(onto_canvas(frame, shape), colour)
+                good.append(DecodedFrame(found, number, 0 if rows is None else rows[number], pixels))
+            if length is not None and len(good) + len(bad) >= length:
+                yield good, bad
+                good, bad = [], []
     except Exception as error:  # also MemoryError while frames are scaled
-        return [], [(None, str(as_unreadable_error(error)))]
-    if wanted is not None:
-        missing = wanted - {frame.number for frame in good} - {number for number, _ in bad}
-        bad += [(number, "is not in the stack") for number in sorted(missing)]
-    return good, bad
+        yield [], [(None, str(as_unreadable_error(error)))]
+        return
+    yield good, bad + [(number, "is not in the stack") for number in sorted(missing)]
 
 
 def with_colour(frame: NDArray, colour: Colour) -> NDArray:
@@ -72,35 +91,45 @@ def with_colour(frame: NDArray, colour: Colour) -> NDArray:
     return frame
 
 
-def stack_frames(kept: list[DecodedFrame], shape: tuple[int, int], colour: Colour) -> NDArray:
-    """Copy all frames into one array; each is freed at once, so that the set is in memory only once."""
-    in_colour = colour == "rgb" or any(frame.pixels is not None and frame.pixels.ndim == 3 for frame in kept)
-    images = np.empty((len(kept), *shape, 3) if in_colour else (len(kept), *shape), dtype=np.float32)
-    for image, frame in zip(images, kept, strict=True):
+def is_any_coloured(frames: Sequence[DecodedFrame]) -> bool:
+    """Whether one of these frames has channels."""
+    return any(frame.pixels is not None and frame.pixels.ndim == 3 for frame in frames)
+
+
+def stack_frames(frames: Sequence[DecodedFrame], images: NDArray) -> NDArray:
+    """Copy frames into an array (n, h, w) or (n, h, w, 3), and return it; each is freed at once."""
+    for image, frame in zip(images, frames, strict=True):
         if frame.pixels is not None:
-            image[...] = frame.pixels[..., None] if in_colour and frame.pixels.ndim == 2 else frame.pixels
+            image[...] = frame.pixels[..., None] if image.ndim == 3 and frame.pixels.ndim == 2 else frame.pixels
             frame.pixels = None
     return images
+
+
+def frame_numbers(found: ListedFile, header: Header) -> Sequence[int]:
+    """The numbers of the frames to read that the file has."""
+    if found.row_of_frame is None:
+        return header.numbers
+    return [number for number in found.row_of_frame if number < header.count and number not in header.bad]
 
 
 def frame_sizes(readable: Sequence[Source]) -> list[tuple[int, int]]:
     """Height and width of every frame to read."""
     sizes = []
     for found, header in readable:
-        count = len(header.sizes)
-        sizes += (
-            header.sizes if found.row_of_frame is None else [header.sizes[k] for k in found.row_of_frame if k < count]
-        )
+        if found.row_of_frame is None:
+            sizes += header.sizes
+        else:
+            size_of = dict(zip(header.numbers, header.sizes, strict=True))
+            sizes += [size_of[number] for number in frame_numbers(found, header)]
     return sizes
 
 
 def is_coloured(readable: Sequence[Source], shape: tuple[int, int]) -> bool:
     """Whether one of up to 64 images is coloured, of the files that declare colours."""
-    declared = [source for source in readable if source[1].colour]
+    declared = [source for source in readable if source[1].colour and frame_numbers(*source)]
     for k in np.unique(np.linspace(0, len(declared) - 1, min(64, len(declared))).astype(int)) if declared else ():
-        found, header = declared[k]
-        some = replace(found, row_of_frame={len(header.sizes) // 2: 0}) if found.row_of_frame is None else found
-        for frame in decode_file(some, shape, "auto")[0]:
-            if frame.pixels is not None and frame.pixels.ndim == 3:
-                return True
+        numbers = frame_numbers(*declared[k])
+        some = replace(declared[k][0], row_of_frame={numbers[len(numbers) // 2]: 0})
+        if is_any_coloured(decode_file(some, shape, "auto")[0]):
+            return True
     return False

@@ -2,11 +2,14 @@
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain, groupby
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +21,10 @@ from unpose.data.decoding import (
     DecodedFrame,
     Source,
     decode_file,
+    decode_parts,
     frame_sizes,
     header_or_error,
-    is_coloured,
+    is_any_coloured,
     stack_frames,
 )
 from unpose.files import ImagesInPieces, UnreadableError, in_bytes, printable_name, readable_bytes, store_images
@@ -35,7 +39,12 @@ DEFAULT_MEMORY = 4 * 2**30
 _IN_MEMORY = 2**28
 """Images of at most so many bytes are kept in memory, also if they may be kept in a file."""
 _FRAMES_AT_ONCE = 2048
-"""Images that are decoded before they are written to the file."""
+_BYTES_AT_ONCE = 2**24
+"""Images of a stack that are decoded before they are copied into the result, and their bytes on the canvas."""
+_WRITTEN_AGAIN = 16
+"""Images that are written again with channels at a time."""
+_PROCESS_BYTES = 300 * 10**6
+"""What Python and the libraries that read images take."""
 
 _MONTH = (
     "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
@@ -57,7 +66,6 @@ _DAY = (
 _DAY_BESIDE_OTHERS = re.compile(rf"^{_DAY}{_TIME}[-_., ]+|[-_., ]+{_DAY}{_TIME}$")
 """The date of a day before or after other words in the name of a folder."""
 
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
@@ -144,7 +152,7 @@ class ImageSet:
 def read_folder(
     source: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
-    size: int | None = None,
+    size: int | tuple[int, int] | None = None,
     memory: int | str | None = None,
     colour: Colour = "auto",
     min_images: int = 2,
@@ -161,12 +169,14 @@ def read_folder(
         (multi-page TIFF, animation, ``.npy``, ``.npz``, MRC, STAR, HDF5, Zarr, FITS or DICOM). ``FILE::NAME`` selects
         one array of a file that holds several. The format is recognised by the content of the file, not by its name.
         A list gives the images in its order. :func:`unpose.images.onto_one_canvas` does the same for arrays.
-    size : int, optional
-        Longer side of the images in pixels. By default the median of the longer sides, at most 128; see
-        :mod:`unpose.images.canvas` for the rule.
+    size : int or (int, int), optional
+        Longer side of the images in pixels, or height and width of the canvas. By default the median of the longer
+        sides, at most 128; see :mod:`unpose.images.canvas` for the rule.
     memory : int or str, optional
         Memory budget in bytes, or as ``"4GB"``; 4 GiB by default. Half of it is for the images, half for decoding
-        files. Declared sizes are checked against it before anything is read.
+        files, after 300 MB that the libraries take of a budget of at least 600 MB. Declared sizes are checked against
+        it before anything is read; what does not fit is an error or is listed in ``rejected`` with the budget that it
+        needs. Pixels and colour do not depend on it.
     colour : {"auto", "grey", "rgb"}, default "auto"
         "auto" gives colour only if at least one image is coloured.
     min_images : int, default 2
@@ -208,8 +218,8 @@ def read_folder(
     ...     read_folder(folder).images.shape, len(read_folder([f"{folder}/a.png", f"{folder}/b.png"]))
     ((2, 31, 17), 2)
     """
-    budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
-    _check_options(size, budget, colour, n_jobs)
+    budget = as_budget(memory)
+    _check_options(size, budget.total, colour, n_jobs, min_images)
     report = progress if progress is not None else _no_progress
     is_list = not isinstance(source, str | os.PathLike)
     given: list[Any] = [source] if isinstance(source, str | os.PathLike) else list(source)
@@ -224,41 +234,41 @@ def read_folder(
     if not is_list and split_array_name(paths_given[0]) is None:
         raise InputError(f"{shown} does not exist; give a folder of images, a stack or an array file")
     workers = min(n_jobs or os.cpu_count() or 1, 16)
+    side = LARGEST_DEFAULT_CANVAS if size is None else int(np.max(size))
     with decoder_limits():
         listing = list_paths(paths_given) if is_list else list_images(paths_given[0])
         rejected = list(listing.rejected)
-        try_header = partial(header_or_error, side=size or LARGEST_DEFAULT_CANVAS)
-        headers = _in_threads(workers, try_header, listing.files, "headers", report)
-        readable = _readable(listing.files, headers, budget, rejected)
+        headers: list[Header | UnreadableError] = []
+        for header in _in_threads(workers, [(partial(header_or_error, each, side), 0) for each in listing.files]):
+            headers.append(header)
+            report("headers", len(headers), len(listing.files))
+        readable = readable_within(listing.files, headers, budget, rejected)
         if pieces is False:
             readable = _fitting(readable, size, colour, budget, rejected)
         sizes = frame_sizes(readable)
         if len(sizes) < min_images:
             raise _too_few(shown, len(sizes), min_images, listing, rejected)
-        shape, rule = choose_canvas(sizes, size)
-        channels = _channels(readable, colour)
+        shape, rule = _canvas(sizes, size)
+        channels = most_channels(readable, colour)
         stored = pieces is not False and is_kept_in_file(len(sizes), shape, channels, budget)
         if not stored:
             _check_budget(shown, len(sizes), shape, channels, budget)
-        workers = max(1, min(workers, (budget // 2) // max(header.cost for _, header in readable)))
         kept: list[DecodedFrame] = []
+        decoded = _decoded(readable, shape, colour, workers, budget.half, kept, rejected, report)
         if stored:
-            folder = None if isinstance(pieces, bool) else pieces
-            images: Any = _store(readable, kept, rejected, shape, colour, workers, report, folder)
+            images: Any = _in_file(decoded, shape, colour, None if isinstance(pieces, bool) else pieces)
         else:
-            try_frames = partial(decode_file, shape=shape, colour=colour)
-            results = _in_threads(workers, try_frames, [found for found, _ in readable], "images", report)
-            for source_file, result in zip(readable, results, strict=True):
-                _keep(source_file, result, kept, rejected)
-    if len(kept) < min_images:
-        raise _too_few(shown, len(kept), min_images, listing, rejected)
-    order = sorted(range(len(kept)), key=lambda k: kept[k].row)  # stable: only STAR files define an order of rows
-    if stored and order != list(range(len(kept))):
-        images = images.take(np.array(order))
+            images = _in_memory(decoded, len(sizes), shape, channels, colour)
+    # A list defines an order of inputs, a STAR file one of rows; the sort is stable for all others.
+    order = [k for k, frame in enumerate(kept) if not frame.is_void]
+    order.sort(key=lambda k: (kept[k].found.place, kept[k].row))
+    if len(order) < min_images:
+        raise _too_few(shown, len(order), min_images, listing, rejected)
+    if order != list(range(len(kept))):
+        images = images.take(np.array(order)) if stored else images[order]
     kept = [kept[k] for k in order]
     names, paths = [frame.name for frame in kept], [frame.found.path for frame in kept]
     numbers, labels = np.array([frame.number for frame in kept]), _labels([frame.found for frame in kept])
-    images = images if stored else stack_frames(kept, shape, colour)
     source_shape = sizes[0] if len(set(sizes)) == 1 else None
     notes = _notes(listing, readable)
     if labels is not None and _are_told_by_date(set(labels)):
@@ -267,122 +277,200 @@ def read_folder(
     return ImageSet(images, names, paths, numbers, labels, rejected, rule, source_shape, notes)
 
 
-def _keep(
-    source: Source, result: tuple[list[DecodedFrame], list[tuple[int | None, str]]], kept: list[DecodedFrame],
+@dataclass(frozen=True)
+class Budget:
+    """How much memory reading may take; nothing but errors and the place of the images depends on it."""
+
+    total: int  # what was given, for messages
+    half: int  # for the images, and as much again for decoding files
+
+
+def as_budget(memory: int | str | None) -> Budget:
+    """The budget that a number of bytes or a text such as "4GB" gives.
+
+    One of at least 600 MB is kept by the whole process: the libraries take 300 MB of it. A smaller one, which they
+    would use up, is for the images and for decoding alone.
+    """
+    total = DEFAULT_MEMORY if memory is None else in_bytes(memory)
+    held = 0 if memory is None else max(0, min(_PROCESS_BYTES, total - _PROCESS_BYTES))
+    return Budget(total, (total - held) // 2)
+
+
+def _canvas(sizes: Sequence[tuple[int, int]], size: int | tuple[int, int] | None) -> tuple[tuple[int, int], str]:
+    """See :func:`unpose.images.choose_canvas`; a height and width that are given are taken as they are."""
+    if not isinstance(size, tuple):
+        return choose_canvas(sizes, size)
+    shape, rule = choose_canvas(sizes, max(size))
+    if shape != size:
+        rule = (
+            f"each image is scaled (antialiased, aspect kept) to fit {size[0]} x {size[1]} and padded with the median "
+            "of its border"
+        )
+    return size, rule
+
+
+def _decoded(
+    readable: Sequence[Source], shape: tuple[int, int], colour: Colour, workers: int, room: int,
+    kept: list[DecodedFrame], rejected: list[tuple[str, str]], report: Progress,
+) -> Iterator[list[DecodedFrame]]:  # fmt: skip
+    """Decode all files, in their order: some frames at a time, which are added to ``kept`` when they were used.
+
+    Files are decoded in parallel as far as ``room`` bytes suffice. Stacks that are large on the canvas come in parts.
+    If such a file proves to be damaged, its frames are void: it gives none, as any damaged file.
+    """
+    frame_bytes = bytes_of(1, shape, 3)
+    at_once = max(1, min(_FRAMES_AT_ONCE, _BYTES_AT_ONCE // frame_bytes))
+    counts = [header.count if found.row_of_frame is None else len(found.row_of_frame) for found, header in readable]
+    done, total = 0, sum(counts)
+    is_small = [count <= at_once for count in counts]
+    for small, group in groupby(zip(readable, counts, is_small, strict=True), key=itemgetter(2)):
+        members = [(source, count) for source, count, _ in group]
+        if small:
+            tasks = [
+                (partial(decode_file, found, shape, colour), header.cost + count * frame_bytes)
+                for (found, header), count in members
+            ]
+            results = zip((source for source, _ in members), _in_threads(workers, tasks, room), strict=True)
+        else:
+            results = (
+                (source, part) for source, _ in members for part in decode_parts(source[0], shape, colour, at_once)
+            )
+        for source, (frames, bad) in results:
+            _name(source, frames, bad, kept, rejected)
+            if frames:
+                yield frames
+                kept += frames
+            done += len(frames) + len(bad)
+            report("images", min(done, total), total)
+    report("images", total, total)
+
+
+def _name(
+    source: Source, good: list[DecodedFrame], bad: Sequence[tuple[int | None, str]], kept: Sequence[DecodedFrame],
     rejected: list[tuple[str, str]],
 ) -> None:  # fmt: skip
-    """Name the frames of a file and add them to ``kept``, and those that could not be read to ``rejected``."""
-    (found, header), (good, bad) = source, result
-    several = found.row_of_frame is not None or len(header.sizes) > 1 or any(frame.number for frame in good)
+    """Name the frames of a file, and list those that could not be read in ``rejected``."""
+    found, header = source
+    several = found.row_of_frame is not None or header.count > 1
     for frame in good:
         frame.name = f"{found.name}[{frame.number}]" if several else found.name
-    kept += good
     for number, reason in bad:
         rejected.append((f"{found.name}[{number}]" if several and number is not None else found.name, reason))
+        if number is None:  # the whole file is damaged
+            for frame in reversed(kept):
+                if frame.found is not found:
+                    break
+                frame.is_void = True
 
 
-def _store(
-    readable: Sequence[Source], kept: list[DecodedFrame], rejected: list[tuple[str, str]], shape: tuple[int, int],
-    colour: Colour, workers: int, report: Progress, folder: str | os.PathLike[str] | None,
-) -> ImagesInPieces | None:  # fmt: skip
-    """Decode all images into one file, a group of files or a part of a stack at a time; None if none can be read.
+def _in_memory(
+    decoded: Iterator[list[DecodedFrame]], count: int, shape: tuple[int, int], channels: int, colour: Colour
+) -> NDArray[np.float32]:
+    """All images in one array; it has channels as soon as one image is coloured.
 
-    Whether the images are coloured must be known before the first is written: a sample of them decides.
+    Memory for up to ``count`` images with ``channels`` is reserved once and taken as it is filled: grey images lie at
+    its start, and are moved apart, the last one first, when they get channels.
     """
-    if colour == "auto":
-        colour = "rgb" if is_coloured(readable, shape) else "grey"
-    total = len(frame_sizes(readable))
-    try_frames = partial(decode_file, shape=shape, colour=colour)
-
-    def decoded() -> Iterator[NDArray]:
-        for group in _groups(readable):
-            frames: list[DecodedFrame] = []
-            results = _in_threads(workers, try_frames, [found for found, _ in group], "images", _no_progress)
-            for source, result in zip(group, results, strict=True):
-                _keep(source, result, frames, rejected)
-            if frames:
-                yield stack_frames(frames, shape, colour)
-                kept.extend(frames)
-            report("images", min(total, len(kept) + len(rejected)), total)
-
-    try:
-        return store_images(decoded(), folder)
-    except ValueError:
-        if not kept:
-            return None  # the caller says why nothing could be read
-        raise
+    values = np.empty(count * prod(shape) * channels, np.float32)
+    images, n = values[: count * prod(shape)].reshape(count, *shape), 0
+    for frames in decoded:
+        if images.ndim == 3 and (colour == "rgb" or is_any_coloured(frames)):
+            grey, images = images, values.reshape(count, *shape, 3)
+            for k in reversed(range(n)):
+                images[k] = grey[k, ..., None]
+        stack_frames(frames, images[n : n + len(frames)])
+        n += len(frames)
+    return images[:n]
 
 
-def _groups(readable: Sequence[Source]) -> Iterator[list[Source]]:
-    """Groups of files of at most ``_FRAMES_AT_ONCE`` frames in all; stacks of more frames are divided."""
-    group: list[Source] = []
-    count = 0
-    for found, header in readable:
-        rows = found.row_of_frame
-        frames = list(range(len(header.sizes))) if rows is None else sorted(rows)
-        for start in range(0, len(frames), _FRAMES_AT_ONCE):
-            part = frames[start : start + _FRAMES_AT_ONCE]
-            if group and count + len(part) > _FRAMES_AT_ONCE:
-                yield group
-                group, count = [], 0
-            whole = len(part) == len(frames)
-            wanted = found if whole else replace(found, row_of_frame={k: 0 if rows is None else rows[k] for k in part})
-            group.append((wanted, header))
-            count += len(part)
-    if group:
-        yield group
+def _in_file(
+    decoded: Iterator[list[DecodedFrame]], shape: tuple[int, int], colour: Colour,
+    folder: str | os.PathLike[str] | None,
+) -> ImagesInPieces | None:  # fmt: skip
+    """All images in one file; it is written again with channels when an image is coloured. None if there is no image.
+
+    So the colour is that of all images, as it is in memory, whatever the budget.
+    """
+    coloured: list[list[DecodedFrame]] = []  # the first frames of which one is coloured
+
+    def stacked(frames: list[DecodedFrame], *channels: int) -> NDArray:
+        return stack_frames(frames, np.empty((len(frames), *shape, *channels), np.float32))
+
+    def grey() -> Iterator[NDArray]:
+        for frames in decoded:
+            if colour == "rgb" or is_any_coloured(frames):
+                coloured.append(frames)
+                return
+            yield stacked(frames)
+
+    first = next(grey_pieces := grey(), None)
+    stored = None if first is None else store_images(chain([first], grey_pieces), folder)
+    if not coloured:
+        return stored
+    before: Iterator[NDArray] = iter(()) if stored is None else stored.pieces(_WRITTEN_AGAIN)
+    in_colour = store_images(
+        chain(
+            (np.repeat(piece[..., None], 3, axis=-1) for piece in before),
+            (stacked(frames, 3) for frames in chain(coloured, decoded)),
+        ),
+        folder,
+    )
+    if stored is not None and folder is not None and stored.path is not None:
+        stored.path.unlink()
+    return in_colour
 
 
-def _readable(
+def readable_within(
     files: Sequence[ListedFile],
     headers: Sequence[Header | UnreadableError],
-    budget: int,
+    budget: Budget,
     rejected: list[tuple[str, str]],
 ) -> list[Source]:
-    """The files whose headers are good and that can be decoded within half of the budget; others go to ``rejected``."""
+    """The files whose headers are good and that can be decoded within the budget; others go to ``rejected``."""
     readable = []
     for found, header in zip(files, headers, strict=True):
         if isinstance(header, UnreadableError):
             rejected.append((found.name, str(header)))
         elif not header.sizes:
             rejected.append((found.name, "is a stack of no images"))
-        elif header.cost > budget // 2:
+        elif header.cost > budget.half:
             height, width = max(header.sizes, key=prod)
-            reason = (
-                f"at {height} x {width} pixels needs {readable_bytes(header.cost)} to be read, {_over_budget(budget)}"
-            )
-            rejected.append((found.name, f"{reason}; raise memory, or crop it or scale it down"))
+            reason = f"at {height} x {width} pixels needs {readable_bytes(header.cost)} to be read"
+            rejected.append((found.name, f"{reason}, {_over(budget, header.cost)}, or crop it or scale it down"))
         else:
             readable.append((found, header))
     return readable
 
 
 def _fitting(
-    readable: list[Source], size: int | None, colour: Colour, budget: int, rejected: list[tuple[str, str]]
-) -> list[Source]:
-    """The files whose images fit into half of the budget by themselves: one huge file must not stop a run."""
+    readable: list[Source], size: int | tuple[int, int] | None, colour: Colour, budget: Budget,
+    rejected: list[tuple[str, str]],
+) -> list[Source]:  # fmt: skip
+    """The files whose images fit into the budget by themselves: one huge file must not stop a run."""
     fitting = []
     for source in readable:
         sizes = frame_sizes([source])
-        shape = choose_canvas(sizes, size)[0] if len(sizes) > 1 else (0, 0)
-        if (needed := _bytes(len(sizes), shape, _channels([source], colour))) > budget // 2:
-            reason = f"declares {len(sizes):,} images that take {readable_bytes(needed)}, {_over_budget(budget)}"
-            rejected.append((source[0].name, f"{reason}; raise memory, or give a smaller size"))
+        shape = _canvas(sizes, size)[0] if len(sizes) > 1 else (0, 0)
+        if (needed := bytes_of(len(sizes), shape, most_channels([source], colour))) > budget.half:
+            reason = f"declares {len(sizes):,} images that take {readable_bytes(needed)}"
+            rejected.append((source[0].name, f"{reason}, {_over(budget, needed)}, or give a smaller size"))
         else:
             fitting.append(source)
     return fitting
 
 
-def _channels(readable: Sequence[Source], colour: Colour) -> int:
+def most_channels(readable: Sequence[Source], colour: Colour) -> int:
+    """The channels that images have at most: 3 if a header declares some, although they may all be equal."""
     return 3 if colour == "rgb" or (colour == "auto" and any(header.colour for _, header in readable)) else 1
 
 
-def is_kept_in_file(count: int, shape: tuple[int, int], channels: int, budget: int) -> bool:
+def is_kept_in_file(count: int, shape: tuple[int, int], channels: int, budget: Budget) -> bool:
     """Whether images are kept in a file, if they may be: where they would take much of the memory."""
-    return _bytes(count, shape, channels) > min(_IN_MEMORY, budget // 4)
+    return bytes_of(count, shape, channels) > min(_IN_MEMORY, budget.half // 2)
 
 
-def _bytes(count: int, shape: tuple[int, int], channels: int) -> int:
+def bytes_of(count: int, shape: tuple[int, int], channels: int) -> int:
+    """The memory that images take."""
     return count * shape[0] * shape[1] * channels * 4  # float32
 
 
@@ -411,19 +499,27 @@ def _notes(listing: Listing, readable: Sequence[Source]) -> list[str]:
     return notes
 
 
-def _in_threads(
-    workers: int, function: Callable[[_Item], _Result], items: Sequence[_Item], stage: str, report: Progress
-) -> list[_Result]:
-    """Results of a function in the order of the items, for any number of threads."""
-    results = []
+def _in_threads(workers: int, tasks: Iterable[tuple[Callable[[], _Result], int]], room: int = 0) -> Iterator[_Result]:
+    """Results of functions in their order, for any number of threads.
+
+    Each function comes with its cost. Those that wait, work or have a result that nobody has taken cost at most
+    ``room``, or there is only one of them.
+    """
+    pending: deque[tuple[Future[_Result], int]] = deque()
+    used = 0
     pool = ThreadPoolExecutor(workers)
     try:
-        for result in pool.map(function, items):
-            results.append(result)
-            report(stage, len(results), len(items))
+        for function, cost in tasks:
+            while pending and (len(pending) >= 2 * workers or used + cost > room):
+                first, freed = pending.popleft()
+                yield first.result()
+                used -= freed
+            pending.append((pool.submit(function), cost))
+            used += cost
+        while pending:
+            yield pending.popleft()[0].result()
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C waits only for the files that are being read
-    return results
 
 
 def _too_few(
@@ -440,27 +536,38 @@ def _too_few(
     )
 
 
-def _check_budget(shown: str, count: int, shape: tuple[int, int], channels: int, budget: int) -> None:
-    if (needed := _bytes(count, shape, channels)) > budget // 2:
+def _check_budget(shown: str, count: int, shape: tuple[int, int], channels: int, budget: Budget) -> None:
+    if (needed := bytes_of(count, shape, channels)) > budget.half:
         raise InputError(
             f"{shown}: {count:,} images of {shape[0]} x {shape[1]}{' in colour' if channels > 1 else ''} take "
-            f"{readable_bytes(needed)}, {_over_budget(budget)}; raise memory, or give a smaller size"
+            f"{readable_bytes(needed)}, {_over(budget, needed)}, or give a smaller size"
         )
 
 
-def _check_options(size: int | None, budget: int, colour: str, n_jobs: int | None) -> None:
-    if size is not None and not 8 <= size <= 4096:
+def _check_options(
+    size: int | tuple[int, int] | None, budget: int, colour: str, n_jobs: int | None, min_images: int
+) -> None:
+    if isinstance(size, tuple):
+        if len(size) != 2 or min(size) < 2:
+            raise ValueError(f"size must be one number, or height and width of at least 2 pixels, got {size}")
+    elif size is not None and not 8 <= size <= 4096:
         raise ValueError(f"size must be between 8 and 4096 pixels, got {size}")
     if budget < 2**20:
         raise ValueError(f"memory must be at least 1 MiB (in bytes), got {budget}")
     if colour not in ("auto", "grey", "rgb"):
         raise ValueError(f"colour must be 'auto', 'grey' or 'rgb', got {colour!r}")
-    if n_jobs is not None and n_jobs < 1:
-        raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
+    for name, value in (("n_jobs", n_jobs), ("min_images", min_images)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _over_budget(budget: int) -> str:
-    return f"more than half of the memory budget of {readable_bytes(budget)}"
+def _over(budget: Budget, needed: int) -> str:
+    """That something does not fit into the budget, and in which it would."""
+    enough = 2 * needed if 2 * needed <= _PROCESS_BYTES else 2 * needed + _PROCESS_BYTES
+    return (
+        f"more than the {readable_bytes(budget.half)} that a memory budget of {readable_bytes(budget.total)} has for "
+        f"it; raise memory to {readable_bytes(enough)}"
+    )
 
 
 def _with_plural(count: int, what: str) -> str:

@@ -27,7 +27,17 @@ def groups_of(folder: Path, names: Sequence[str], split_by: str) -> NDArray:
     """
     columns, rows = _read_table(folder)
     if split_by in columns:
-        # The table names an image by its path or by its file name.
+        # The table names an image by its path or, if there is only one of the name, by its file name.
+        by_file: dict[str, list[str]] = {}
+        for name in names:
+            if name not in rows:
+                by_file.setdefault(name.rpartition("/")[2], []).append(name)
+        for name, meant in by_file.items():
+            if name in rows and len(meant) > 1:
+                raise InputError(
+                    f"{TABLE} names {name!r}, which {' and '.join(meant[:2])} are; give their paths, relative "
+                    "to the folder"
+                )
         found = [rows.get(name) or rows.get(name.rpartition("/")[2]) or {} for name in names]
         groups = [(row.get(split_by) or "").strip() for row in found]
         reason = f"have no entry in the column {split_by} of {TABLE}"

@@ -217,16 +217,18 @@ def image_fingerprints(images: NDArray) -> list[bytes]:
     """Compute a short hash of the pixels of each image: (n, h, w[, c]) -> n times 6 bytes.
 
     The hash is that of the image's norm and of weighted sums of its pixels, both rounded, so that pixels that another
-    machine computes differently in the last bits change the fingerprints of few images.
+    machine computes differently in the last bits change the fingerprints of few images. ``uint8`` and ``uint16`` count
+    as shares of their full scale, so that an image in an array and the same one in a file have one fingerprint.
     """
     rows = images.reshape(*images.shape[:2], int(np.prod(images.shape[2:])))  # (n, h, w * c)
     # Cosines of incommensurable frequencies: no two pixels have the same weight in all sums.
     down = np.cos(np.outer(np.sqrt(_PRIMES), np.arange(rows.shape[1])))  # (sums, h)
     across = np.cos(np.outer(np.sqrt(_PRIMES[::-1]), np.arange(rows.shape[2])))  # (sums, w * c)
     fingerprints = []
+    full_scale = np.iinfo(rows.dtype).max if rows.dtype in (np.uint8, np.uint16) else 1  # as unpose.files reads them
     for image in rows:
         with np.errstate(invalid="ignore"):  # NaN and infinite pixels are rejected by whoever uses them
-            pixels = image.astype(np.float64)
+            pixels = image.astype(np.float64) / full_scale
             norm = max(float(np.linalg.norm(pixels)), np.finfo(np.float64).tiny)
             weighted = (down @ pixels * across).sum(axis=1) / norm
             rounded = np.rint(1e4 * np.append(weighted, np.log(norm))) + 0.0  # + 0.0 turns -0 into 0

@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unpose.data.decoding import (
-    Colour,
     DecodedFrame,
     Source,
     decode_file,
+    frame_numbers,
     frame_sizes,
     header_or_error,
+    is_any_coloured,
     is_coloured,
     stack_frames,
 )
-from unpose.data.folders import DEFAULT_MEMORY, InputError, is_kept_in_file
-from unpose.files import in_bytes, printable_name
-from unpose.files.formats import Header, decoder_limits
+from unpose.data.folders import InputError, as_budget, is_kept_in_file, most_channels, readable_within
+from unpose.files import printable_name
+from unpose.files.formats import decoder_limits
 from unpose.files.listing import list_images, split_array_name
 from unpose.images import LARGEST_DEFAULT_CANVAS, choose_canvas
 
@@ -56,38 +57,40 @@ def survey_images(
     >>> found.count, found.sample.shape
     (7, (3, 31, 17))
     """
-    budget = DEFAULT_MEMORY if memory is None else in_bytes(memory)
+    budget = as_budget(memory)
     path = Path(source)
     if split_array_name(path) is None:
         raise InputError(f"{printable_name(str(source))} does not exist; give a folder of images or a stack")
     with decoder_limits():
         files = list_images(path).files
         places = np.unique(np.linspace(0, max(0, len(files) - 1), min(len(files), _SURVEYED)).astype(int))
-        read = [(files[k], header_or_error(files[k], size or LARGEST_DEFAULT_CANVAS)) for k in places]
-    good: list[Source] = [(found, header) for found, header in read if isinstance(header, Header)]
+        read = [files[k] for k in places]
+        headers = [header_or_error(found, size or LARGEST_DEFAULT_CANVAS) for found in read]
+        good = readable_within(read, headers, budget, [])
     sizes = frame_sizes(good)
     if not sizes:
         raise InputError(f"{printable_name(str(source))} holds no image that can be read")
     count = round(len(sizes) * len(files) / len(read))
     shape, _ = choose_canvas(sizes, size)
-    channels = 3 if any(header.colour for _, header in good) and is_coloured(good, shape) else 1
+    stored = is_kept_in_file(count, shape, most_channels(good, "auto"), budget)
     began = time.process_time()
-    sample = _sampled(good, n_sample, shape, "rgb" if channels == 3 else "grey")
-    seconds = (time.process_time() - began) / max(1, len(sample))
-    stored = is_kept_in_file(count, shape, channels, budget)
+    frames = _sampled(good, n_sample, shape)
+    seconds = (time.process_time() - began) / max(1, len(frames))
+    channels = 3 if is_any_coloured(frames) or is_coloured(good, shape) else 1
+    sample = stack_frames(frames, np.empty((len(frames), *shape, *(3,) * (channels > 1)), np.float32))
     return Survey(count, shape, channels, stored, len(files), sample, seconds)
 
 
-def _sampled(readable: Sequence[Source], count: int, shape: tuple[int, int], colour: Colour) -> NDArray:
+def _sampled(readable: Sequence[Source], count: int, shape: tuple[int, int]) -> list[DecodedFrame]:
     """Up to ``count`` images, evenly spaced over the frames of the files."""
-    ends = np.cumsum([len(header.sizes) for _, header in readable])
+    numbers = [frame_numbers(found, header) for found, header in readable]
+    ends = np.cumsum([len(each) for each in numbers])
     wanted = np.unique(np.linspace(0, ends[-1] - 1, min(count, int(ends[-1]))).astype(int))
     frames: list[DecodedFrame] = []
     with decoder_limits():
         for k in np.unique(np.searchsorted(ends, wanted, side="right")):
-            found, header = readable[k]
-            start = int(ends[k]) - len(header.sizes)
+            start = int(ends[k]) - len(numbers[k])
             inside = wanted[(wanted >= start) & (wanted < ends[k])] - start
-            good, _ = decode_file(replace(found, row_of_frame={int(i): 0 for i in inside}), shape, colour)
-            frames += good
-    return stack_frames(frames, shape, colour)
+            found = replace(readable[k][0], row_of_frame={numbers[k][int(i)]: 0 for i in inside})
+            frames += decode_file(found, shape, "auto")[0]
+    return frames

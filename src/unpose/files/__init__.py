@@ -13,6 +13,7 @@ Where to look:
 ``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
 ``clouds``          point clouds: PLY, text and ``.npy``
 ``listing``         which files of a folder could be images
+``texts``           text files that a person gives
 ``atomic``          writing files complete or not at all
 ``exchange``        arrays exchanged with other programs through a temporary folder
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
@@ -29,6 +30,7 @@ from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
 from unpose.files.frames import LUMINANCE, UnreadableError, printable_name
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
+from unpose.files.texts import read_text
 
 __all__ = [
     "LUMINANCE",
@@ -42,6 +44,7 @@ __all__ = [
     "printable_name",
     "read_file",
     "read_points",
+    "read_text",
     "readable_bytes",
     "store_images",
     "write_chunks",

@@ -110,7 +110,7 @@ def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """Read a file, or raise ValueError if it is larger than a limit.
+    """Read a regular file, or raise ValueError if it is another kind of file or larger than a limit.
 
     Parameters
     ----------
@@ -132,8 +132,11 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     b'abc'
     """
     source = Path(path)
-    if (size := source.stat().st_size) > max_bytes:
-        raise ValueError(f"{source} has {size} bytes, more than the limit of {max_bytes}")
+    status = source.stat()
+    if not stat.S_ISREG(status.st_mode):  # a device or a pipe may never end
+        raise ValueError(f"{source} must be a regular file, not a folder, a device or a pipe")
+    if status.st_size > max_bytes:
+        raise ValueError(f"{source} has {status.st_size} bytes, more than the limit of {max_bytes}")
     return source.read_bytes()
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from unpose.files.atomic import read_file
 from unpose.files.frames import UnreadableError
 
 _MAX_POINTS = 50_000_000
+_MAX_BYTES = 2**32
 _TYPES = {
     "char": "i1", "int8": "i1", "uchar": "u1", "uint8": "u1", "short": "i2", "int16": "i2", "ushort": "u2",
     "uint16": "u2", "int": "i4", "int32": "i4", "uint": "u4", "uint32": "u4", "float": "f4", "float32": "f4",
@@ -45,7 +47,7 @@ def read_points(path: str | Path) -> NDArray[np.float64]:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = read_file(path, _MAX_BYTES)
         if content.startswith(b"ply"):
             points = _read_ply(content)
         elif content.startswith(b"\x93NUMPY"):

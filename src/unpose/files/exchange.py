@@ -2,6 +2,7 @@
 
 import csv
 import os
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -46,9 +47,7 @@ def program_answers(
                 write_image(given / f"{i:06d}.png", image[..., 0] if is_grey else image)
         filled = [word.replace(marks[0], str(given)).replace(marks[1], str(answers)) for word in words]
         try:
-            done = subprocess.run(
-                filled, capture_output=True, text=True, errors="replace", timeout=timeout, check=False
-            )
+            done = _run(filled, timeout)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ValueError(f"{words[0]} could not be run: {error}") from error
         if done.returncode:
@@ -57,6 +56,22 @@ def program_answers(
         if not answers.is_file():
             raise ValueError(f"{words[0]} ended without writing {name}")
         yield answers
+
+
+def _run(words: Sequence[str], timeout: float | None) -> "subprocess.CompletedProcess[str]":
+    """Run a program; if it takes too long or we are interrupted, it ends with all programs that it started."""
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True
+    ) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)  # its session, of which it is the first process
+            else:
+                process.kill()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, out, errors)
 
 
 def read_numbers(path: str | os.PathLike[str]) -> NDArray:

@@ -38,7 +38,9 @@ _TO_CONVERT = {
 }
 """First bytes of microscope formats that are recognised and not read."""
 
-_ARCHIVES = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"Rar!", b"\x28\xb5\x2f\xfd")
+_ARCHIVES = (b"7z\xbc\xaf", b"Rar!")
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+"""First bytes of gzip, bzip2, xz and zstd, which compress one file, perhaps an archive."""
 
 
 def read_header(path: Path, side: int, key: str | None = None) -> Header:
@@ -109,7 +111,7 @@ def read_grey(path: Path, side: int) -> tuple[NDArray | None, Header]:
             frame, header = pictures.read_grey(path, side)
         else:
             header = read_header(path, side)
-            frame = next(read_frames(path, side))[1] if len(header.sizes) == 1 else None
+            frame = next(read_frames(path, side))[1] if header.count == 1 else None
     except Exception as error:
         raise as_unreadable_error(error) from error
     if isinstance(frame, UnreadableError):
@@ -184,6 +186,8 @@ def open_array(path: Path, key: str | None) -> AbstractContextManager[stacks.Sto
             )
     if start.startswith(_ARCHIVES) or start[257:262] == b"ustar":
         raise UnreadableError("is an archive; archives are not unpacked")
+    if start.startswith(_COMPRESSED):
+        raise UnreadableError("is compressed; decompress it first")
     return None
 
 

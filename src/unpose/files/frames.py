@@ -6,6 +6,7 @@ scale; all other numbers keep their values (True becomes 1).
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -38,10 +39,22 @@ class UnreadableError(ValueError):
 class Header:
     """What a file declares, read before any pixel."""
 
-    sizes: list[tuple[int, int]]  # height and width of each frame
+    sizes: list[tuple[int, int]]  # height and width of each frame that can be read, as far as the header tells
     colour: bool  # whether some frame has colour channels, which may all be equal
     cost: int  # bytes of memory needed while the file is read, besides the frames that are kept
     note: str = ""  # what reading will lose, if anything
+    bad: frozenset[int] = frozenset()  # numbers of the frames that cannot be read, which ``sizes`` leaves out
+
+    @property
+    def count(self) -> int:
+        """Number of frames, with those that cannot be read."""
+        return len(self.sizes) + len(self.bad)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The number in the file of each of ``sizes``."""
+        everything = range(self.count)
+        return [number for number in everything if number not in self.bad] if self.bad else everything
 
 
 def to_float32(array: NDArray) -> NDArray:

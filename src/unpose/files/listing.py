@@ -1,4 +1,7 @@
-"""Lists the files of a folder that could be images, always in the same order and never outside the folder."""
+"""Lists the files of a folder that could be images, always in the same order.
+
+Links to files are listed as files, wherever they lead; links to folders are not followed.
+"""
 
 import os
 from collections.abc import Sequence
@@ -29,6 +32,7 @@ class ListedFile:
     folder: str | None = None  # the first folder on the way to the file
     row_of_frame: dict[int, int] | None = None  # frames to read, with the row of each in a STAR file; None for all
     key: str | None = None  # the array to read from a file that holds several
+    place: int = 0  # of the input that names the file, in a list of inputs
 
 
 @dataclass
@@ -112,13 +116,13 @@ def list_paths(paths: Sequence[Path]) -> Listing:
     """
     listing = Listing()
     root = Path(os.path.commonpath([path.absolute().parent for path in paths])) if paths else Path()
-    for path in paths:
+    for place, path in enumerate(paths):
         found = list_images(path)
         for file in found.files:
             absolute = file.path.absolute()
             # The stacks of a STAR file may be anywhere.
             named = _listed_file(root, absolute) if absolute.is_relative_to(root) else file
-            listing.files.append(replace(file, name=named.name, folder=named.folder))
+            listing.files.append(replace(file, name=named.name, folder=named.folder, place=place))
         listing.ignored += found.ignored
         listing.linked += found.linked
         listing.rejected += found.rejected

@@ -111,7 +111,7 @@ def _header(image: ImageFile.ImageFile, path: Path, side: int, *, grey: bool = F
     check_size(height, width)
     count = _frame_count(image, path)
     # The base class's method, because that of PNG decodes the image to find metadata behind the pixels.
-    is_turned = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) > 4
+    is_turned = _valid_orientation(Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)) > 4
     raw_mode = _png_raw_mode(image)
     is_grey = image.mode in _GREY_MODES or image.mode.startswith("I;16") or raw_mode == _GREY_ALPHA_16
     notes = []
@@ -204,9 +204,13 @@ def _open(path: Path) -> ImageFile.ImageFile:
 def _orientation(image: Image.Image) -> int:
     """The EXIF orientation of a decoded image."""
     try:
-        value = image.getexif().get(ExifTags.Base.Orientation, 1)
+        return _valid_orientation(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:
         return 1  # the pixels are good, only the metadata are damaged
+
+
+def _valid_orientation(value: object) -> int:
+    """An EXIF orientation; 1, which is upright, for values without a meaning."""
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
 
 

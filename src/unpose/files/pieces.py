@@ -100,7 +100,8 @@ class ImagesInPieces:
 
     def scaled(self, factors: NDArray) -> "ImagesInPieces":
         """The images, each multiplied by a factor (n,) when it is read."""
-        return self._with(self._rows, np.asarray(factors, np.float32))
+        before = np.float32(1) if self._factors is None else self._factors
+        return self._with(self._rows, np.asarray(factors, np.float32) * before)
 
     def cropped(self, margin: int) -> "ImagesInPieces":
         """The images without ``margin`` pixels at every side."""
@@ -233,7 +234,7 @@ def _open(path: str | os.PathLike[str], key: str | None, temporary: str | None) 
                 f"holds an array of shape {array.shape} and type {array.dtype}; images are (n, h, w) or (n, h, w, c)"
             )
         if array.is_indivisible:
-            raise UnreadableError("is stored in Fortran order, so that no image lies together; save it in C order")
+            raise UnreadableError("can only be read as a whole, not image by image; save the array as .npy in C order")
     except Exception as error:
         raise ValueError(f"{path} {as_unreadable_error(error)}") from error
     origin = (open_images, (str(place), key))
@@ -323,10 +324,16 @@ def _write_pieces(pieces: Iterable[NDArray], folder: str | os.PathLike[str] | No
 
 
 def _write_stream(stream: Any, pieces: Iterable[NDArray]) -> None:
-    count = 0
+    count, first = 0, None
     for piece in pieces:
-        if count == 0:
+        if first is None:
+            first = piece.shape[1:], piece.dtype
             _write_header(stream, piece, 0)
+        elif (piece.shape[1:], piece.dtype) != first:
+            raise ValueError(
+                f"all pieces must have images of one shape and type, got {piece.shape[1:]} {piece.dtype} after "
+                f"{first[0]} {first[1]}"
+            )
         stream.write(np.ascontiguousarray(piece).data)
         count += len(piece)
     if count == 0:

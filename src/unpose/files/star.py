@@ -6,7 +6,9 @@ Only the column ``_rlnImageName`` is used (``000012@Extract/job007/stack.mrcs``,
 import re
 from pathlib import Path
 
+from unpose.files.atomic import read_file
 from unpose.files.frames import UnreadableError, printable_name
+from unpose.files.texts import LARGEST_TEXT
 
 _COLUMN = "_rlnImageName"
 _TOKEN = re.compile(r"'[^']*'|\"[^\"]*\"|\S+")
@@ -18,7 +20,7 @@ def read_star(path: Path) -> list[tuple[Path, int]]:
     Relative paths are looked up beside the STAR file and then in the folders above it, because projects store paths
     relative to their root folder.
     """
-    rows = [_entry(value) for value in _image_names(path.read_text(encoding="utf-8", errors="surrogateescape"))]
+    rows = [_entry(value) for value in _image_names(_text(path))]
     if not rows:
         raise UnreadableError(f"lists no images: no loop with the column {_COLUMN}")
     paths: dict[str, Path] = {}
@@ -26,6 +28,13 @@ def read_star(path: Path) -> list[tuple[Path, int]]:
         if stack not in paths:
             paths[stack] = _stack_path(path, stack)
     return [(paths[stack], index) for stack, index in rows]
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path, LARGEST_TEXT).decode("utf-8", "surrogateescape")
+    except ValueError as error:
+        raise UnreadableError(f"cannot be read: {error}") from error
 
 
 def _image_names(text: str) -> list[str]:

@@ -67,30 +67,33 @@ logging.getLogger("tifffile").addHandler(logging.NullHandler())  # otherwise dam
 
 def read_header(path: Path, side: int) -> Header:
     """Read the sizes of the images and the memory cost from the tags of all pages."""
-    sizes, is_colour, cost, notes, errors = [], False, 0, set(), []
+    sizes: dict[int, tuple[int, int]] = {}
+    errors: dict[int, UnreadableError] = {}
+    is_colour, cost, notes = False, 0, set()
     _check_page_chain(path)
     with _open(path) as file:
         pages = _full_pages(file)
         channels = _channels_per_image(file, pages)
-        for page in pages:
+        for number, page in enumerate(pages):
             try:
                 height, width = _size(page)
                 check_size(height, width)
             except Exception as error:
-                errors.append(as_unreadable_error(error))
+                errors[number // channels] = as_unreadable_error(error)
                 continue
-            sizes.append((height, width))
+            sizes.setdefault(number // channels, (height, width))
             is_colour |= int(page.photometric) not in (_WHITE_IS_ZERO, _BLACK_IS_ZERO)
             stored = max(_BYTES_DECODED * height * width, 2 * page.nbytes if _is_decodable(page) else 0)
             cost = max(cost, stored + BYTES_AS_FLOATS * min(height * width, (4 * side) ** 2))
             if _is_deep_colour(page) and not _is_decodable(page):
                 notes.add("colour of more than 8 bits read at 8 bits; pip install imagecodecs keeps all bits")
-    if not sizes:
-        raise errors[0]
+    good = [size for number, size in sizes.items() if number not in errors]
+    if not good:
+        raise next(iter(errors.values()))
     if channels == 3:
-        cost += _BYTES_JOINED * max(height * width for height, width in sizes)
+        cost += _BYTES_JOINED * max(height * width for height, width in good)
         notes.add("3 channels of each position read as red, green and blue")
-    return Header(sizes[::channels], is_colour or channels == 3, cost, "; ".join(sorted(notes)))
+    return Header(good, is_colour or channels == 3, cost, "; ".join(sorted(notes)), frozenset(errors))
 
 
 def read_frames(path: Path, side: int, wanted: set[int] | None) -> Iterator[Frame]:

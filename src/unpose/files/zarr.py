@@ -37,6 +37,7 @@ def open_zarr(path: Path, key: str | None) -> Iterator[StoredArray]:
     found = _find_arrays(path)
     chosen = choose_array({name: shape for name, (shape, _) in found.items()}, key)
     shape, chunks = found[chosen]
+    _check_no_links(path / chosen)
     zarr = import_optional("zarr", "formats", "a Zarr array")
     array = zarr.open_array(store=str(path / chosen), mode="r")
     if tuple(array.shape) != shape or array.dtype.kind not in "biuf":
@@ -69,6 +70,20 @@ def _find_arrays(root: Path) -> dict[str, _Declared]:
     return found
 
 
+def _check_no_links(root: Path) -> None:
+    """Refuse an array with a chunk or metadata that are a link, which could lead to any file, or no regular file."""
+    todo = [root]
+    while todo:
+        with os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False):
+                    name = printable_name(Path(entry.path).relative_to(root).as_posix())
+                    what = "a link, which is not followed" if entry.is_symlink() else "not a regular file"
+                    raise UnreadableError(f"holds {name}, which is {what}; copy the file itself there")
+
+
 def _declared(folder: Path) -> _Declared | None:
     """Checked shape and chunks of the array in this folder; None for a group."""
     if (folder / ".zarray").is_file():
@@ -96,6 +111,8 @@ def _declared(folder: Path) -> _Declared | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    if path.is_symlink():
+        raise UnreadableError(f"holds {path.name}, which is a link, which is not followed; copy the file itself there")
     if path.stat().st_size > _MAX_METADATA_BYTES:
         raise UnreadableError(f"has metadata of more than {_MAX_METADATA_BYTES:,} bytes")
     metadata = json.loads(path.read_bytes())

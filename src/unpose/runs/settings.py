@@ -144,9 +144,11 @@ def read_settings(path: Path) -> dict[str, Any]:
     ...     read_settings(file)
     {'max_angle': 20.0}
     """
+    from unpose.files import read_text
+
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(read_text(path))
+    except ValueError as error:
         raise RunError(f"{path} is not a TOML file: {error}") from error
     table.pop(_ABOUT_TABLE, None)
     known = {field.name.replace("_", "-"): field.name for field in fields(RunSettings)}

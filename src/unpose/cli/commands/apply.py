@@ -9,6 +9,7 @@ from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath, read_run_again
 from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
+from unpose.files import read_text
 from unpose.runs import apply_names, read_names, read_run
 
 
@@ -38,9 +39,9 @@ def command(run: Path, labels: Path, images: Path | None, as_json: bool) -> None
     """
     before = read_run(run)
     try:
-        table = labels.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{labels} must be a CSV file in UTF-8: {error}") from error
+        table = read_text(labels)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     groups = read_names(table, before)
     pixels = read_run_again(before, images)
     with progress() as report:

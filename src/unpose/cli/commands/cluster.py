@@ -1,6 +1,7 @@
 """``unpose cluster``: group a folder of images, and make a page that shows the groups."""
 
 import csv
+import io
 import json
 import math
 import time
@@ -143,10 +144,11 @@ def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[in
     """The class names in a CSV file with the columns path and class, and the class of each image, -1 for unknown."""
     if not path:
         return None, None
+    from unpose.files import read_text
+
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"--labels must be a CSV file that can be read: {path}: {error}") from error
     if not rows or not {"path", "class"} <= rows[0].keys():
         raise UserError(

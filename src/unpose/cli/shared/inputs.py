@@ -140,16 +140,18 @@ def load_data(
 
 def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool) -> "Dataset":
     """The settled images of a run, with their names as classes."""
-    from unpose.data import read_folder
     from unpose.runs import RunError, joined, named_dataset, read_run
 
     run = read_run(path)
-    colour = _COLOURS.get(channels, run.colour)
+    shape = run.canvas_shape
+    if size is not None:
+        shape = (round(shape[0] * size / max(shape)), round(shape[1] * size / max(shape)))
+    in_colour = run.colour == "rgb" if channels is None else channels == 3
     try:
         with progress(quiet=quiet) as report:
-            parts = [read_folder(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)]
+            parts = [_read_on(shape, in_colour, run.source, memory=value_or_none(run.settings.memory), progress=report)]
             for each in run.added:
-                part = read_folder(each["input"], size=max(parts[0].images.shape[1:3]), colour=colour, min_images=1)
+                part = _read_on(shape, in_colour, Path(each["input"]), min_images=1)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
     except (RunError, ValueError) as error:
@@ -158,14 +160,16 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
 
 def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     """The images as the run read them; an error if they have changed, because results would be wrong."""
-    from unpose.data import read_folder
     from unpose.runs import joined
     from unpose.runs.folder import fingerprint
 
     source = moved or run.source
     try:
         with progress() as report:
-            images = read_folder(source, size=max(run.canvas_shape), pieces=True, progress=report)
+            images = _read_on(
+                run.canvas_shape, run.colour == "rgb", source, memory=value_or_none(run.settings.memory), pieces=True,
+                progress=report,
+            )  # fmt: skip
             parts = [cropped(images, int(run.settings.crop))]
             parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
@@ -187,16 +191,29 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
 
 def read_on_canvas(run: "FinishedRun", source: Path, report: Report) -> "ImageSet":
     """New images on the canvas of a run."""
+    images = _read_on(run.canvas_shape, run.colour == "rgb", source, min_images=1, progress=report)
+    return cropped(images, int(run.settings.crop))
+
+
+def _read_on(shape: tuple[int, int], in_colour: bool, source: Path, **options: Any) -> "ImageSet":
+    """Images on a canvas of this height and width, as a run read them that found colour in its images or none.
+
+    A run reads with ``colour="auto"``, which takes images whose channels are nearly equal for grey. So do these images
+    in a run that is in colour, where they have equal channels.
+    """
     import numpy as np
 
     from unpose.data import read_folder
-    from unpose.images import onto_canvas
+    from unpose.files import ImagesInPieces, store_images
 
-    whole = run.canvas_shape
-    images = read_folder(source, size=max(whole), colour=run.colour, min_images=1, progress=report)
-    # read_folder chooses a canvas that suits the new images; the model needs the canvas of the run.
-    placed = replace(images, images=np.stack([onto_canvas(image, whole) for image in images.images]))
-    return cropped(placed, int(run.settings.crop))
+    images = read_folder(source, size=shape, colour="auto" if in_colour else "grey", **options)
+    if not in_colour or images.images.ndim == 4:
+        return images
+    if isinstance(images.images, ImagesInPieces):
+        coloured: Any = store_images(np.repeat(each[..., None], 3, axis=-1) for each in images.images.pieces())
+    else:
+        coloured = np.repeat(images.images[..., None], 3, axis=-1)
+    return replace(images, images=coloured)
 
 
 def read_run_images(
