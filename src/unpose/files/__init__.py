@@ -15,6 +15,7 @@ Where to look:
 ``listing``         which files of a folder could be images
 ``atomic``          writing files complete or not at all
 ``exchange``        arrays exchanged with other programs through a temporary folder
+``model_files``     which files of models are refused, because they can run code
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
 ``arrays``          whole arrays of public data sets
 =================== ============================================================================================
@@ -28,6 +29,7 @@ from unpose.files.atomic import atomic_file, read_file, write_chunks, write_imag
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
 from unpose.files.frames import LUMINANCE, UnreadableError, printable_name
+from unpose.files.model_files import refuse_code
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "read_file",
     "read_points",
     "readable_bytes",
+    "refuse_code",
     "store_images",
     "write_chunks",
     "write_image",

@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from unpose.files import atomic_file, printable_name
+from unpose.files import atomic_file, printable_name, refuse_code
 from unpose.groups import parse
 from unpose.nn import Network, rebuild
 from unpose.train.quick import QuickNetwork
@@ -101,6 +101,7 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
     >>> load_network(pretrained_file("mnist-c8")).group
     c8
     """
+    refuse_code(path)
     content = Path(path).read_bytes()
     with _readable(path):
         header = read_header(content)
