@@ -176,7 +176,7 @@ def canonical_images(scorer, x, share, seed):
 def stored_network(name, options):
     """The network of one of the parts, and what else its file says."""
     network = plain_network(options).eval()
-    stored = torch.load(options.folder / f"{name}.pt", map_location=options.device)
+    stored = torch.load(options.folder / f"{name}.pt", weights_only=True, map_location=options.device)
     network.load_state_dict(stored.pop("weights"))
     return network, stored
 
@@ -189,7 +189,7 @@ def best_scorer(network, options, kept_apart):
         path = options.folder / f"{name}.pt"
         if not path.exists():
             continue
-        stored = torch.load(path, map_location=options.device)
+        stored = torch.load(path, weights_only=True, map_location=options.device)
         scorer = scorers[name] = scorer_of(name, options).eval()
         scorer.load_state_dict(stored["weights"])
         adapted = canonicalize(network, scorer, border=BORDER)

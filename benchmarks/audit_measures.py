@@ -168,7 +168,7 @@ def kind_of(name):
 
 def load(options, name):
     network = kind_of(name)()
-    network.load_state_dict(torch.load(options.models / f"{name}.pt"))
+    network.load_state_dict(torch.load(options.models / f"{name}.pt", weights_only=True))
     return network.eval().requires_grad_(False)
 
 

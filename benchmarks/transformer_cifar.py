@@ -33,12 +33,12 @@ from unpose.images import warp
 from unpose.nn import count_parameters, equivariant_vit
 
 NETWORKS = {
-    "plain": dict(group="c1"),
-    "plain, turned": dict(group="c1"),
-    "plain, canonicalizer": dict(group="c1"),
-    "d1": dict(group="d1"),
-    "d4": dict(group="d4"),
-    "d4, turned": dict(group="d4"),
+    "plain": dict(group="c1", heads=4),
+    "plain, turned": dict(group="c1", heads=4),
+    "plain, canonicalizer": dict(group="c1", heads=4),
+    "d1": dict(group="d1", heads=4),
+    "d4": dict(group="d4", heads=8),
+    "d4, turned": dict(group="d4", heads=8),
     "d4 until 4": dict(group="d4", equivariant_until=4, heads=8),
 }
 SIZE = dict(patch=4, depth=8, width=192)

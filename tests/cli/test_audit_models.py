@@ -394,7 +394,7 @@ def test_photographs_of_the_same_things(place):
         ([model("halves"), "--command", "a {input} {output}"], "not both"),
         ([model("nothing")], "cannot be loaded"),
         ([model("halves")], "--images"),
-        (["weights.pkl"], "pickled"),
+        (["weights.pkl"], "can run code"),
         ([model("halves"), "--images", "photos", "--memory", "1MiB", "--count", "24", "--size", "64"], "--count"),
         ([model("halves"), "--images", "photos", "--device", "cuda:7"], "cannot be used here"),
         ([model("halves"), "--images", "photos", "--fail-above", "-1"], "--fail-above"),

@@ -106,6 +106,53 @@ def test_position_and_element_table_equal_the_reference(case):
         assert (a.double() - b).norm() / torch.maximum(b.norm(), least) < 1e-5
 
 
+def test_a_table_in_two_parts_with_a_bias_has_the_right_gradients():
+    """The kernels do not compute this combination; the function joins the parts, and the operator refuses."""
+    inputs = [
+        draw((2, 3, 1, 5, 4, 6, 7), 1),
+        draw((1, 4, 1, 3, 3, 3), 2),
+        draw((1, 4, 4, 2), 3),
+        draw((1, 4, 4, 3, 3), 5),
+    ]
+
+    def results_of(name, dtype):
+        given = [tensor.to(dtype).requires_grad_() for tensor in inputs]
+        with implementation(name):
+            out = projected_attention(given[0], given[1], element=given[2], bias=given[3])
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), given)]
+
+    for a, b in zip(results_of("fused", torch.float32), results_of("plain", torch.float64), strict=True):
+        assert (a.double() - b).norm() < 1e-5 * b.norm()
+    with pytest.raises(ValueError, match="takes no bias"):
+        torch.ops.unpose.projected_attention(*inputs, None, 0.0)
+
+
+def test_the_implementation_is_that_of_the_thread():
+    """A thread that begins inside the block begins with "auto": its kernels have no second derivatives."""
+    found = []
+
+    def second_derivative():
+        maps = draw((1, 3, 1, 5, 2, 4, 4), 1).requires_grad_()
+        (first,) = torch.autograd.grad(
+            projected_attention(maps, draw((1, 2, 2, 3, 3, 5), 2)).square().sum(), maps, create_graph=True
+        )
+        try:
+            torch.autograd.grad(first.square().sum(), maps)
+        except RuntimeError as error:
+            found.append(str(error))
+        else:
+            found.append("plain")
+
+    with implementation("plain"):
+        second_derivative()
+        thread = threading.Thread(target=second_derivative)
+        thread.start()
+        thread.join()
+        second_derivative()
+    assert found[::2] == ["plain", "plain"]
+    assert "no second derivatives" in found[1]
+
+
 @pytest.mark.parametrize(("outputs", "keys"), [(1, 9), (7, 2), (9, 6), (13, 1)], ids=str)
 @pytest.mark.parametrize("shared", [False, True], ids=["own queries", "shared query"])
 def test_any_number_of_elements_is_supported(outputs, keys, shared):

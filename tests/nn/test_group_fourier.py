@@ -46,3 +46,15 @@ def test_bad_calls():
         layer(torch.rand(1, 1, 4, 6, 8))
     with pytest.raises(ValueError, match="maps on c4"):
         layer(torch.rand(1, 1, 8, 8))
+
+
+def test_tables_are_computed_again_when_memory_was_empty():
+    """Also when the layers are built on the meta device."""
+    torch.manual_seed(2)
+    network, images = group_fourier("d4", 1, 1, width=3, modes=2), torch.rand(2, 1, 7, 8)
+    wanted = network(images)
+    with torch.device("meta"):
+        outline = group_fourier("d4", 1, 1, width=3, modes=2)
+    for empty in (group_fourier("d4", 1, 1, width=3, modes=2).to_empty(device="cpu"), outline.to_empty(device="cpu")):
+        empty.load_state_dict(network.state_dict())
+        assert torch.equal(empty(images), wanted)

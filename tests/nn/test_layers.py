@@ -147,6 +147,18 @@ def test_finer_kernels_agree_on_their_quarter_turns():
         torch.testing.assert_close(kernels[(g + 3) % 12], kernels[g].rot90(1))
 
 
+@pytest.mark.parametrize("lifting", [False, True])
+def test_the_gradient_of_kernels_sorts_nothing(lifting):
+    """That of an index sorts first on a GPU."""
+    steps, names = [GroupConv2d("d4", 2, 3, 3, lifting=lifting).kernels().grad_fn], set()
+    while steps:
+        step = steps.pop()
+        names.add(type(step).__name__)
+        steps += [each for each, _ in step.next_functions if each is not None]
+    assert "AccumulateGrad" in names
+    assert "IndexBackward0" not in names
+
+
 def test_group_convolution_equals_its_definition(generator):
     # Element by element, for a non-commutative group.
     group = parse("d4")

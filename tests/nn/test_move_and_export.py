@@ -106,6 +106,17 @@ def test_predictions_do_not_depend_on_gradients_inference_mode_or_threads(name, 
 
 
 @every_network
+def test_no_parameter_is_empty(name):
+    """``DistributedDataParallel`` fails with a parameter of size zero."""
+    finite = "dilations" not in OPTIONS[name]["group"] and not name.startswith("lie")
+    groups = ("c1", "c2", "d1", "d2", "c4", "d4", "c8") if finite else (OPTIONS[name]["group"],)
+    options = OPTIONS[name] | ({"heads": None} if name == "equivariant_vit" else {})
+    for group in groups:
+        network = create_network(name, in_channels=1, n_classes=3, image_size=SHAPE[-2:], **options | {"group": group})
+        assert all(parameter.numel() for parameter in network.parameters()), group
+
+
+@every_network
 def test_arrays_that_are_no_tensors_are_refused_with_what_to_do(name):
     images = np.zeros((2, 10, 15, 1), np.float32)
     for given in (images, images.tolist()):

@@ -120,6 +120,14 @@ def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):
         make()
 
 
+def test_what_fails_inside_a_network_is_not_called_a_wrong_description():
+    description = group_cnn("c4", 1, 10, 28).description
+    with pytest.raises(TypeError, match="not iterable"):
+        rebuild(description | {"stages": 3})
+    with pytest.raises(ValueError, match="at least 1, got 'wide'"):
+        rebuild(description | {"width": "wide"})
+
+
 def test_global_attention_as_a_network(generator):
     network = gsa_net("c4", 1, 3, (7, 9), config=GSANetConfig(6, ((6,), (6,)), window=None, heads=1))
     assert network(torch.rand(2, 1, 7, 9, generator=generator)).shape == (2, 3)

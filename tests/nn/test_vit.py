@@ -1,5 +1,6 @@
 """Equivariant vision transformers: layers in the irrep basis commute, whole token fields are exact, networks deploy."""
 
+import gc
 import math
 import os
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, layer_norm
@@ -16,6 +18,7 @@ from unpose.groups import fourier_basis, parse
 from unpose.images import pixel_grid, warp
 from unpose.nn import FrameMLP, IrrepLinear, IrrepNorm, LiftingPatchEmbed, count_parameters, equivariant_vit
 from unpose.nn.ops.frames import from_frames, to_frames
+from unpose.train import load_network, save_network
 
 GROUPS = ["c1", "c2", "c3", "c4", "c8", "d1", "d2", "d3", "d4", "d8"]
 
@@ -288,6 +291,72 @@ def test_onnx_agrees_with_torch(generator, tmp_path):
     assert torch.allclose(torch.from_numpy(found), network(images), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("group", "width", "heads"),
+    [("d4", 384, 4), ("d4", 768, 8), ("d4", 1024, 8), ("d4", 64, 4), ("c1", 384, 6), ("c1", 768, 12), ("c4", 384, 4),
+     ("d1", 384, 4), ("d1", 24, 1), ("c8", 96, 8), ("c1", 200, 2)],
+)  # fmt: skip
+def test_default_heads_are_those_that_are_fast(group, width, heads):
+    with torch.device("meta"):
+        network = equivariant_vit(group, 3, 10, 32, depth=1, width=width)
+    assert network.description["heads"] == heads
+
+
+def test_matrices_of_elements_are_not_kept_for_every_size():
+    """They take up to half a gigabyte for each size of a patch."""
+    for size in (6, 7, 9, 10, 11):
+        LiftingPatchEmbed("d4", 1, size, 8)
+    gc.collect()
+    sizes = {8 * size**4 for size in (6, 7, 9, 10, 11)}
+    kept = [each for each in gc.get_objects() if type(each) is torch.Tensor and each.numel() in sizes]
+    assert len(kept) <= 2
+
+
+@pytest.mark.parametrize("group", ["c1", "c2", "d1", "d2"])
+def test_weights_of_earlier_versions_with_empty_tensors_are_loaded(group, tmp_path):
+    network = small(group)
+    weights = dict(network.state_dict())
+    for name, module in network.named_modules():
+        if isinstance(module, IrrepLinear):
+            weights[f"{name}.pairs"] = torch.empty(0, 2, 3, 3)
+        elif isinstance(module, IrrepNorm):
+            weights[f"{name}.weight_pairs"] = torch.empty(0, 1, 3)
+    assert len(weights) > len(network.state_dict())
+    images = torch.rand(2, 2, 8, 8)
+    again = small(group)
+    again.load_state_dict(weights)
+    assert torch.equal(again(images), network(images))
+    saved = save_network(tmp_path / "old.safetensors", network)
+    with safetensors.safe_open(saved, "pt") as file:
+        safetensors.torch.save_file(weights, saved, metadata=file.metadata())
+    assert torch.equal(load_network(saved)(images), network(images))
+
+
+PARALLEL = """
+import sys
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from unpose.nn import equivariant_vit
+
+torch.manual_seed(1)
+network = equivariant_vit(sys.argv[1], 2, 3, 8, patch=2, depth=1, width=16, heads=4)
+images = torch.rand(4, 2, 8, 8)
+network(images).square().mean().backward()
+whole = [parameter.grad.clone() for parameter in network.parameters()]
+network.zero_grad()
+distributed.init_process_group("gloo")
+rank = distributed.get_rank()
+half = slice(2 * rank, 2 * rank + 2)
+parallel = DistributedDataParallel(network)
+parallel(images[half]).square().mean().backward()
+for parameter, gradient in zip(network.parameters(), whole, strict=True):
+    torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-6)
+print("process", rank, "agrees")
+distributed.destroy_process_group()
+"""
+
+
 SHARDED = """
 import torch
 from torch import distributed
@@ -324,10 +393,14 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow  # three more processes import torch
-def test_two_processes_share_the_blocks_by_fsdp2(tmp_path):
-    (tmp_path / "sharded.py").write_text(SHARDED)
+@pytest.mark.parametrize(
+    ("program", "arguments"), [(SHARDED, []), (PARALLEL, ["d1"])], ids=["blocks by FSDP2", "images by DDP"]
+)
+def test_two_processes_share(program, arguments, tmp_path):
+    (tmp_path / "program.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "sharded.py"],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py",
+         *arguments],
         capture_output=True, text=True, cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip

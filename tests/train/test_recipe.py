@@ -135,3 +135,7 @@ def test_options_that_do_not_fit_the_network():
     recipe = recipe_from({"network": {"options": {"colour": "red"}}})
     with pytest.raises(ValueError, match=r"network\.options do not fit a group_cnn"):
         build_network(recipe, blank(9, 1, 3))
+    with pytest.raises(ValueError, match="at least 1, got 'wide'"):
+        build_network(recipe_from({"network": {"options": {"width": "wide"}}}), blank(9, 1, 3))
+    with pytest.raises(TypeError, match="not iterable"):  # what fails inside keeps its own words
+        build_network(recipe_from({"network": {"options": {"stages": 3}}}), blank(9, 1, 3))

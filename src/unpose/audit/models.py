@@ -5,7 +5,7 @@ tensors. The given model is held as it is; nothing of it is modified.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, cast
@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from unpose.audit.calls import checked_output, evaluation, first_line
 from unpose.audit.outputs import outputs_of
 from unpose.compiled import is_traced_or_transformed
+from unpose.files import read_file, refuse_code
 from unpose.images import as_batch, from_batch
 
 LAYOUTS = ("nchw", "nhwc", "nhw", "flat")
 GIVES = ("logits", "probabilities")
+_MAX_BYTES = 2**31 - 1  # what the format allows
+_FATAL = 4  # the least that onnxruntime logs
 ModelCall = Callable[[Tensor], Tensor]
 """A function of a batch of images, as :func:`as_model` makes it from any model."""
 
@@ -300,13 +303,22 @@ class _Estimator:
 
 def _onnx_session(path: str) -> tuple[Callable[[NDArray], Any], str, tuple[int | None, ...]]:
     """A function that runs an ONNX file, the layout of its input, and its (n, c, h, w) as far as they are fixed."""
-    if find_spec("onnxruntime") is None:
-        raise ValueError(f"{path} needs the package onnxruntime: pip install 'unpose[onnx]'")
-    runtime = import_module("onnxruntime")
+    refuse_code(path)
+    if any(find_spec(name) is None for name in ("onnx", "onnxruntime")):
+        raise ValueError(f"{path} needs the packages onnx and onnxruntime: pip install 'unpose[onnx]'")
+    onnx, runtime = import_module("onnx"), import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = _FATAL  # what is wrong is in the error
     try:
-        session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        content = read_file(path, _MAX_BYTES)
+        # Weights in other files are followed to any place by some versions of onnxruntime.
+        if any(each.external_data or each.data_location for each in _tensors(onnx.load_from_string(content), onnx)):
+            raise ValueError(
+                "its weights are in other files, which are not read; write one file, with external_data=False of "
+                "torch.onnx.export"
+            )
+        session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no common class
         raise ValueError(f"{path} cannot be read as an ONNX model: {first_line(error)}") from error
     inputs, outputs = session.get_inputs(), session.get_outputs()
@@ -333,6 +345,19 @@ def _onnx_session(path: str) -> tuple[Callable[[NDArray], Any], str, tuple[int |
     sizes = [size if isinstance(size, int) else None for size in shape]
     order = {"nchw": (0, 1, 2, 3), "nhwc": (0, 3, 1, 2)}.get(layout)
     return run, layout, tuple(sizes[i] for i in order) if order else (batch_size, None, None, None)
+
+
+def _tensors(message: Any, onnx: Any) -> Iterator[Any]:
+    """All tensors of an ONNX model, wherever they are: in graphs, functions and attributes."""
+    if isinstance(message, onnx.TensorProto):
+        yield message
+    for _, value in message.ListFields():
+        parts = [value] if hasattr(value, "ListFields") else value if isinstance(value, Sequence) else ()
+        for part in parts:
+            if hasattr(part, "ListFields"):
+                yield from _tensors(part, onnx)
+            else:
+                break
 
 
 def _describe(answer: Any) -> str:

@@ -100,12 +100,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         What images are compared by. "pixels" compares pixels over the orbit. A network is applied over the orbit, and
         its graph of neighbours is joined with that of the pixels; weights are found without labels (see Notes). It is
         "contour", the outlines of silhouettes; "efficientnet-lite0", which comes with the extra ``unpose[features]``;
-        the path of an ``.onnx`` file, of a ``.pt2`` file of ``torch.export`` or of a run of ``unpose train``; a torch
-        module; or a function from images (m, h, w) or (m, h, w, c) to vectors (m, d). "statistics" are fixed statistics
-        of texture and shape, without a network. "learn" first learns an encoder from the images themselves
-        (:func:`unpose.train.train_unlabelled`), which is kept as ``encoder_``. "auto" is the network of the extra if
-        that is installed. Otherwise, for up to 24,000 images at any angle, it is "statistics" where they divide the
-        images clearly better than pixels do, and else "pixels".
+        the path of an ``.onnx`` file or of a run of ``unpose train``; a torch module; or a function from images
+        (m, h, w) or (m, h, w, c) to vectors (m, d). "statistics" are fixed statistics of texture and shape, without a
+        network. "learn" first learns an encoder from the images themselves (:func:`unpose.train.train_unlabelled`),
+        which is kept as ``encoder_``. "auto" is the network of the extra if that is installed. Otherwise, for up to
+        24,000 images at any angle, it is "statistics" where they divide the images clearly better than pixels do, and
+        else "pixels". :meth:`save` keeps the checksum of a file, not its path.
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -580,7 +580,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if self.features is None and self.features_ is not None:
             raise ValueError(
                 f"the clusters were found with the features of {self.features_.network}, which is not saved with them; "
-                "load that network and set the attribute `features` to it"
+                "name its file again: --features FILE on the command line, the attribute `features` in Python"
             )
         if self.features == LEARN:
             if self.encoder_ is None:

@@ -5,12 +5,11 @@ seen photographs maps them to similar vectors. The vector of an image is the mea
 mirror images and scales if the group has them. :class:`FeatureSpace` then makes distances of vectors meaningful.
 """
 
-import io
+import hashlib
 import math
 import os
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from unpose.align import Progress
 from unpose.audit import evaluation
 from unpose.cluster.pieces import Batch
 from unpose.contours import outline_features
-from unpose.files import read_file
+from unpose.files import read_file, refuse_code
 from unpose.groups import parse_continuous, rotation
 from unpose.images import border_level, downscale, warp
 from unpose.images.imagenet import EXTRA_NETWORK, extra_network, has_extra_network
@@ -34,6 +33,8 @@ OUTLINES = "contour"
 """Moduli of the Fourier coefficients of outlines, for silhouettes."""
 STATISTICS = "statistics"
 """Fixed statistics of texture and shape that need no network and no other package."""
+NAMES = ("auto", "pixels", "learn", STATISTICS, OUTLINES, EXTRA_NETWORK)
+"""Texts that ``features`` may be; any other text is the path of a file."""
 _TURNS = 8
 """Views at equal angles that vectors are averaged over; fewer if rotations are bounded."""
 _SIZES = (160, 224, 256, 128, 96, 64, 32, 28)
@@ -64,7 +65,7 @@ class FeatureNetwork:
     the middle of the images, and the factor by which it is enlarged; ``blocks`` the lengths of the parts of a vector
     that come from different layers. Vectors of ``statistics`` do not change under quarter turns and mirrors, so that
     views within a quarter turn are enough; and they are those of images without the effects of light, which networks
-    for photographs are not made for.
+    for photographs are not made for. ``digest`` is the SHA-256 of the file that the network was read from, "" for none.
     """
 
     name: str
@@ -73,6 +74,7 @@ class FeatureNetwork:
     middle: tuple[int, float] | None = None
     blocks: tuple[int, ...] | None = None
     statistics: bool = False
+    digest: str = ""
 
     def poses(self, group: str, max_angle: float) -> Tensor:
         """The poses (p, 3, 3) of the views whose vectors are averaged."""
@@ -98,7 +100,7 @@ def feature_network(
     """Make a network callable on images like the given ones (n, c, h, w), and try it on two of them.
 
     ``features`` is the name of a network, "statistics" for :mod:`unpose.images.statistics`, "contour" for the outlines
-    of silhouettes, the path of an ``.onnx`` or ``.pt2`` file, a torch module, a function, or a network of
+    of silhouettes, the path of an ``.onnx`` file, a torch module, a function, or a network of
     :mod:`unpose.nn` or its file or run folder.
     Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
     tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
@@ -116,21 +118,20 @@ def feature_network(
         features = outline_features
     if isinstance(features, str | os.PathLike):
         name = os.fspath(features)
-        if name.endswith(".pt2"):
-            return _probe(_exported_module(name).to(device), os.path.basename(name), images)
-        if name.endswith(".onnx"):
-            return _probe(name, os.path.basename(name), images)
+        refuse_code(name)
+        shown = os.path.basename(os.path.normpath(name))
+        if name.lower().endswith(".onnx"):
+            return replace(_probe(name, shown, images), digest=network_digest(name))
         from unpose.train import load_network  # loads the networks of the package, which pixels alone do not need
 
-        path = name if name.endswith(".safetensors") else os.path.join(name, "model.safetensors")
         try:
-            return _own_network(load_network(path), os.path.basename(os.path.normpath(name)), images, device)
+            network = load_network(_network_file(name))
         except OSError as error:
             raise ValueError(
-                f"features must be 'auto', 'pixels', 'learn', {STATISTICS!r}, {OUTLINES!r}, {EXTRA_NETWORK!r}, a torch "
-                "module, a function, the path of an .onnx, .pt2 or .safetensors file, or the folder of a run of unpose "
-                f"train, got {name!r}"
+                f"features must be {', '.join(map(repr, NAMES))}, a torch module, a function, the path of an .onnx or "
+                f".safetensors file, or the folder of a run of unpose train, got {name!r}"
             ) from error
+        return replace(_own_network(network, shown, images, device), digest=network_digest(name))
     if isinstance(features, nn.Module):
         from unpose.nn import Network
 
@@ -388,22 +389,11 @@ def _device_of(network: Any) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
-def _exported_module(path: str) -> nn.Module:
-    """The module of a ``torch.export`` file; refused if it contains pickled objects, which could run any code."""
-    try:
-        data = read_file(path, _MAX_BYTES)
-    except OSError as error:
-        raise ValueError(f"features: {path} cannot be read: {error.strerror or error}") from error
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            listed = [archive.read(entry) for entry in archive.namelist() if entry.endswith("_config.json")]
-        if any(b'"use_pickle": true' in text for text in listed):
-            raise ValueError("it contains pickled objects, which could run any code; export it with a newer torch")
-        module: nn.Module = torch.export.load(io.BytesIO(data)).module()
-    except Exception as error:  # torch's own errors have no common class
-        raise ValueError(f"{path} is not a torch.export file that can be used: {_first_line(error)}") from error
-    return module
+def _network_file(path: str) -> str:
+    """The file of a network: itself, or that of a run of ``unpose train``."""
+    return path if path.lower().endswith((".onnx", ".safetensors")) else os.path.join(path, "model.safetensors")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+def network_digest(path: str | os.PathLike[str]) -> str:
+    """The SHA-256 of the file of a network, or of that in a run of ``unpose train``."""
+    return hashlib.sha256(read_file(_network_file(os.fspath(path)), _MAX_BYTES)).hexdigest()

@@ -107,6 +107,18 @@ class FittedFeatures:
     space: FeatureSpace
     whitening: NDArray  # (r, r)
     points: NDArray  # (m, r), the fitted images that count
+    digest: str = ""  # SHA-256 of the file of the network, "" for one that was not read from a file
+
+    def check(self, network: FeatureNetwork) -> None:
+        """Raise a ValueError if new images would be compared by another network, as far as that can be known."""
+        if network.digest == self.digest and (network.digest or network.name == self.network):
+            return
+        recorded = f"SHA-256 {self.digest}" if self.digest else "not a file, or one whose checksum was not recorded"
+        given = f"SHA-256 {network.digest}" if network.digest else "not a file"
+        raise ValueError(
+            f"features must be the network that the images were compared by, {self.network} ({recorded}), got "
+            f"{network.name} ({given})"
+        )
 
     def votes(self, points: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, NDArray, NDArray]:
         """Share of each cluster in the attention of points (n, r) to fitted images with ``labels`` (m,): (n, K).
@@ -151,7 +163,7 @@ def fit_features(
     some = slice(0, _AUDITED)
     change = pose_change(images[some], stored["features"][some], network, poses, space, device) if turns else np.nan
     points = whitened(points, joint.whitening)
-    fitted = FittedFeatures(network.name, joint.pixel_share, change, space, joint.whitening, points)
+    fitted = FittedFeatures(network.name, joint.pixel_share, change, space, joint.whitening, points, network.digest)
     return (joint.indices, joint.distances), fitted
 
 

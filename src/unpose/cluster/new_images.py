@@ -3,6 +3,7 @@
 The statistics are in :mod:`unpose.cluster.assignment`; here images are compared, by pixels and by features.
 """
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +110,8 @@ def _vote(model: Any, images: Tensor, given: Tensor, progress: Progress | None) 
     if model.features_ is not None:
         features: FittedFeatures = model.features_
         network = feature_network(model._network(), given, model.device, model.light_)
+        if isinstance(model.features, str | os.PathLike):  # an object in memory is what its user says it is
+            features.check(network)
         poses, seen = network.poses(model.range_.group, model.range_.max_angle), images if network.statistics else given
         vectors = orbit_features(seen, network, poses, model.device, progress)
         at = whitened(features.space(vectors), features.whitening)

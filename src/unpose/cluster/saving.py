@@ -13,7 +13,7 @@ import safetensors.numpy
 from scipy import sparse
 
 from unpose.align import Neighbours
-from unpose.cluster.features import FeatureSpace
+from unpose.cluster.features import EXTRA_NETWORK, NAMES, STATISTICS, FeatureSpace, network_digest
 from unpose.cluster.joint_graph import FittedFeatures
 from unpose.cluster.light import LIGHT_CONTRAST
 from unpose.cluster.pose_range import PoseRange
@@ -57,11 +57,13 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
     # A group that was found is saved by its name: images that arrive later are compared in the same way.
     parameters |= {"group": _json_value(model.range_.group), "max_angle": model.range_.max_angle}
     parameters |= {"max_scale": model.range_.max_scale}
+    if parameters["features"] not in NAMES:  # a file is found again by its name and checksum, which stand below
+        parameters["features"] = None
     about = {
         "format": FORMAT, "kind": "InvariantClustering", "parameters": parameters,
         "features": None if fitted is None else {
             "network": fitted.network, "pixel_share": fitted.pixel_share,
-            "pose_change": None if math.isnan(fitted.pose_change) else fitted.pose_change,
+            "pose_change": None if math.isnan(fitted.pose_change) else fitted.pose_change, "sha256": fitted.digest,
         },
         "light": model.light_, "local_gain": model._local_gain,
         "stability": None if math.isnan(model.stability_) else model.stability_,
@@ -89,11 +91,29 @@ def load(kind: type, folder: str | os.PathLike[str]) -> Any:
                 "wrote it"
             )
         arrays = safetensors.numpy.load(read_file(source / "model.safetensors", _MAX_BYTES))
-        return _rebuild(kind, about, arrays)
+        model = _rebuild(kind, about, arrays)
     except FileNotFoundError as error:
         raise ValueError(f"{source} contains no saved model: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f"{source} does not contain a model that unpose can read: {error}") from error
+    if model.features is None and model.features_ is not None:
+        model.features = _network_inside(source, model.features_)
+    return model
+
+
+def _network_inside(folder: Path, fitted: FittedFeatures) -> str | None:
+    """The network of the estimator if it lies in the same folder, such as one that the run learnt; otherwise None.
+
+    The folder may come from a stranger: only a plain name is followed, to a file that is no link, of the checksum that
+    is written down.
+    """
+    place = folder / fitted.network
+    if place.name != fitted.network or place.name == ".." or place.is_symlink():
+        return None
+    file = place / "model.safetensors" if place.is_dir() else place
+    if not file.is_file() or file.is_symlink() or network_digest(place) != fitted.digest:
+        return None
+    return str(place)
 
 
 def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
@@ -101,6 +121,8 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     parameters = {name: about["parameters"][name] for name in _PARAMETERS}
     if parameters["image_shape"] is not None:
         parameters["image_shape"] = tuple(int(side) for side in parameters["image_shape"])
+    if parameters["features"] not in NAMES:
+        parameters["features"] = None  # a file of a model is data of the user, and nothing in the folder can name it
     model = kind(parameters.pop("n_clusters"), **parameters)
     model.range_, model.names_ = PoseRange(model.group, model.max_angle, model.max_scale), None
     for name in _ARRAYS:
@@ -133,6 +155,8 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     model.weights_.check_format(full_check=True)
     model.neighbours_ = Neighbours(*(arrays[f"neighbours.{name}"] for name in ("indices", "distances", "poses")))
     model.features_ = _rebuild_features(about["features"], arrays, n_counted)
+    if model.features == "auto" and model.features_ and model.features_.network not in (STATISTICS, EXTRA_NETWORK):
+        raise ValueError(f"{model.features_.network!r} is no network that is chosen automatically")
     model.classes_, model.probabilities_ = arrays.get("classes_"), arrays.get("probabilities_")
     if model.classes_ is not None and arrays["probabilities_"].shape != (n, len(model.classes_)):
         raise ValueError("probabilities_ do not belong to the images and classes")
@@ -163,16 +187,15 @@ def _rebuild_features(about: dict[str, Any] | None, arrays: dict[str, Any], n_co
         raise ValueError(f"the features do not belong to the {n_counted} images that count")
     change = math.nan if about["pose_change"] is None else float(about["pose_change"])
     return FittedFeatures(
-        str(about["network"]), float(about["pixel_share"]), change, FeatureSpace(mean, basis), whitening, points
-    )
+        str(about["network"]), float(about["pixel_share"]), change, FeatureSpace(mean, basis), whitening, points,
+        str(about.get("sha256", "")),
+    )  # fmt: skip
 
 
 def _json_value(value: Any) -> Any:
     """Convert a parameter for JSON; a random state that is not a number becomes None."""
     if isinstance(value, LieGroup):
         return value.name
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     if isinstance(value, np.integer | np.floating):
         return value.item()
     if isinstance(value, tuple | list | np.ndarray):

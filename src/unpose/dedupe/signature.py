@@ -198,5 +198,5 @@ def disc(side: int) -> NDArray:
 def fitted() -> dict[str, NDArray]:
     """The fitted numbers: the linear maps of both layers, (D, size) each, and the weights of the probability, (6,)."""
     content = read_file(Path(__file__).with_name("fitted.npz"), max_bytes=2**20)
-    with np.load(io.BytesIO(content)) as stored:
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         return {name: stored[name].astype(np.float32) for name in stored.files}

@@ -16,6 +16,7 @@ Where to look:
 ``texts``           text files that a person gives
 ``atomic``          writing files complete or not at all
 ``exchange``        arrays exchanged with other programs through a temporary folder
+``model_files``     which files of models are refused, because they can run code
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
 ``arrays``          whole arrays of public data sets
 =================== ============================================================================================
@@ -29,6 +30,7 @@ from unpose.files.atomic import atomic_file, read_file, write_chunks, write_imag
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
 from unpose.files.frames import LUMINANCE, UnreadableError, printable_name
+from unpose.files.model_files import refuse_code
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
 from unpose.files.texts import read_text
 
@@ -46,6 +48,7 @@ __all__ = [
     "read_points",
     "read_text",
     "readable_bytes",
+    "refuse_code",
     "store_images",
     "write_chunks",
     "write_image",

@@ -266,7 +266,7 @@ class DuplicateSearch:
         known: dict[str, tuple[Photograph, Entries]] = {}
         for file in sorted((self.folder / "index").glob("*.npz")):
             try:
-                with np.load(io.BytesIO(file.read_bytes())) as stored:
+                with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as stored:
                     if int(stored["version"]) != _VERSION:
                         continue
                     about = json.loads(stored["about"].tobytes())

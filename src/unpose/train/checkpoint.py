@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from unpose.files import atomic_file, printable_name
+from unpose.files import atomic_file, printable_name, refuse_code
 from unpose.groups import parse
 from unpose.nn import Network, rebuild
 from unpose.train.quick import QuickNetwork
@@ -101,6 +101,7 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
     >>> load_network(pretrained_file("mnist-c8")).group
     c8
     """
+    refuse_code(path)
     content = Path(path).read_bytes()
     with _readable(path):
         header = read_header(content)
@@ -108,7 +109,8 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
         shapes = {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
         _check_plausible(description, len(shapes))
         outline = {name: tuple(tensor.shape) for name, tensor in build_on_meta(description).state_dict().items()}
-        _check_shapes(outline, shapes)
+        # Earlier versions saved empty tensors, of representations that a group does not have.
+        _check_shapes(outline, {name: shape for name, shape in shapes.items() if name in outline or 0 not in shape})
         weights = safetensors.torch.load(content)
         network = _build(description)
         network.load_state_dict(weights, assign=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from unpose.data.splits import decode_fingerprints
 from unpose.discover import AUTO, Discovery, discover_group
 from unpose.files import write_text
 from unpose.nn import (
+    NETWORKS,
     GroupSelfAttention,
     LiftingSelfAttention,
     Network,
@@ -171,17 +173,15 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
         n_classes = _VECTOR
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(recipe.seed, "weights"))
+        arguments = {
+            "group": part.group, "in_channels": dataset.channels, "n_classes": n_classes,
+            "image_size": dataset.image_size, **options,
+        }  # fmt: skip
         try:
-            network = create_network(
-                part.kind,
-                group=part.group,
-                in_channels=dataset.channels,
-                n_classes=n_classes,
-                image_size=dataset.image_size,
-                **options,
-            )
+            signature(NETWORKS[part.kind]).bind(**arguments)
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
+        network = create_network(part.kind, **arguments)
         if not is_encoder and (head := network.description.get("head", "classes")) != "classes":
             raise ValueError(f"recipes train classifiers; network.options has head = {head!r}: use a loop of your own")
         for module in network.modules():

@@ -161,7 +161,8 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
 
     MODEL is an ONNX file, an object in Python (MODULE:NAME, a torch module, a scikit-learn estimator or a function on
     arrays (n, h, w, c); NAME() is called first), a run of `unpose train` or the network file in it, or a name that
-    `unpose models` lists. With --command any other program is audited. Two models are compared.
+    `unpose models` lists. With --command any other program is audited. Two models are compared. A MODULE is imported
+    and run: it can do anything that you can. The other files are read as data.
 
     For every element of a group, the model's output on transformed images is compared with its output on the images
     themselves. Quarter turns and mirrors only permute pixels, so a network that claims a group with them must not

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from unpose.cli.shared.inputs import ImagesPath, memory_budget
-from unpose.cli.shared.options import ByteSize, NumberOrAuto, json_option
+from unpose.cli.shared.options import ByteSize, NumberOrAuto, check_features, json_option
 from unpose.cli.shared.progress import progress
 from unpose.runs import RunSettings, plan_run, readable_time
 
@@ -26,7 +26,7 @@ from unpose.runs import RunSettings, plan_run, readable_time
 @click.option("-k", "--clusters", type=NumberOrAuto(click.IntRange(1), "K"), default="auto", help="Number of groups.")
 @click.option("--group", default=RunSettings.group, show_default=True, help="Transformations that do not count.")
 @click.option("--features", default=RunSettings.features, show_default=True, metavar="NETWORK",
-              help="What images are compared by, as for unpose cluster.")  # fmt: skip
+              callback=check_features, help="What images are compared by, as for unpose cluster.")  # fmt: skip
 @click.option("--size", type=NumberOrAuto(click.IntRange(8, 4096), "PX"), default="auto",
               help="Longer side of the canvas that all images are scaled to.")  # fmt: skip
 @click.option("--jobs", type=NumberOrAuto(click.IntRange(1), "N"), default="auto", help="Number of threads.")

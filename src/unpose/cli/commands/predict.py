@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import parameter_errors
-from unpose.cli.shared.inputs import ImagesPath, ModelFile, load_model, pick_device, read_on_canvas
-from unpose.cli.shared.options import device_option
+from unpose.cli.shared.inputs import ImagesPath, ModelFile, load_model, pick_device, read_on_canvas, use_features
+from unpose.cli.shared.options import device_option, features_again_option
 from unpose.cli.shared.output import check_output, write_table
 from unpose.cli.shared.progress import progress
 from unpose.runs import LEAST_P_VALUE, read_run
@@ -46,13 +46,14 @@ _RUN_COLUMNS = (
     "--match-light", is_flag=True,
     help="Change background and contrast of images unlike any training image to those of the training images.",
 )  # fmt: skip
+@features_again_option
 @click.option("--json", "as_json", is_flag=True, help="Write JSON instead of CSV.")
 @device_option
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, not to stdout.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def command(
-    given: tuple[Path, ...], model: Path | None, match_light: bool, as_json: bool, device: str, out: Path | None,
-    force: bool,
+    given: tuple[Path, ...], model: Path | None, match_light: bool, features: str | None, as_json: bool, device: str,
+    out: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """Assign new images to the clusters of a run, or to the classes of a network.
 
@@ -78,6 +79,8 @@ def command(
     """
     if match_light and model is None:
         raise click.UsageError("--match-light needs --model; runs do not compare the light of new images")
+    if features is not None and model is not None:
+        raise click.UsageError("--features is for groups, and --model predicts classes; give one of them")
     if len(given) != (2 if model is None else 1):
         wanted = "a run and images: unpose predict RUN IMAGES" if model is None else "only images besides --model"
         raise click.UsageError(f"give {wanted} ({len(given)} given)")
@@ -86,15 +89,18 @@ def command(
     if model is not None:
         _predict_classes(model, given[0], out, as_json, device, match_light)
     else:
-        _predict_clusters(given[0], given[1], out, as_json, device)
+        _predict_clusters(given[0], given[1], features, out, as_json, device)
 
 
 # With a run ----------------------------------------------------------------------------------------------------------
 
 
-def _predict_clusters(run: Path, source: Path, out: Path | None, as_json: bool, device: str) -> None:
+def _predict_clusters(
+    run: Path, source: Path, features: str | None, out: Path | None, as_json: bool, device: str
+) -> None:
     """Write the cluster of every image, its confidence, whether it fits, its pose and its distance from the mean."""
     results = read_run(run)
+    use_features(results, features)
     torch_device = str(pick_device(device))
     with progress() as report:
         images = read_on_canvas(results, source, report)

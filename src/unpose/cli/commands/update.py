@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from unpose.cli.shared.inputs import ImagesPath, pick_device, read_on_canvas, read_run_again
-from unpose.cli.shared.options import device_option
+from unpose.cli.shared.inputs import ImagesPath, pick_device, read_on_canvas, read_run_again, use_features
+from unpose.cli.shared.options import device_option, features_again_option
 from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
 from unpose.runs import read_run, update_run
@@ -30,9 +30,12 @@ from unpose.runs import read_run, update_run
     "--images", type=ImagesPath(),
     help="Where the images of the run are now, if they were moved; for --averages.",
 )  # fmt: skip
+@features_again_option
 @device_option
 @click.option("--json", "as_json", is_flag=True, help="Print what was added as JSON.")
-def command(run: Path, new: Path, averages: bool, images: Path | None, device: str, as_json: bool) -> None:
+def command(
+    run: Path, new: Path, averages: bool, images: Path | None, features: str | None, device: str, as_json: bool
+) -> None:
     """Add images to a finished run, without doing it again.
 
     RUN is a folder that `unpose cluster` wrote; NEW is a folder or stack of images that arrived later. The images of
@@ -45,6 +48,7 @@ def command(run: Path, new: Path, averages: bool, images: Path | None, device: s
     many, run `unpose cluster` on all images.
     """
     results = read_run(run)
+    use_features(results, features)
     results.model.set_params(device=str(pick_device(device)))
     with progress() as report:
         read = read_on_canvas(results, new, report)

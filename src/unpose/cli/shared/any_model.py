@@ -50,15 +50,14 @@ class AnyModel:
 
 def load_any(text: str, *, device: str = "cpu", output: str | None = None, class_names: Sequence[str] = ()) -> AnyModel:
     """The model that a command line names: FILE.onnx, MODULE:NAME, or a network of this package."""
+    from unpose.files import refuse_code
+
     if text.lower().endswith(".onnx"):
         return _onnx(text, output)
     if ":" in text and not os.path.exists(text) and not text.startswith(("/", ".")):
         return _python(text, device, output, class_names)
-    if text.lower().endswith((".pkl", ".pickle", ".joblib", ".pt", ".pth")) and os.path.isfile(text):
-        raise click.BadParameter(
-            f"{text} may hold pickled objects, which can run any code when they are read; read it in a Python file of "
-            "your own and name the object, as in my_model:classifier", param_hint="MODEL",
-        )  # fmt: skip
+    with parameter_errors("MODEL"):
+        refuse_code(text)
     return _own(text, device)
 
 
@@ -105,6 +104,7 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
     from unpose.audit.outputs import output_named
 
     module_name, _, attribute = text.partition(":")
+    click.echo(f"note: importing {module_name} and running it; its code can do anything that you can", err=True)
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # as for `python -m`
     try:

@@ -112,6 +112,15 @@ def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str,
         return load_network(path, device=pick_device(device)), read_classes(path)
 
 
+def use_features(run: "FinishedRun", features: str | None) -> None:
+    """Compare new images by the network that ``--features`` names; it is found equal when the images are compared."""
+    if features is None:
+        return
+    if run.model.features_ is None:
+        raise click.BadParameter(f"the images of {run.path} were compared by pixels alone", param_hint="--features")
+    run.model.set_params(features=features)
+
+
 def load_data(
     name: str, root: Path | None, size: int | None = None, *, channels: int | None = None,
     split_by: str | None = None, quiet: bool = False,

@@ -1,10 +1,12 @@
 """Command line options that several commands share, and their parameter types."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from unpose.runs.settings import RunError, RunSettings, read_settings
 
@@ -18,6 +20,32 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 root_option = click.option(
     "--root", type=click.Path(path_type=Path), help="Folder of the data sets; downloads are saved there, too."
 )
+
+
+def check_features(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse files that can run code, and files that only a file of settings names, before any image is read."""
+    if value is None or not (os.path.splitext(value)[1] or os.path.exists(value)):
+        return value
+    from unpose.cluster.features import NAMES
+    from unpose.files import refuse_code
+
+    try:
+        refuse_code(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    if value not in NAMES and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP:
+        raise click.BadParameter(
+            f"the settings name {value!r}, and settings may come from a stranger; name the file yourself, with "
+            "--features FILE on the command line"
+        )
+    return value
+
+
+features_again_option = click.option(
+    "--features", metavar="FILE", callback=check_features,
+    help="The network that the images of the run were compared by, if it is not in the run: the same .onnx file, or "
+         "the same run of unpose train; its checksum is compared.",
+)  # fmt: skip
 
 
 class NumberOrAuto(click.ParamType):
@@ -76,13 +104,13 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
             click.option("-k", "--clusters", type=NumberOrAuto(click.IntRange(1), "K"), default="auto",
                          help="Number of groups; auto (the default) determines it."),
             click.option("--features", default=default.features, show_default=True, metavar="NETWORK",
+                         callback=check_features,
                          help="What images are compared by: pixels; or also contour, the outlines of silhouettes; or "
                               "also statistics of texture and shape; or also the features of a network: "
-                              "efficientnet-lite0 (with the extra unpose[features]), or the path of an .onnx file, of "
-                              "a .pt2 file of torch.export, or of a run of unpose train. learn first learns an encoder "
-                              "from the images, without labels. auto takes the network of the extra if it is "
-                              "installed, and otherwise the statistics where they tell kinds apart better than pixels."
-                         ),
+                              "efficientnet-lite0 (with the extra unpose[features]), or the path of an .onnx file "
+                              "or of a run of unpose train. learn first learns an encoder from the images, without "
+                              "labels. auto takes the network of the extra if it is installed, and otherwise the "
+                              "statistics where they tell kinds apart better than pixels."),
             click.option("--labels", default=default.labels, metavar="FILE",
                          help="CSV file with the columns path and class, the classes of some images; groups with such "
                               "images become the classes, and labels.csv gives their probabilities."),

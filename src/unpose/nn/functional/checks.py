@@ -1,6 +1,7 @@
 """Parsing and checking of the arguments that layers and networks share; every error tells the caller what to do."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from torch import Tensor
@@ -64,10 +65,10 @@ def check_feature_maps(maps: Tensor, channels: int, group: FiniteGroup | None) -
 
 
 def check_positive(**counts: int) -> None:
-    """Raise a ``ValueError`` that names the first count below one."""
+    """Raise a ``ValueError`` that names the first count below one, or what is no number."""
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be at least 1, got {count}")
+        if not isinstance(count, Real) or count < 1:
+            raise ValueError(f"{name} must be at least 1, got {count!r}")
 
 
 def check_dropout(probability: float) -> None:

@@ -7,7 +7,7 @@ refinement is a smooth function of both patches, so gradients also flow through 
 """
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -198,7 +198,7 @@ def shift_poses(shift: float) -> Tensor:
     return translation(torch.cartesian_prod(grid, grid))
 
 
-@cache
+@lru_cache(maxsize=2)  # up to 512 MiB each; all layers of a network ask for the same one
 def group_operators(group: FiniteGroup, size: int, shift: float = 0.0) -> Tensor:
     """Return each element at each shift as a matrix on flat patches: (order or 9 order, p * p, p * p) in float64.
 

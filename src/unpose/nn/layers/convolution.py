@@ -112,9 +112,14 @@ class GroupConv2d(ConstantTables):
     def kernels(self) -> Tensor:
         """Return the kernels of all elements: (out, order, in, keys, size, size)."""
         # o output channel, i input channel, r relative element, n basis function, g element
-        transformed = torch.einsum("oirn,gnyx->oigryx", self.weight, self.basis.to(self.weight.dtype))
-        own = torch.arange(self.group.order, device=self.relations.device)[:, None]
-        return transformed[:, :, own, self.relations].transpose(1, 2)
+        transformed = torch.einsum("oirn,gnyx->oirgyx", self.weight, self.basis.to(self.weight.dtype))
+        if self.lifting:
+            return transformed.permute(0, 3, 1, 2, 4, 5)
+        order = self.group.order
+        own = torch.arange(order, device=self.relations.device)[:, None]
+        # ``index_select`` and not indexing: on a GPU the gradient of an index sorts first.
+        rows = transformed.flatten(2, 3).index_select(2, torch.add(own, self.relations, alpha=order).flatten())
+        return rows.unflatten(2, (order, order)).transpose(1, 2)  # (out, order, in, keys, size, size)
 
     def forward(self, maps: Tensor) -> Tensor:
         check_feature_maps(maps, self.in_channels, None if self.lifting else self.group)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup
 from unpose.nn.functional.checks import check_positive, parse_point_group
+from unpose.nn.layers.constants import ConstantTables
 
 
-class GroupFourier2d(nn.Module):
+class GroupFourier2d(ConstantTables):
     """Multiplication of low frequencies by weights that are tied over a group of quarter turns and mirrors.
 
     ``out(k, h) = sum_j W(h^-1 k, h^-1 j) in(k, j)`` for frequencies k of up to ``modes`` periods along each side; for
@@ -59,13 +60,18 @@ class GroupFourier2d(nn.Module):
         across = 1 if lifting else self.group.order
         scale = 1 / math.sqrt(in_channels * across)
         self.weight = nn.Parameter(scale * torch.randn(out_channels, in_channels, across, side, side, 2))
+        self.compute_tables()
+
+    def constant_tables(self) -> dict[str, Tensor]:
         # Frequencies (x, y), x along columns; index of h^-1 k for every element h.
-        steps = torch.arange(-modes, modes + 1)
+        steps, order = torch.arange(-self.modes, self.modes + 1), self.group.order
         points = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).reshape(-1, 2).double()
-        source = (points @ elements).round().long() + modes  # rows times h are h^-1 k, as h is orthogonal
-        self.register_buffer("frequency", source[..., 1] * side + source[..., 0], persistent=False)  # (order, side^2)
-        relative = self.group.product[self.group.inverse] if not lifting else torch.zeros(self.group.order, 1).long()
-        self.register_buffer("relative", relative, persistent=False)  # (order, order): h^-1 j
+        source = (points @ self.group.elements[:, :2, :2]).round().long() + self.modes  # h is orthogonal: h^-1 k
+        relative = torch.zeros(order, 1).long() if self.lifting else self.group.product[self.group.inverse]
+        return {
+            "frequency": source[..., 1] * len(steps) + source[..., 0],  # (order, side^2)
+            "relative": relative,  # (order, order): h^-1 j
+        }
 
     def spectral_weights(self) -> Tensor:
         """The weights of every element: complex (out, in, order, j, side^2)."""

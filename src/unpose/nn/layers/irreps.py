@@ -7,6 +7,7 @@ two-dimensional one.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -64,17 +65,21 @@ class IrrepLinear(nn.Module):
     51
     """
 
+    pairs: nn.Parameter | None  # None and not empty for c1, c2, d1 and d2: DDP fails with a parameter of size zero
+
     def __init__(self, group: str | FiniteGroup, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__()
         self.group, self.in_features, self.out_features = parse_point_group(group), in_features, out_features
         channels, out = channels_of(in_features, self.group), channels_of(out_features, self.group)
         irreps = irreducible_representations(self.group)
-        self.components, pairs = irreps.copies, len(irreps.pairs)
+        self.components, count = irreps.copies, len(irreps.pairs)
         # Without mirrors the matrices that commute with a pair are A + B i: only A and B are stored.
-        shape = (pairs, 2 * out, 2 * channels) if irreps.copies == 2 else (pairs, 2, out, channels)
+        shape = (count, 2 * out, 2 * channels) if irreps.copies == 2 else (count, 2, out, channels)
         bound = math.sqrt(1 / channels)  # as torch.nn.Linear
         self.singles = nn.Parameter(torch.empty(len(irreps.singles), out, channels).uniform_(-bound, bound))
-        self.pairs = nn.Parameter(torch.empty(shape).uniform_(-bound, bound) / math.sqrt(2))
+        pairs = torch.empty(shape).uniform_(-bound, bound) / math.sqrt(2)
+        self.register_parameter("pairs", nn.Parameter(pairs) if len(pairs) else None)
+        self.register_load_state_dict_pre_hook(_without_empty)
         self.bias = nn.Parameter(torch.zeros(out)) if bias else None
 
     def extra_repr(self) -> str:
@@ -82,8 +87,11 @@ class IrrepLinear(nn.Module):
 
     def blocks(self) -> Tensor:
         """Return the blocks of the two-dimensional representations: (pairs, 2 * out, 2 * channels)."""
-        if self.components == 2 or not len(self.pairs):
-            return self.pairs.flatten(-2) if self.pairs.ndim == 4 else self.pairs
+        if self.pairs is None:
+            _, out, channels = self.singles.shape
+            return self.singles.new_empty(0, 2 * out, 2 * channels)
+        if self.components == 2:
+            return self.pairs
         real, imaginary = self.pairs.unbind(1)  # (pairs, out, channels) each
         return torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)], -2)
 
@@ -122,6 +130,7 @@ class IrrepNorm(ConstantTables):
     """
 
     trivial: Tensor
+    weight_pairs: nn.Parameter | None
 
     def __init__(self, group: str | FiniteGroup, width: int, *, eps: float | None = None) -> None:
         super().__init__()
@@ -131,7 +140,9 @@ class IrrepNorm(ConstantTables):
         irreps = irreducible_representations(self.group)
         self.copies = irreps.copies
         self.weight = nn.Parameter(torch.ones(len(irreps.singles) * channels))
-        self.weight_pairs = nn.Parameter(torch.ones(len(irreps.pairs), 1, irreps.copies * channels))
+        pairs = torch.ones(len(irreps.pairs), 1, irreps.copies * channels)
+        self.register_parameter("weight_pairs", nn.Parameter(pairs) if len(pairs) else None)
+        self.register_load_state_dict_pre_hook(_without_empty)
         self.bias = nn.Parameter(torch.zeros(channels))
         self.compute_tables()
 
@@ -144,7 +155,9 @@ class IrrepNorm(ConstantTables):
 
     def forward(self, tokens: Tensor) -> Tensor:
         channels = len(self.bias)
-        scale = torch.cat([self.weight, self.weight_pairs.expand(-1, 2, -1).flatten()])  # (width,)
+        scale = self.weight  # (width,)
+        if self.weight_pairs is not None:
+            scale = torch.cat([scale, self.weight_pairs.expand(-1, 2, -1).flatten()])
         full = tokens.float() if tokens.dtype in (torch.bfloat16, torch.float16) else tokens
         # The mean over channels and elements lies in the trivial representation. It is written as a sum over the whole
         # row, and not over a part of it, so that a compiler can fuse the norm to one pass over memory.
@@ -153,6 +166,13 @@ class IrrepNorm(ConstantTables):
         centred = full - mean * trivial
         normed = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + self.eps)
         return normed * scale + pad(self.bias, (0, self.width - channels))
+
+
+def _without_empty(module: nn.Module, weights: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    """Leave out what earlier versions saved for groups without two-dimensional representations: empty tensors."""
+    for name in ("pairs", "weight_pairs"):
+        if prefix + name in weights and not weights[prefix + name].numel():
+            del weights[prefix + name]
 
 
 class FrameMLP(ConstantTables):

@@ -1,6 +1,7 @@
 """All networks by name; a new network is added to ``NETWORKS``."""
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from unpose.nn.networks.base import Network
@@ -86,7 +87,9 @@ def rebuild(description: dict[str, Any]) -> Network:
     """
     options = dict(description)
     name = options.pop("network", None)
-    try:
-        return create_network(name, **options)
-    except TypeError as error:
-        raise ValueError(f"the description of a {name} does not fit: {error}") from error
+    if name in NETWORKS:
+        try:
+            signature(NETWORKS[name]).bind(**options)
+        except TypeError as error:
+            raise ValueError(f"the description of a {name} does not fit: {error}") from error
+    return create_network(name, **options)

@@ -176,7 +176,8 @@ def equivariant_vit(
         Numbers of a token, all elements of the group together: a multiple of its order.
     heads : int, optional
         Heads, all frames together: a multiple of the order of the group, or for a group with mirrors half of its order.
-        Default: as many as have at least 48 channels. GPUs compute heads of 64 and 96 channels faster than those of 48.
+        Default: as many as have at least 96 channels, or 64 for c1; where not even one head for each frame has them,
+        frames h and h m share a head if the group has mirrors. GPUs compute heads of 48 channels as slowly as of 64.
     mlp_ratio : float, default 4.0
         Hidden numbers of the MLP of each block, relative to the width.
     equivariant_until : int, optional
@@ -226,8 +227,17 @@ def equivariant_vit(
     if (output != "scalar" or dense) and until < depth:
         raise ValueError(f"dense or {output} answers need equivariant blocks to the end: leave equivariant_until out")
     if heads is None:
-        heads = parsed.order * max(1, width // (48 * parsed.order))
+        heads = _default_heads(parsed, width)
     return EquivariantViT(
         parsed, in_channels, n_classes, size, patch=patch, depth=depth, width=width, heads=heads, mlp_ratio=mlp_ratio,
         equivariant_until=until, output=output, dense=dense,
     )  # fmt: skip
+
+
+def _default_heads(group: FiniteGroup, width: int) -> int:
+    """Heads of 96 channels or more, 64 for the trivial group, as ``docs/benchmarks/transformers.md`` measures them."""
+    order, channels = group.order, width // group.order
+    of_each = width // ((64 if order == 1 else 96) * order)
+    if of_each == 0 and group.mirrored:
+        return order // 2
+    return order * next((n for n in range(of_each, 1, -1) if channels % (2 * n) == 0), 1)

@@ -91,6 +91,8 @@ def _projected(
     seed: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
+    if element is not None and bias is not None:
+        raise ValueError("a position table in two parts takes no bias: join the parts, or leave the bias out")
     backend = kernels("group_attention", projected)
     return backend.forward_projected(projected, position, element, bias, dropout, seed)
 

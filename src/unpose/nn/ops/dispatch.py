@@ -86,7 +86,10 @@ _REQUESTED = _Requested()
 
 @contextmanager
 def implementation(name: str) -> Iterator[None]:
-    """Choose how layers and networks are computed inside a ``with`` block; other threads are not affected.
+    """Choose how layers and networks are computed inside a ``with`` block, in this thread.
+
+    Other threads are not affected, also those that are started inside the block, such as the workers of
+    ``torch.nn.DataParallel`` or of a thread pool: they begin with ``"auto"`` and enter a block of their own.
 
     Parameters
     ----------
