@@ -453,6 +453,16 @@ def test_a_bend_moves_pixels_and_not_the_image(problem):
     assert (bent - still).abs().max() > 0.05
 
 
+def test_images_of_one_level_are_learnt_from_as_if_they_were_never_moved(small_recipe):
+    levels = np.array([0.9, 0.6], np.float32).repeat(12)
+    part = Split(np.tile(levels[:, None, None, None], (1, 9, 11, 3)) * [1, 0.9, 0.8], np.arange(24) // 12)
+    bright = Dataset("paper", "made for tests", ("light", "grey"), part, part, part)
+    poses = {"max_angle": 180, "max_shift": 3, "max_scale": 1.3, "mirror": True, "bend": 0.7}
+    still, moved = (train(bright, small_recipe(epochs=1, **changes)) for changes in ({}, {"poses": poses}))
+    for name, weights in still.network.state_dict().items():
+        torch.testing.assert_close(moved.network.state_dict()[name], weights, msg=lambda told, n=name: f"{n}: {told}")
+
+
 @pytest.mark.parametrize("poses", [PosePart(max_angle=0.5), PosePart(max_shift=1.0, bend=0.5)])
 def test_processes_share_the_poses_of_a_batch(poses, problem):
     store, rows = make_image_store(problem.train, torch.device("cpu")), torch.arange(7)

@@ -23,7 +23,7 @@ from unpose.audit import effective_rank, spanning_tree_length
 from unpose.data import Dataset, InputError, Split
 from unpose.files import write_text
 from unpose.groups import FiniteGroup, parse
-from unpose.images import as_batch, border_level, displacements, sample, source_points
+from unpose.images import as_batch, displacements, sample, source_points
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
 from unpose.train.cost import seconds_per_image
@@ -135,10 +135,6 @@ class Unlabelled(Objective):
         super().__init__(dataset, recipe, device, processes)
         if processes.count > 1:
             raise ValueError("learning without labels runs in one process: start it without torchrun")
-        images = dataset.train.images
-        pieces = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
-        levels = np.concatenate([border_level(as_batch(piece, dtype=torch.float32).numpy()) for piece in pieces])
-        self.ground = torch.from_numpy(levels)[..., None, None].float().to(device)  # (n, c, 1, 1)
         if recipe.unlabelled.neighbour_share:
             self.extra["neighbours"] = orbit_neighbours(dataset.train.images, recipe, device)
             self.extra["epochs"] = torch.zeros((), dtype=torch.long)
@@ -171,8 +167,7 @@ class Unlabelled(Objective):
         partners = self._partners(rows, step)
         both = torch.cat([rows, partners])
         images, _ = store.take(both)
-        ground = self.ground.index_select(0, to_device(both, self.device))
-        views = random_views(images, ground, self.recipe, step)
+        views = random_views(images, store.ground(both), self.recipe, step)
         return views, torch.zeros(len(rows), dtype=torch.long, device=self.device)
 
     def _partners(self, rows: Tensor, step: int) -> Tensor:
