@@ -73,6 +73,23 @@ def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
     assert "already holds a run" in other.output
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "--model", "ENCODER", "PHOTOS"],
+        ["evaluate", "ENCODER", "PHOTOS"],
+        ["adapt", "ENCODER", "--images", "PHOTOS", "--group", "c4", "-o", "OUT"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_encoder_has_no_classes_and_is_not_asked_for_one(arguments, encoder, photos, tmp_path):
+    places = {"PHOTOS": photos, "ENCODER": encoder, "OUT": tmp_path / "out"}
+    result = command(*(places.get(argument, argument) for argument in arguments))
+    assert result.exit_code == 2
+    assert "outputs are no scores of classes; give a classifier" in " ".join(result.stderr.replace("│", "").split())
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow  # tests/cluster/test_learned.py clusters with an encoder
 def test_the_encoder_serves_cluster_and_audit(encoder, photos, tmp_path):
     grouped = command("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", encoder, "--device", "cpu")

@@ -9,7 +9,7 @@ import click
 from unpose.cli.shared.audited_images import labels_of, normalised, numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
-from unpose.cli.shared.inputs import ImagesPath, ModelFile
+from unpose.cli.shared.inputs import NO_CLASSES, ImagesPath, ModelFile
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, write_output
 from unpose.cli.shared.progress import progress
@@ -147,10 +147,12 @@ def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageMode
                 raise ValueError(f"there is no file {model!r}")
             return as_model(model, output=output, gives=gives), model, ()
         path = ModelFile().convert(model, None, None)
-        network = load_network(path).float().eval()
+        network, names = load_network(path).float().eval(), read_classes(path)
+        if not names:
+            raise ValueError(NO_CLASSES.format(path))
         wrapped = as_model(network, output=output, gives=gives)
         wrapped.expects = (network.description["in_channels"], *network.description["image_size"])
-        return wrapped, str(path), read_classes(path)
+        return wrapped, str(path), names
 
 
 def _read(

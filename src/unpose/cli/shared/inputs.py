@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from unpose.runs.folder import RunFolder
     from unpose.runs.settings import RunConfig
 
+NO_CLASSES = (
+    "{} is an encoder or another network whose outputs are no scores of classes; give a classifier. An encoder serves "
+    "`unpose cluster --features` and `unpose audit --kind embedding`"
+)
 _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
 _MEMORY_SHARE = 0.8
@@ -105,11 +109,14 @@ class ModelFile(click.ParamType):
 
 
 def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str, ...]]":
-    """A saved network and the names of its classes; ``hint`` is the option or argument that errors name."""
+    """A saved classifier and the names of its classes; ``hint`` is the option or argument that errors name."""
     from unpose.train import load_network, read_classes
 
     with parameter_errors(hint, (ValueError, OSError)):
-        return load_network(path, device=pick_device(device)), read_classes(path)
+        network, classes = load_network(path, device=pick_device(device)), read_classes(path)
+        if not classes:
+            raise ValueError(NO_CLASSES.format(path))
+    return network, classes
 
 
 def load_data(
