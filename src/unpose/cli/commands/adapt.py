@@ -92,8 +92,8 @@ def command(
 
     The model is measured on the images as they are and after every element of the group. Then the mean over all
     elements is tried and, if turned images lose and from 60 images on, a canonicalizer that is trained on every second
-    image and measured on the others. Without labels, the model's answers to the upright images count as right, and the
-    table gives agreement.
+    image and measured on the others; of those that train, every fourth only sets its gate. Without labels, the model's
+    answers to the upright images count as right, and the table gives agreement.
 
     The folder gets the recommended model as adapted.onnx, or as a Python recipe where it cannot be written as one ONNX
     file, with a card. Nothing is recommended that loses more on upright images than it gains on turned ones; then only
@@ -283,7 +283,7 @@ def _card(summary: dict[str, Any]) -> str:
         f"    {_table(summary)}".replace("\n", "\n    "),
     ]
     others = summary["images"] - measured
-    trained = f"; the other {others} trained the canonicalizer" if others else ""
+    trained = f"; the other {others} trained the canonicalizer and set its gate" if others else ""
     lines += ["", f"{summary['why']} Measured on {counted(measured, 'image')}{trained}."]
     lines += [
         "mean: of the model's answers to all turned copies. learned: a small network brings each image upright first; "
