@@ -21,17 +21,29 @@ from torch.nn.functional import normalize
 from unpose.align import nearest
 from unpose.audit import effective_rank, spanning_tree_length
 from unpose.data import Dataset, InputError, Split
+from unpose.data.splits import decode_fingerprints, image_fingerprints
 from unpose.files import write_text
 from unpose.groups import FiniteGroup, parse
 from unpose.images import as_batch, displacements, sample, source_points
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
+from unpose.train.checkpoint import read_notes
 from unpose.train.cost import seconds_per_image
 from unpose.train.evaluation import predict_logits
-from unpose.train.loop import RESULT_FILE, EpochCallback, ProgressCallback, build_network, optimize
+from unpose.train.loop import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    RESULT_FILE,
+    EpochCallback,
+    ProgressCallback,
+    build_network,
+    data_fingerprint,
+    optimize,
+)
 from unpose.train.objective import Objective
 from unpose.train.processes import Processes
-from unpose.train.recipe import Recipe, named_recipe
+from unpose.train.recipe import Recipe, named_recipe, read_recipe
+from unpose.train.state import STATE_FILE, read_identity
 from unpose.train.vicreg import vicreg_loss
 
 FEWEST_IMAGES = 8
@@ -398,6 +410,24 @@ def train_unlabelled(
         }  # fmt: skip
         write_text(Path(folder) / RESULT_FILE, json.dumps(table, indent=2) + "\n")
     return result
+
+
+def holds_encoder(folder: Path, images: ArrayLike, recipe: Recipe) -> bool:
+    """Whether a folder holds the finished encoder of a recipe and of images (n, h, w) or (n, h, w, c).
+
+    A file lists the hashes of at most 50,000 images; of more, the state of the run knows number, size and a sample.
+    """
+    array = np.asarray(images)
+    try:
+        learnt = read_notes(folder / MODEL_FILE).get("learnt")
+        if learnt is not None:
+            is_same = decode_fingerprints(learnt, str(folder)) == set(image_fingerprints(array))
+        else:
+            sampled = data_fingerprint(_unlabelled_dataset(array, "images"))
+            is_same = read_identity(folder / STATE_FILE).get("data") == sampled
+        return is_same and (folder / RESULT_FILE).exists() and read_recipe(folder / CONFIG_FILE) == recipe
+    except (ValueError, OSError):
+        return False
 
 
 def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device | str = "cpu") -> float:

@@ -122,9 +122,10 @@ def learn_for_run(
     import torch
 
     from unpose.train import StateError, unlabelled_recipe
+    from unpose.train.unlabelled import holds_encoder
 
     recipe = unlabelled_recipe(group, max_angle=max_angle, small=torch.device(device).type == "cpu", seed=seed)
-    if (folder / "result.json").exists() and _is_of(folder, recipe, images):
+    if holds_encoder(folder, images, recipe):
         return str(folder)
     recipe = within_minutes(recipe, images, torch.device(device), None)
 
@@ -141,19 +142,6 @@ def learn_for_run(
     if result.has_collapsed:
         raise UserError(_COLLAPSED)
     return str(folder)
-
-
-def _is_of(folder: Path, recipe: "Recipe", images: "NDArray[np.float32]") -> bool:
-    """Whether a folder holds the encoder of this recipe and of these images."""
-    from unpose.data.splits import decode_fingerprints, image_fingerprints
-    from unpose.train import read_notes, read_recipe
-
-    try:
-        learnt = read_notes(folder / "model.safetensors").get("learnt", "")
-        known = decode_fingerprints(learnt, str(folder))
-        return read_recipe(folder / "config.toml") == recipe and known == set(image_fingerprints(images))
-    except (ValueError, OSError):
-        return False
 
 
 _COLLAPSED = (
