@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from unpose.cli import main
 from unpose.data import posed
 from unpose.files import write_image
-from unpose.train import load_network, read_notes, recipe_from, save_network
+from unpose.train import load_network, read_notes, read_recipe, recipe_from, save_network
 
 RECIPE = """
 epochs = 2
@@ -104,6 +104,32 @@ def test_one_array_of_a_file_is_enough(tmp_path):
     result = command("train", f"{tmp_path / 'several.npz'}::first", "--unlabelled", "--print")
     assert result.exit_code == 0, result.output
     assert "[unlabelled]" in result.output
+
+
+def test_the_group_is_found_from_the_images_and_minutes_bound_a_run(tmp_path):
+    """With a recipe of one's own as without one, printed as trained."""
+    things = np.zeros((66, 12, 12), np.float32)
+    things[:, 2:10, 4] = things[:, 9, 4:9] = things[::2, 4:6, 7:9] = 1
+    rng = np.random.default_rng(4)
+    turned = np.stack([np.rot90(image, rng.integers(4)) for image in things]) + 0.1 * rng.random(things.shape)
+    np.save(tmp_path / "turned.npy", turned.astype(np.float32))
+    (tmp_path / "own.toml").write_text(RECIPE.replace('"c4"', '"auto"'))
+    given = ("train", tmp_path / "turned.npy", "--device", "cpu")
+    printed = [
+        command(*given, *more, "--print")
+        for more in (("--unlabelled", "--group", "auto"), ("--config", tmp_path / "own.toml"))
+    ]
+    own = (*given, "--config", tmp_path / "own.toml", "-o", tmp_path / "run", "--minutes")
+    hasty, trained = command(*own, 1e-9), command(*own, 600)
+    assert hasty.exit_code == 2
+    assert "one epoch takes about" in hasty.output
+    for result in (*printed, trained):
+        assert result.exit_code == 0, result.output
+    recipes = [recipe_from(tomllib.loads(result.stdout)) for result in printed]
+    recipes.append(read_recipe(tmp_path / "run" / "config.toml"))
+    assert len({recipe.network.group for recipe in recipes}) == 1
+    assert recipes[0].network.group != "auto"
+    assert recipes[2].epochs == 2
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class _Sum(torch.autograd.Function):
 def _shared_norm(module: nn.modules.batchnorm._BatchNorm, maps: Tensor) -> Tensor:
     """Batch norm of (b, channels, ...) with statistics over all processes while training.
 
-    Maps in half precision are summed and centred in float32, as torch does: eight bits do not hold a mean of many sigma.
+    Maps in half precision are summed and centred in float32, as torch does: eight bits hold no mean of many sigma.
     """
     mean_kept, variance_kept = module.running_mean, module.running_var
     if not module.training or mean_kept is None or variance_kept is None:

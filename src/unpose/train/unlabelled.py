@@ -22,6 +22,7 @@ from unpose.align import nearest
 from unpose.audit import effective_rank, spanning_tree_length
 from unpose.data import Dataset, InputError, Split
 from unpose.data.splits import decode_fingerprints, image_fingerprints
+from unpose.discover import AUTO, discover_group
 from unpose.files import write_text
 from unpose.groups import FiniteGroup, parse
 from unpose.images import as_batch, displacements, sample, source_points
@@ -285,6 +286,24 @@ class UnlabelledResult:
     history: list[dict[str, float]]
     has_collapsed: bool
 
+    @staticmethod
+    def is_in(folder: str | Path, images: ArrayLike, recipe: Recipe) -> bool:
+        """Whether a folder holds the finished encoder of images (n, h, w) or (n, h, w, c) and of a recipe.
+
+        A file lists the hashes of at most 50,000 images; of more, the state of the run knows number, size and a sample.
+        """
+        folder, array = Path(folder), np.asarray(images)
+        try:
+            learnt = read_notes(folder / MODEL_FILE).get("learnt")
+            if learnt is not None:
+                is_same = decode_fingerprints(learnt, str(folder)) == set(image_fingerprints(array))
+            else:
+                sampled = data_fingerprint(_unlabelled_dataset(array, "images"))
+                is_same = read_identity(folder / STATE_FILE).get("data") == sampled
+            return is_same and (folder / RESULT_FILE).exists() and read_recipe(folder / CONFIG_FILE) == recipe
+        except (ValueError, OSError):
+            return False
+
 
 def unlabelled_recipe(
     group: str = "d4", *, max_angle: float | None = None, small: bool = False, epochs: int | None = None, seed: int = 0
@@ -393,6 +412,8 @@ def train_unlabelled(
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError("images must be finite; some pixels are NaN or infinite")
+    if recipe.network.group == AUTO:
+        recipe = recipe.changed(group=discover_group(array).finite_group)
     dataset = _unlabelled_dataset(array, name)
     state = optimize(
         dataset, recipe, folder, kind=Unlabelled, device=device, resume=resume, force=force, progress=progress,
@@ -410,24 +431,6 @@ def train_unlabelled(
         }  # fmt: skip
         write_text(Path(folder) / RESULT_FILE, json.dumps(table, indent=2) + "\n")
     return result
-
-
-def holds_encoder(folder: Path, images: ArrayLike, recipe: Recipe) -> bool:
-    """Whether a folder holds the finished encoder of a recipe and of images (n, h, w) or (n, h, w, c).
-
-    A file lists the hashes of at most 50,000 images; of more, the state of the run knows number, size and a sample.
-    """
-    array = np.asarray(images)
-    try:
-        learnt = read_notes(folder / MODEL_FILE).get("learnt")
-        if learnt is not None:
-            is_same = decode_fingerprints(learnt, str(folder)) == set(image_fingerprints(array))
-        else:
-            sampled = data_fingerprint(_unlabelled_dataset(array, "images"))
-            is_same = read_identity(folder / STATE_FILE).get("data") == sampled
-        return is_same and (folder / RESULT_FILE).exists() and read_recipe(folder / CONFIG_FILE) == recipe
-    except (ValueError, OSError):
-        return False
 
 
 def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device | str = "cpu") -> float:

@@ -135,9 +135,10 @@ def command(
         for known in names:
             click.echo(f"{known:{max(map(len, names))}}  {named_recipe(known).title}")
         return
-    if unlabelled or minutes is not None or _is_unlabelled(config, resume):
-        if minutes is not None and not unlabelled:
-            raise click.UsageError("--minutes belongs to --unlabelled")
+    unlabelled = unlabelled or _is_unlabelled(config, resume)
+    if minutes is not None and not unlabelled:
+        raise click.UsageError("--minutes belongs to --unlabelled")
+    if unlabelled:
         if quick or begin is not None or split_by is not None or class_weights is not None or name is not None:
             raise click.UsageError(
                 "--unlabelled learns from images alone; it takes no --quick, --begin, --split-by, --class-weights or "
@@ -231,7 +232,7 @@ def _run_unlabelled(
     epochs: int | None, minutes: float | None, seed: int | None, device: str, out: Path | None, force: bool,
     only_print: bool,
 ) -> None:  # fmt: skip
-    from unpose.cli.shared.unlabelled_run import run_unlabelled
+    from unpose.cli.shared.unlabelled_run import read_images, run_unlabelled
     from unpose.files.listing import split_array_name
     from unpose.train import read_recipe, recipe_toml, unlabelled_recipe
 
@@ -248,6 +249,10 @@ def _run_unlabelled(
     if images is None or split_array_name(images) is None:
         raise click.UsageError(f"there are no images at {images}, which the recipe names")
     if only_print:
+        if AUTO in (group, recipe and recipe.network.group):
+            given = size or (recipe.data.size if recipe is not None else None)
+            group = discovered(read_images(images, given, torch_device)[0]).finite_group
+            recipe = recipe and recipe.changed(group=group)
         small = torch_device.type == "cpu"
         shown = recipe or unlabelled_recipe(group or "d4", small=small, epochs=epochs, seed=seed or 0)
         click.echo(recipe_toml(shown), nl=False)

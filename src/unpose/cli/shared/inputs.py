@@ -154,9 +154,11 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
     colour = _COLOURS.get(channels, run.colour)
     try:
         with progress(quiet=quiet) as report:
-            parts = [read_folder(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)]
+            first = read_folder(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)
+            whole = first.images.shape[1:3]
+            parts = [cropped(first, _margin_on(run, whole))]
             for each in run.added:
-                part = read_folder(each["input"], size=max(parts[0].images.shape[1:3]), colour=colour, min_images=1)
+                part = read_on_canvas(run, Path(each["input"]), report, whole, colour)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
     except (RunError, ValueError) as error:
@@ -192,18 +194,26 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     return joined([parts[0], *named])
 
 
-def read_on_canvas(run: "FinishedRun", source: Path, report: Report) -> "ImageSet":
-    """New images on the canvas of a run."""
+def read_on_canvas(
+    run: "FinishedRun", source: Path, report: Report, whole: tuple[int, ...] = (),
+    colour: "Literal['auto', 'grey', 'rgb'] | None" = None,
+) -> "ImageSet":  # fmt: skip
+    """New images on the canvas of a run, or on one of another size (height, width), and cropped as the run was."""
     import numpy as np
 
     from unpose.data import read_folder
     from unpose.images import onto_canvas
 
-    whole = run.canvas_shape
-    images = read_folder(source, size=max(whole), colour=run.colour, min_images=1, progress=report)
+    whole = whole or run.canvas_shape
+    images = read_folder(source, size=max(whole), colour=colour or run.colour, min_images=1, progress=report)
     # read_folder chooses a canvas that suits the new images; the model needs the canvas of the run.
     placed = replace(images, images=np.stack([onto_canvas(image, whole) for image in images.images]))
-    return cropped(placed, int(run.settings.crop))
+    return cropped(placed, _margin_on(run, whole))
+
+
+def _margin_on(run: "FinishedRun", whole: tuple[int, ...]) -> int:
+    """What the run cut off at every side, in pixels of a canvas (height, width)."""
+    return round(int(run.settings.crop) * max(whole) / max(run.canvas_shape))
 
 
 def read_run_images(
