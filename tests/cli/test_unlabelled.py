@@ -66,6 +66,11 @@ def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
     assert table["images"] == 32
     assert table["vector"] == 20
     assert not table["has_collapsed"]
+    card = (encoder / "card.md").read_text()
+    (encoder / "card.md").unlink()  # as if the command was killed before its report
+    assert command("train", "--resume", encoder).exit_code == 0
+    assert (encoder / "card.md").read_text() == card
+    assert json.loads((encoder / "result.json").read_text()) == table
     again = command("train", "--resume", encoder)
     assert again.exit_code == 2
     assert "holds a finished run" in again.output

@@ -18,6 +18,7 @@ from unpose.cli.shared.progress import progress
 from unpose.cli.shared.train_output import (
     CURVES,
     QUICK,
+    allow_missing_report,
     majority_row,
     print_estimate,
     print_parts,
@@ -260,6 +261,8 @@ def _run_unlabelled(
     folder = resume or out or Path("runs") / f"{images.resolve().stem}-unlabelled-seed{seed or 0}"
     if resume is None:
         _check_free(folder, force)
+    else:
+        allow_missing_report(folder)
     run_unlabelled(
         images, folder, recipe, torch_device, group=group, size=size, epochs=epochs, minutes=minutes, seed=seed,
         resume=resume is not None, force=force, training_progress=_training_progress(False),
@@ -314,6 +317,8 @@ def _run(
     again = f"unpose train --resume {shlex.quote(str(folder))}"
     if root is not None:
         again += f" --root {shlex.quote(str(root))}"
+    if resume and not quiet:
+        allow_missing_report(folder)
     with training_errors(again):
         network = build_network(recipe, dataset)  # fails at once if the recipe does not suit the data
         baseline = None if quiet else _quick_baseline(dataset, recipe, device)
