@@ -9,6 +9,7 @@ from torch import nn
 
 from unpose.adapt import (
     Pose,
+    as_model,
     canonicalize,
     coordinates,
     energy,
@@ -25,6 +26,7 @@ from unpose.adapt import (
 from unpose.adapt.views import erased, resampled
 from unpose.groups import inverse, parse, rotation, scaling, translation
 from unpose.images import warp
+from unpose.nn import group_cnn
 
 
 def shapes(size=21):
@@ -172,6 +174,19 @@ def test_several_views_are_used_where_the_margin_is_small(scorer):
     pose = scorer(shapes())
     both = [warp(shapes(), element).flatten(1).softmax(1) for element in (pose.element, pose.alternatives[:, 0])]
     assert torch.allclose(mean, (both[0] + both[1]) / 2, atol=1e-6)
+
+
+def test_views_that_agree_give_the_answer_of_the_model(scorer):
+    """Means of logits keep their scale, so that images with one view and with several can be compared."""
+
+    def model(x):
+        return 30 * x.mean((1, 2, 3))[:, None] + 5 * torch.arange(3)
+
+    expected = model(shapes())
+    for doubt in (None, float(scorer(shapes()).margin.detach().median())):
+        torch.testing.assert_close(canonicalize(model, scorer, views=2, doubt=doubt)(shapes()), expected)
+    chances = as_model(lambda x: model(x).softmax(1), gives="probabilities")
+    torch.testing.assert_close(canonicalize(chances, scorer, views=2)(shapes()), expected.softmax(1))
 
 
 def test_masks_come_back_to_the_frame_of_the_input(scorer):
@@ -354,6 +369,9 @@ def test_a_regression_learns_small_shifts():
         (lambda: canonicalize(lambda x: x, moments("so2"), views=9), "views must be from 1 to 4"),
         (lambda: canonicalize(lambda x: x, moments("so2"), doubt=1.0), "set views to 2"),
         (lambda: canonicalize(lambda x: x, moments("so2"), restores="text"), "restores must be one of"),
+        (lambda: canonicalize(lambda x: x.flatten(1).softmax(1), moments("so2"), views=2)(shapes()), "gives='prob"),
+        (lambda: canonicalize(lambda x: x.mean((1, 2, 3)), moments("so2"), views=2)(shapes()), "needs answers"),
+        (lambda: canonicalize(group_cnn("c4", 1, 2, 21, width=2, head=None), moments("so2"), views=2), "views=1"),
         (lambda: moments("affine"), "moments canonicalize"),
         (lambda: coordinates("affine", shapes()), "canonical coordinates exist"),
         (lambda: energy(lambda x: x.flatten(1), shapes(), "so2"), "finite group"),

@@ -8,7 +8,17 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from torch import nn
 
-from unpose.adapt import as_model, canonicalize, check_model, moments, symmetrize, try_adaptations
+from unpose.adapt import (
+    as_model,
+    canonicalize,
+    check_model,
+    fit_canonicalizer,
+    gate_threshold,
+    learned,
+    moments,
+    symmetrize,
+    try_adaptations,
+)
 
 
 def network(channels=1, side=7):
@@ -195,6 +205,43 @@ def test_an_onnx_file_is_a_model(tmp_path, images, batch, layout):
     assert torch.allclose(turned, images.sum((2, 3)), atol=1e-5)
 
 
+def upper_half(x):
+    return torch.stack([x[:, 0, :4].mean((1, 2)), x[:, 0, 5:].mean((1, 2))], 1)
+
+
+def test_a_gate_is_set_on_images_that_train_nothing_and_the_callers_generator_is_left_alone(generator):
+    images, held = torch.rand(64, 1, 9, 9, generator=generator), slice(6, None, 8)
+    others = images.clone()
+    others[held] = others[held].flip(0, 3)
+    before, found = torch.get_rng_state(), []
+    for given in (images, others):
+        trials = {trial.name: trial.model for trial in try_adaptations(upper_half, given, group="c4", steps=2)}
+        found.append(trials["learned, gate"])
+        assert found[-1].gate == gate_threshold(found[-1].canonicalizer, given[held])
+    assert torch.equal(torch.get_rng_state(), before)
+    one, other = (gated.canonicalizer.state_dict() for gated in found)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert found[0].gate != found[1].gate
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda images, labels: try_adaptations(upper_half, images, labels, "c4", steps=0),
+        lambda images, labels: fit_canonicalizer(
+            upper_half, images, labels, canonicalizer=learned("c4", 1, width=2, stages=(1,)), steps=1
+        ),
+    ],
+    ids=["try_adaptations", "fit_canonicalizer"],
+)
+def test_labels_number_the_scores_of_the_model_from_zero(use, generator):
+    images = torch.rand(6, 1, 9, 9, generator=generator)
+    with pytest.raises(ValueError, match="from 0 to 1, got 1 to 2; subtract 1 from labels that are counted from 1"):
+        use(images, [1, 2, 1, 2, 1, 1])
+    with pytest.raises(ValueError, match=r"from 0 to 1, got -1 to 1$"):
+        use(images, [0, 1, -1, 0, 1, 1])
+
+
 def test_nothing_is_trained_for_a_model_that_is_as_good_on_turned_images(generator):
     images = torch.rand(60, 1, 9, 9, generator=generator)
 
@@ -202,5 +249,4 @@ def test_nothing_is_trained_for_a_model_that_is_as_good_on_turned_images(generat
         return [trial.name for trial in try_adaptations(model, images, group="c4", steps=1)]
 
     assert tried(lambda x: torch.stack([x.mean((1, 2, 3)), x.amax((1, 2, 3)) - 0.48], 1)) == ["plain", "mean over c4"]
-    upper = tried(lambda x: torch.stack([x[:, 0, :4].mean((1, 2)), x[:, 0, 5:].mean((1, 2))], 1))
-    assert upper == ["plain", "mean over c4", "learned", "learned, gate", "learned, 2 views"]
+    assert tried(upper_half) == ["plain", "mean over c4", "learned", "learned, gate", "learned, 2 views"]

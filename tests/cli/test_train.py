@@ -459,6 +459,19 @@ def test_a_run_can_start_from_the_weights_of_another(run, photos, tmp_path, monk
     assert float(rows[1][2]) < float(rows[0][2])  # its first epoch is better than that of an untrained network
 
 
+def test_a_report_that_was_interrupted_is_written_on_resuming(run, tmp_path):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    table = json.loads(whole["result.json"])
+    (folder / "result.json").write_text(json.dumps({name: table[name] for name in table if name != "baselines"}))
+    for name in ("card.md", "confusion.csv", "confusion.png"):
+        (folder / name).unlink()
+    done = unpose("train", "--resume", folder)
+    assert done.exit_code == 0, done.output
+    for name in ("card.md", "confusion.csv", "result.json", "model.safetensors", "log.csv"):
+        assert (folder / name).read_bytes() == whole[name], name
+
+
 def test_a_run_is_not_overwritten(run, photos):
     before = (run[0] / "model.safetensors").read_bytes()
     done = unpose("train", photos, "--group", "c4", "--epochs", 1, "-o", run[0])

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from unpose.cli import main
 from unpose.data import posed
 from unpose.files import write_image
-from unpose.train import recipe_from
+from unpose.train import load_network, read_notes, read_recipe, recipe_from, save_network
 
 RECIPE = """
 epochs = 2
@@ -66,11 +66,33 @@ def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
     assert table["images"] == 32
     assert table["vector"] == 20
     assert not table["has_collapsed"]
+    card = (encoder / "card.md").read_text()
+    (encoder / "card.md").unlink()  # as if the command was killed before its report
+    assert command("train", "--resume", encoder).exit_code == 0
+    assert (encoder / "card.md").read_text() == card
+    assert json.loads((encoder / "result.json").read_text()) == table
     again = command("train", "--resume", encoder)
     assert again.exit_code == 2
     assert "holds a finished run" in again.output
     other = command("train", encoder.parent / "photos", "--unlabelled", "-o", encoder)
     assert "already holds a run" in other.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["predict", "--model", "ENCODER", "PHOTOS"],
+        ["evaluate", "ENCODER", "PHOTOS"],
+        ["adapt", "ENCODER", "--images", "PHOTOS", "--group", "c4", "-o", "OUT"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_an_encoder_has_no_classes_and_is_not_asked_for_one(arguments, encoder, photos, tmp_path):
+    places = {"PHOTOS": photos, "ENCODER": encoder, "OUT": tmp_path / "out"}
+    result = command(*(places.get(argument, argument) for argument in arguments))
+    assert result.exit_code == 2
+    assert "outputs are no scores of classes; give a classifier" in " ".join(result.stderr.replace("│", "").split())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow  # tests/cluster/test_learned.py clusters with an encoder
@@ -87,6 +109,32 @@ def test_one_array_of_a_file_is_enough(tmp_path):
     result = command("train", f"{tmp_path / 'several.npz'}::first", "--unlabelled", "--print")
     assert result.exit_code == 0, result.output
     assert "[unlabelled]" in result.output
+
+
+def test_the_group_is_found_from_the_images_and_minutes_bound_a_run(tmp_path):
+    """With a recipe of one's own as without one, printed as trained."""
+    things = np.zeros((66, 12, 12), np.float32)
+    things[:, 2:10, 4] = things[:, 9, 4:9] = things[::2, 4:6, 7:9] = 1
+    rng = np.random.default_rng(4)
+    turned = np.stack([np.rot90(image, rng.integers(4)) for image in things]) + 0.1 * rng.random(things.shape)
+    np.save(tmp_path / "turned.npy", turned.astype(np.float32))
+    (tmp_path / "own.toml").write_text(RECIPE.replace('"c4"', '"auto"'))
+    given = ("train", tmp_path / "turned.npy", "--device", "cpu")
+    printed = [
+        command(*given, *more, "--print")
+        for more in (("--unlabelled", "--group", "auto"), ("--config", tmp_path / "own.toml"))
+    ]
+    own = (*given, "--config", tmp_path / "own.toml", "-o", tmp_path / "run", "--minutes")
+    hasty, trained = command(*own, 1e-9), command(*own, 600)
+    assert hasty.exit_code == 2
+    assert "one epoch takes about" in hasty.output
+    for result in (*printed, trained):
+        assert result.exit_code == 0, result.output
+    recipes = [recipe_from(tomllib.loads(result.stdout)) for result in printed]
+    recipes.append(read_recipe(tmp_path / "run" / "config.toml"))
+    assert len({recipe.network.group for recipe in recipes}) == 1
+    assert recipes[0].network.group != "auto"
+    assert recipes[2].epochs == 2
 
 
 @pytest.mark.parametrize(
@@ -142,6 +190,11 @@ def test_cluster_learns_an_encoder_in_its_run_folder(photos, tmp_path, monkeypat
     again = command(*arguments, "--force")
     assert again.exit_code == 0, again.output
     assert made.stat().st_mtime_ns == when  # the same images: not learnt again
+    notes = {name: note for name, note in read_notes(made).items() if name != "learnt"}
+    save_network(made, load_network(made), notes=notes)  # as for more images than a file lists
+    model, when = made.read_bytes(), made.stat().st_mtime_ns
+    assert command(*arguments, "--force").exit_code == 0
+    assert made.stat().st_mtime_ns == when
     fewer = tmp_path / "fewer"
     shutil.copytree(photos, fewer)
     (fewer / "00.png").unlink()

@@ -18,6 +18,7 @@ from unpose.cluster import InvariantClustering
 from unpose.data import posed, read_folder
 from unpose.runs import RunError, RunSettings, read_run, update_run, write_run
 from unpose.runs.folder import RunFolder
+from unpose.train import load_network
 
 
 def shapes(copies, seed):
@@ -169,3 +170,26 @@ def test_the_command_and_what_follows_it(folder, original, tmp_path):
     result = invoke(main, ["update", str(folder), str(tmp_path / "more.npy")])
     assert result.exit_code == 2
     assert "already" in result.output
+
+
+@pytest.mark.parametrize(("size", "side"), [((), 12), (("--size", 24), 18)])
+def test_a_network_learns_from_added_images_of_another_shape_as_the_run_saw_them(size, side, tmp_path):
+    np.save(tmp_path / "old.npy", shapes(7, 0))
+    np.save(tmp_path / "later.npy", shapes(1, 9)[:, 3:13])
+    images, settings = read_folder(tmp_path / "old.npy"), RunSettings(clusters=2, size=16, crop=2)
+    inside = replace(images, images=images.images[:, 2:-2, 2:-2])
+    (tmp_path / "run").mkdir()
+    model = InvariantClustering(2, features="pixels", n_jobs=1).fit(inside.images)
+    write_run(tmp_path / "run", tmp_path / "old.npy", inside, model, settings, "unpose cluster").write_page()
+
+    def unpose(*arguments):
+        done = CliRunner().invoke(main, [str(argument) for argument in arguments])
+        assert done.exit_code == 0, done.output
+
+    unpose("update", tmp_path / "run", tmp_path / "later.npy")
+    names = [f"{name},kind {k % 2}" for k, name in enumerate(read_run(tmp_path / "run").names)]
+    (tmp_path / "names.csv").write_text("\n".join(["path,name", *names]))
+    unpose("apply", tmp_path / "run", tmp_path / "names.csv")
+    unpose("train", tmp_path / "run", "--quick", *size, "-o", tmp_path / "network")
+    assert json.loads((tmp_path / "network" / "result.json").read_text())["images"]["train"] >= 8
+    assert load_network(tmp_path / "network" / "model.safetensors").description["image_size"] == [side, side]

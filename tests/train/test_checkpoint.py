@@ -221,3 +221,20 @@ def test_thousands_of_classes_and_large_images_come_back(tmp_path):
     save_network(tmp_path / "a.safetensors", network)
     assert load_network(tmp_path / "a.safetensors").description == network.description
     assert read_classes(tmp_path / "a.safetensors")[-1] == "4999"
+
+
+@pytest.mark.parametrize(
+    ("head", "recipe", "count"),
+    [
+        ("classes", None, 3),
+        ("classes", {"epochs": 2}, 3),
+        ("classes", "in words", 3),
+        ("classes", {"unlabelled": {"loss": "none"}}, 3),
+        ("classes", {"unlabelled": {"loss": "vicreg"}}, 0),
+        ("mask", None, 0),
+    ],
+)
+def test_only_a_classifier_has_names_of_classes(head, recipe, count, tmp_path):
+    network = group_cnn("c4", 1, 3, 16, width=2, stages=(1,), head=head)
+    path = save_network(tmp_path / "a.safetensors", network, notes=None if recipe is None else {"recipe": recipe})
+    assert read_classes(path) == tuple("012")[:count]

@@ -22,6 +22,7 @@ from unpose.train import (
     baseline_description,
     build_network,
     load_network,
+    predict_logits,
     read_classes,
     read_notes,
     records,
@@ -313,6 +314,18 @@ def test_a_folder_is_never_overwritten_by_accident(problem, small_recipe, tmp_pa
         train(problem, small_recipe(epochs=1), tmp_path / "file", force=True)
 
 
+@pytest.mark.parametrize(("resume", "force"), [(False, True), (True, True), (True, False)])
+def test_only_a_run_is_replaced(resume, force, problem, small_recipe, tmp_path):
+    for name, text in (("config.toml", "[server]\nport = 80\n"), ("log.csv", "day,hours\n"), ("result.json", "{}")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_text(text)
+        with pytest.raises(ValueError, match=r"holds no run to replace|holds a finished run|not empty"):
+            train(problem, small_recipe(epochs=1), folder, resume=resume, force=force)
+        assert [path.name for path in folder.iterdir()] == [name]
+        assert (folder / name).read_text() == text
+
+
 def test_what_a_killed_writer_left_is_swept_up_and_a_strangers_folder_is_not_taken(problem, small_recipe, tmp_path):
     with pytest.raises(Killed):
         train(problem, small_recipe(), tmp_path / "run", progress=stop_at(1, Killed))  # before the first state
@@ -453,6 +466,16 @@ def test_a_bend_moves_pixels_and_not_the_image(problem):
     assert (bent - still).abs().max() > 0.05
 
 
+def test_images_of_one_level_are_learnt_from_as_if_they_were_never_moved(small_recipe):
+    levels = np.array([0.9, 0.6], np.float32).repeat(12)
+    part = Split(np.tile(levels[:, None, None, None], (1, 9, 11, 3)) * [1, 0.9, 0.8], np.arange(24) // 12)
+    bright = Dataset("paper", "made for tests", ("light", "grey"), part, part, part)
+    poses = {"max_angle": 180, "max_shift": 3, "max_scale": 1.3, "mirror": True, "bend": 0.7}
+    still, moved = (train(bright, small_recipe(epochs=1, **changes)) for changes in ({}, {"poses": poses}))
+    for name, weights in still.network.state_dict().items():
+        torch.testing.assert_close(moved.network.state_dict()[name], weights, msg=lambda told, n=name: f"{n}: {told}")
+
+
 @pytest.mark.parametrize("poses", [PosePart(max_angle=0.5), PosePart(max_shift=1.0, bend=0.5)])
 def test_processes_share_the_poses_of_a_batch(poses, problem):
     store, rows = make_image_store(problem.train, torch.device("cpu")), torch.arange(7)
@@ -518,6 +541,11 @@ def test_a_twin_knows_translations_only_and_has_as_many_parameters(network):
 def test_building_twice_gives_the_same_weights(problem, small_recipe):
     one, other = (build_network(small_recipe(), problem).state_dict() for _ in range(2))
     assert_same_bits(one, other)
+
+
+def test_a_module_without_weights_is_measured_too(problem):
+    found = predict_logits(torch.nn.Flatten(), problem.test.images)
+    torch.testing.assert_close(found, torch.from_numpy(problem.test.images).flatten(1))
 
 
 def test_measuring_leaves_a_frozen_part_frozen(problem):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from unpose.data import load
 from unpose.train import recipe_toml, train
+from unpose.train.processes import Processes, share_batch_statistics
 
 
 def torchrun(*arguments, cwd):
@@ -38,6 +39,28 @@ def recipe(small_recipe, on_disk):
         data={"name": str(on_disk)}, batch_size=7, average=0.9, poses={"max_angle": 20, "max_shift": 1},
         optimizer={"name": "sgd", "learning_rate": 0.05},
     )  # fmt: skip
+
+
+@pytest.fixture
+def group_of_one():
+    """All-reduce with this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("affine", [True, False])
+def test_shared_norms_are_those_of_one_process_in_half_precision_too(dtype, affine, group_of_one, generator):
+    maps = (torch.randn(16, 3, 7, 5, generator=generator) + torch.tensor([0.0, 20, -40])[:, None, None]).to(dtype)
+    alone, shared = (torch.nn.BatchNorm2d(3, affine=affine) for _ in range(2))
+    share_batch_statistics(shared, Processes(0, 2))
+    found, expected = shared(maps), alone(maps)
+    assert found.dtype == expected.dtype == dtype
+    close = {"atol": 2e-5, "rtol": 2e-5} if dtype == torch.float32 else {"atol": 1e-2, "rtol": 1e-2}
+    torch.testing.assert_close(found, expected, **close)
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(shared.state_dict()[name], value)
 
 
 def assert_close(folder, expected):

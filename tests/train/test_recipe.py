@@ -1,6 +1,7 @@
 """Recipes: in and out of TOML, the paper's numbers, and tables that cannot be meant."""
 
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from unpose.train import (
     recipe_names,
     recipe_toml,
 )
-from unpose.train.recipe import OptimizerPart, recipe_from
+from unpose.train.recipe import OptimizerPart, PosePart, SymmetryPart, recipe_from
 
 
 def test_numbers_of_numpy_come_back_too():
@@ -39,14 +40,17 @@ def test_every_recipe_of_the_package_comes_back_from_its_toml(name):
     title=st.text(),
     rate=st.floats(1e-12, 1e6),
     seed=st.integers(0, 2**63 - 1),
+    angle=st.floats(0, np.pi),
     options=st.dictionaries(
         st.text(min_size=1), st.one_of(st.integers(-(2**62), 2**62), st.booleans(), st.lists(st.integers(0, 9)))
     ),
 )
-def test_any_recipe_comes_back_from_its_toml(title, rate, seed, options):
+def test_any_recipe_comes_back_from_its_toml(title, rate, seed, angle, options):
     recipe = recipe_from(
         {"title": title, "seed": seed, "optimizer": {"learning_rate": rate}, "network": {"options": options}}
     )
+    recipe = replace(recipe, poses=PosePart(max_angle=angle), symmetry=SymmetryPart(max_angle=angle))
+    assert recipe.poses.max_angle == pytest.approx(angle, abs=1e-11)
     assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
 
 

@@ -113,6 +113,30 @@ def test_groups_that_cannot_be_candidates_are_refused():
         InstanceAugment("so2+mirror")
 
 
+@pytest.mark.parametrize(
+    "symmetry",
+    [SoftEquivariance(["so2", "d1"]), InvarianceConstrained(["c8", "similarity"]), InstanceAugment("se2", 2, 3)],
+    ids=lambda symmetry: type(symmetry).__name__,
+)
+def test_poses_bring_in_nothing_darker_than_the_border(symmetry, generator):
+    images = torch.rand(6, 2, 1, 1, generator=generator).expand(6, 2, 11, 9)
+    images = torch.cat([images, 1 - images])
+    seen = []
+
+    def network(given):
+        seen.append(given)
+        return given.mean((2, 3)) @ torch.ones(2, 3)
+
+    def losses(outputs, labels):
+        return cross_entropy(outputs, labels, reduction="none")
+
+    labels = torch.arange(12) % 3
+    symmetry(network, images, labels, losses)
+    symmetry.measure(network, images, labels, losses)
+    for given in seen:
+        torch.testing.assert_close(given, images.repeat(len(given) // 12, 1, 1, 1))
+
+
 def arrows(count, seed, turned):
     """Bars to the left or right of the centre, 11 x 11: turned by quarter turns within two classes, or upright.
 

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from unpose.adapt.canonicalizers import Canonicalizer, as_images
 from unpose.adapt.poses import Pose, restore_maps
-from unpose.adapt.symmetrize import DENSE
+from unpose.adapt.symmetrize import DENSE, check_not_probabilities
 from unpose.adapt.views import check_border, resampled
 from unpose.audit import ImageModel, ModelCall, as_model, evaluation
 from unpose.compiled import is_traced_or_transformed
+from unpose.nn import Network
 
 _KEPT = 0.98
 """Share of upright images that a gate set from examples leaves alone."""
@@ -93,12 +94,17 @@ class Canonicalized(nn.Module):
         return [self._upright(images, pose.best_of(k)) for k in range(self.views)]
 
     def combine(self, answers: Tensor) -> Tensor:
-        """The mean of the answers to all views: (views, n, ...) -> (n, ...)"""
+        """The mean of the answers to all views: (views, n, ...) -> (n, ...)
+
+        Logits are averaged as probabilities, and keep their mean level: where views agree, that is the answer itself.
+        """
         if self.views == 1:
             return answers[0]
         if self.model.gives == "probabilities" or self.restores is not None:
             return answers.mean(0)
-        return answers.log_softmax(2).logsumexp(0) - math.log(self.views)
+        if not is_traced_or_transformed():
+            check_not_probabilities(answers, "leave views at 1")
+        return answers.log_softmax(2).logsumexp(0) - math.log(self.views) + answers.logsumexp(2, keepdim=True).mean(0)
 
     def _answer(self, images: Tensor, pose: Pose, call: ModelCall) -> Tensor:
         best = self._answer_at(images, pose.element, call)
@@ -150,7 +156,9 @@ def canonicalize(
         Leave an input as it is unless the gain in score is above this number. Images are taken as examples of upright
         inputs, 98 % of which the gate shall leave alone. By default every input is moved.
     views : int, default 1
-        Average the answers over this many of the best poses, at one more call each.
+        Average the answers over this many of the best poses, at one more call each. Answers are then maps, with
+        ``restores``, or scores of classes (n, classes), of which the probabilities are averaged; what is returned are
+        again logits on the scale of the model's own.
     doubt : float, optional
         Use several views only for inputs whose margin is below this number. Such a model cannot be exported.
     restores : {"image", "mask", "vectors"}, optional
@@ -186,8 +194,12 @@ def canonicalize(
         raise ValueError(f"views must be from 1 to 4, got {views}")
     if doubt is not None and views == 1:
         raise ValueError("doubt says which inputs get several views: set views to 2 or more")
+    wrapped = as_model(model)
+    kind = wrapped.model.description.get("head", "classes") if isinstance(wrapped.model, Network) else "classes"
+    if views > 1 and restores is None and kind != "classes":
+        raise ValueError("several views are averaged as scores of classes, which this network does not give: views=1")
     threshold = gate if gate is None or isinstance(gate, int | float) else gate_threshold(canonicalizer, gate)
-    return Canonicalized(as_model(model), canonicalizer, threshold, views, doubt, restores, check_border(border))
+    return Canonicalized(wrapped, canonicalizer, threshold, views, doubt, restores, check_border(border))
 
 
 def _stays(elements: Tensor) -> Tensor:

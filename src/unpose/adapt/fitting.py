@@ -191,6 +191,16 @@ class _Training:
         state.step += 1
 
 
+def check_labels(labels: Tensor, count: int) -> None:
+    """Refuse labels (n,) that do not number the ``count`` scores of a model from 0."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= count:
+        raise ValueError(
+            f"labels must be numbers of the model's {count} scores, from 0 to {count - 1}, got {low} to {high}"
+            + ("; subtract 1 from labels that are counted from 1" if low == 1 and high == count else "")
+        )
+
+
 def _fingerprint(images: Tensor, labels: Tensor | None) -> str:
     """Hash all labels and up to about a thousand images, so that a changed set is noticed."""
     digest = hashlib.sha256(repr(tuple(images.shape)).encode())
@@ -318,6 +328,8 @@ def _answers_by_pose(
             answers = [wrapped(View.at(pose).of(part, border)) for pose in group.elements]
             if answers[0].ndim != 2:
                 return None  # not a classifier: the prior alone
+            if classes is not None:
+                check_labels(classes, answers[0].shape[1])
             chances = [a if wrapped.gives == "probabilities" else a.float().softmax(1) for a in answers]
             own = chances[0].argmax(1) if classes is None else classes[start : start + 256]
             found.append(torch.stack([chance.gather(1, own[:, None].long())[:, 0] for chance in chances], dim=1))

@@ -130,7 +130,7 @@ class Symmetrized(nn.Module):
         if self.over != "probabilities" or self.model.gives == "probabilities":
             return (weights * answers).sum(0)
         if not is_traced_or_transformed():
-            _check_not_probabilities(answers)
+            check_not_probabilities(answers, "average them as they are with over='logits'")
         return (answers.log_softmax(2) + weights.log()).logsumexp(0)
 
     def _draw(self, frames: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,12 +260,15 @@ def most_certain(answers: Tensor) -> Tensor:
     return answers[best, torch.arange(answers.shape[1], device=answers.device)]
 
 
-def _check_not_probabilities(answers: Tensor) -> None:
+def check_not_probabilities(answers: Tensor, otherwise: str) -> None:
+    """Refuse an average over views of answers (k, n, classes) as logits where they are none; ``otherwise`` advises."""
     if answers.ndim < 3:
-        raise ValueError(f"over='probabilities' needs answers (n, classes), got {tuple(answers.shape[1:])}")
+        raise ValueError(
+            f"an average of probabilities needs answers (n, classes), got {tuple(answers.shape[1:])}; {otherwise}"
+        )
     sums = answers.sum(2)
     if answers.shape[2] > 1 and (answers >= 0).all() and ((sums - 1).abs() < 1e-4).all():
         raise ValueError(
-            "the model already returns probabilities; say so with as_model(model, gives='probabilities'), "
-            "or average them as they are with over='logits'"
+            f"the model already returns probabilities; say so with as_model(model, gives='probabilities'), "
+            f"or {otherwise}"
         )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unpose.adapt.canonicalize import canonicalize, gate_threshold
 from unpose.adapt.canonicalizers import as_images
-from unpose.adapt.fitting import fit_canonicalizer
+from unpose.adapt.fitting import check_labels, fit_canonicalizer
 from unpose.adapt.learned import learned
 from unpose.adapt.symmetrize import symmetrize
 from unpose.adapt.views import View
@@ -19,7 +19,9 @@ from unpose.discover import AUTO, discover_group
 from unpose.groups import FiniteGroup, Group, parse
 
 LEAST_FOR_TRAINING = 60
-"""Images from which on a canonicalizer is trained: half of them train it, half measure it."""
+"""Images from which on a canonicalizer is trained: half of them train it and set its gate, half measure it."""
+_GATE_EVERY = 4
+"""Of the images that do not measure, every so many-th sets the gate: a scorer is surer of images it was trained on."""
 _CLOSE = 1.0
 """Points within which a cheaper model is preferred."""
 _FAR = 5.0
@@ -109,10 +111,11 @@ def try_adaptations(
     model : object
         What :func:`as_model` takes, a classifier.
     images : (n, h, w) or (n, h, w, c) array, or (n, c, h, w) tensor
-        Upright images. From 60 on, a canonicalizer is trained on every second of them, and the others measure, unless
-        the model is as good on turned images as on upright ones.
+        Upright images. From 60 on, a canonicalizer is trained on every second of them (of which every fourth is kept
+        back to set its gate), and the others measure, unless the model is as good on turned images as on upright ones.
     labels : (n,) integers, optional
-        Their classes; by default the plain model's answers to the upright images count as right.
+        Their classes, numbered from 0 as the model's scores; by default the plain model's answers to the upright
+        images count as right.
     group : str or Group, default "c8"
         A finite group, or "auto": the largest that images and labels obey, of at least 64 images
         (:func:`unpose.discover.discover_group`). If none but the identity is found, a ``ValueError`` says why.
@@ -151,6 +154,7 @@ def try_adaptations(
     classes = _answers(wrapped, batch).argmax(1) if labels is None else torch.as_tensor(labels).long()
     if len(classes) != len(batch):
         raise ValueError(f"images and labels must be equal in number, got {len(batch)} and {len(classes)}")
+    check_labels(classes, answers.shape[1])
     tested = _Views(batch, classes, parsed, border, progress)
     plain = tested.measure("plain", wrapped, 1)
     trains = steps > 0 and len(batch) >= LEAST_FOR_TRAINING and plain.loses_turned
@@ -161,13 +165,17 @@ def try_adaptations(
     mean = symmetrize(wrapped, parsed, border=border)
     trials.append(tested.measure(f"mean over {parsed}", mean, mean.passes))
     if trains:
-        torch.manual_seed(random_state)
         channels, side = batch.shape[1], min(batch.shape[-2:])
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(random_state)
+            fresh = learned(parsed, channels, size=min(32, side), dropout=0.1)
+        rows = torch.arange(0, len(batch), 2)
+        gates = torch.arange(len(rows)) % _GATE_EVERY == _GATE_EVERY - 1
         scorer = fit_canonicalizer(
-            wrapped, batch[::2], classes[::2], canonicalizer=learned(parsed, channels, size=min(32, side), dropout=0.1),
-            steps=steps, batch_size=64, border=border, random_state=random_state, progress=progress,
+            wrapped, batch[rows[~gates]], classes[rows[~gates]], canonicalizer=fresh, steps=steps, batch_size=64,
+            border=border, random_state=random_state, progress=progress,
         )  # fmt: skip
-        gate = gate_threshold(scorer, batch[::2])
+        gate = gate_threshold(scorer, batch[rows[gates]])
         trials.append(tested.measure("learned", canonicalize(wrapped, scorer, border=border), 1))
         trials.append(tested.measure("learned, gate", canonicalize(wrapped, scorer, gate, border=border), 1))
         two = canonicalize(wrapped, scorer, views=2, border=border)

@@ -15,7 +15,7 @@
 ``pretrained.py, weights/``  trained networks that come with the package
 ``evaluation.py``            outputs and accuracy, upright and rotated; ``baseline.py``: the network without the group
 ``by_class.py``              figures by class: recall, precision, what is taken for what
-``quick.py, statistics.py``  a classifier of fixed invariant statistics, in seconds
+``quick.py``                 a classifier of fixed invariant statistics, in seconds
 ``records.py``               what a network's file says about its training images
 ============================ =====================================================================================
 

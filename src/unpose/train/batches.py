@@ -6,13 +6,15 @@ No random state is carried from step to step, so an interrupted run resumes to t
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unpose.data import Split
 from unpose.groups import parse_continuous
-from unpose.images import as_batch, displacements, sample, source_points
+from unpose.images import as_batch, border_level, displacements, sample, source_points
 from unpose.train.processes import Processes
 from unpose.train.recipe import PosePart
 
@@ -49,6 +51,17 @@ class ImageStore:
     images: Tensor | None = None  # (n, c, h, w) float32 on the device
     labels: Tensor | None = None  # (n,)
 
+    @cached_property
+    def levels(self) -> Tensor:
+        """The median of the border of every image, (n, c, 1, 1) on the device."""
+        chunks = (self.split.images[start : start + _CHUNK] for start in range(0, len(self.split), _CHUNK))
+        levels = [border_level(as_batch(chunk, dtype=torch.float32).numpy()) for chunk in chunks]
+        return torch.from_numpy(np.concatenate(levels))[..., None, None].float().to(self.device)
+
+    def ground(self, rows: Tensor) -> Tensor:
+        """The level that continues images outside of their frame, by index: (b, c, 1, 1), on the device."""
+        return self.levels.index_select(0, to_device(rows, self.device))
+
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return images and labels by index, on the device: (b, c, h, w) and (b,)."""
         if self.images is not None and self.labels is not None:
@@ -83,7 +96,10 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 def training_batch(
     store: ImageStore, rows: Tensor, poses: PosePart, seed: int, step: int, processes: Processes
 ) -> tuple[Tensor, Tensor]:
-    """Return this process's share of a batch, each image at a random pose, and labels: (b, c, h, w) and (b,)."""
+    """Return this process's share of a batch, each image at a random pose, and labels: (b, c, h, w) and (b,).
+
+    Outside of its frame an image continues at the median of its border, as in the evaluation of a network.
+    """
     share = torch.arange(len(rows)).tensor_split(processes.count)[processes.rank]
     images, labels = store.take(rows[share])
     if not poses.is_identity:
@@ -94,7 +110,8 @@ def training_batch(
         if poses.bend:
             bends = random_bends(poses.bend, len(rows), seed_for(seed, "bends", step))
             points = points + displacements(to_device(bends[share].to(images.dtype), images.device), shape)
-        images = sample(images, points)
+        ground = store.ground(rows[share])
+        images = sample(images - ground, points) + ground
     return images, labels
 
 

@@ -123,6 +123,8 @@ def load_network(path: str | os.PathLike[str], *, device: str | torch.device = "
 def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Read the class names from a network's file; without names, the class numbers as text.
 
+    There are none if the outputs are no scores of classes: those of an encoder, or of a network with another head.
+
     Parameters
     ----------
     path : path-like
@@ -143,8 +145,16 @@ def read_classes(path: str | os.PathLike[str]) -> tuple[str, ...]:
         count = about["description"]["n_classes"]
         if not isinstance(count, int) or not 1 <= count <= _LARGEST_NAMED["n_classes"]:
             raise ValueError(f"n_classes = {count} is out of bounds")
-        names = _class_names(about.get("classes"), count)
+        names = _class_names(about.get("classes"), count) if _has_classes(about) else []
     return tuple(printable_name(name) for name in names)
+
+
+def _has_classes(about: dict[str, Any]) -> bool:
+    """Whether the outputs are scores of classes, by the head of the network and by the recipe that trained it."""
+    found: Any = about
+    for name in ("notes", "recipe", "unlabelled", "loss"):  # notes of other programs may hold anything
+        found = found.get(name) if isinstance(found, dict) else None
+    return about["description"].get("head", "classes") == "classes" and found in (None, "none")
 
 
 def _class_names(names: list[str] | None, count: int) -> list[str]:

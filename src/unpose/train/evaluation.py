@@ -1,6 +1,7 @@
 """Measure a trained network: its outputs and accuracy, on images as they are and rotated."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ def predict_logits(
     >>> predict_logits(pretrained("mnist-c8"), np.zeros((2, 28, 28), np.float32)).shape
     torch.Size([2, 10])
     """
-    weights = next(network.parameters())
+    tensors = (each for each in chain(network.parameters(), network.buffers()) if each.is_floating_point())
+    weights = next(tensors, torch.zeros(0))  # a module without any gets float32 images on the CPU
     found = []
     with evaluation(network):
         for start in range(0, len(images), batch_size):

@@ -38,7 +38,7 @@ from unpose.train.objective import Objective
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
 from unpose.train.pretrained import pretrained_file
 from unpose.train.processes import Processes, share_batch_statistics
-from unpose.train.recipe import Recipe, recipe_table, recipe_toml
+from unpose.train.recipe import Recipe, RecipeError, read_recipe, recipe_table, recipe_toml
 from unpose.train.records import hash_note, light_note
 from unpose.train.state import STATE_FILE, State, load_state, save_state
 from unpose.train.symmetry import LearnedSymmetry, SymmetryObjective, make_symmetry
@@ -245,7 +245,8 @@ def train(
         Continue from the state in the folder, if there is one. On the same device and number of threads the result
         equals that of an uninterrupted run bit for bit.
     force : bool, default False
-        Accept a folder that is not empty; files of an earlier run in it are removed.
+        Accept a folder that holds another run of training, finished or begun, whose files are removed. Files of others
+        stay, and a folder that holds no run is refused.
     discovery : Discovery, optional
         What is known about the symmetries of the training images, which the result then contains. By default they are
         looked at if the group of the recipe is "auto".
@@ -339,7 +340,7 @@ def optimize(
         objective = kind(dataset, recipe, device, processes)
         per_epoch = objective.steps_in_epoch(batch)
         state = _fresh_state(recipe, dataset, objective, device, captured)
-        identity = {"recipe": recipe_table(recipe), "data": _fingerprint(dataset), "processes": processes.count}
+        identity = {"recipe": recipe_table(recipe), "data": data_fingerprint(dataset), "processes": processes.count}
         if folder is not None and resume and (folder / STATE_FILE).exists():
             load_state(folder / STATE_FILE, state, identity, objective.columns)
         elif folder is not None and processes.is_first:
@@ -349,10 +350,10 @@ def optimize(
         step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)), objective)
         step = GraphedFunction(step, state.changing, device) if captured else step
         store = make_image_store(dataset.train, device)
-        hashes = _training_hashes(dataset, recipe) if folder is not None and processes.is_first else {}
+        notes = _data_notes(dataset, recipe) if folder is not None and processes.is_first else {}
         run = _Run(
             recipe, dataset, objective, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, store,
-            step, hashes,
+            step, notes,
         )  # fmt: skip
         while len(state.history) < recipe.epochs:
             run.epoch(state, progress, on_epoch)
@@ -375,7 +376,7 @@ class _Run:
     checkpoint_steps: int | None
     store: ImageStore
     training_step: Step
-    hashes: dict[str, str]  # note with the hashes of the training images
+    notes: dict[str, Any]  # what the network's file says about the training images
     saved_at: float = 0.0  # monotonic time at which the state was last written
 
     def epoch(self, state: State, progress: ProgressCallback | None, on_epoch: EpochCallback | None) -> None:
@@ -446,8 +447,7 @@ class _Run:
         if self.folder is None or not self.processes.is_first:
             return
         if improved:
-            notes = {"recipe": recipe_table(self.recipe), "data": self.dataset.name, **state.history[-1]}
-            notes |= {"light": light_note(self.dataset), **self.hashes, **self.objective.notes()}
+            notes = {"recipe": recipe_table(self.recipe), **state.history[-1], **self.notes, **self.objective.notes()}
             network = self.objective.kept(state.best_network())
             save_network(self.folder / MODEL_FILE, network, classes=self.objective.classes, notes=notes)
         save_state(self.folder / STATE_FILE, state, self.identity)
@@ -479,17 +479,27 @@ def _prepare_folder(folder: Path, resume: bool, force: bool) -> None:
     files = (STATE_FILE, CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE)
     if resume and (folder / RESULT_FILE).exists():
         raise ValueError(f"{folder} holds a finished run, which has been tested; see {RESULT_FILE} there")
-    if resume or force:
-        for name in files:
-            for left in folder.glob(f".{name}.*.tmp"):  # left by a process that was killed while writing
-                left.unlink()
-    if resume and (folder / STATE_FILE).exists():
-        return
-    if force:
-        for name in files:
-            (folder / name).unlink(missing_ok=True)
-    elif {path.name for path in folder.iterdir()} - ({CONFIG_FILE} if resume else set()):
+    left = [path for name in files for path in folder.glob(f".{name}.*.tmp")]  # by a process killed while writing
+    swept = left if resume or force else []
+    others = [path for path in folder.iterdir() if path not in swept]
+    is_run = _holds_run(folder)
+    if resume and ((folder / STATE_FILE).exists() or (is_run and [path.name for path in others] == [CONFIG_FILE])):
+        others = []
+    if others and not force:
         raise ValueError(f"{folder} is not empty and nothing is overwritten; give another folder, resume, or force")
+    if others and not is_run:
+        raise ValueError(f"{folder} is not empty and holds no run to replace; give another folder")
+    for path in (*swept, *(folder / name for name in files if others)):
+        path.unlink(missing_ok=True)
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether a folder has the configuration of a run of training, finished or begun."""
+    try:
+        read_recipe(folder / CONFIG_FILE)
+    except (RecipeError, OSError):
+        return False
+    return True
 
 
 def _fresh_state(
@@ -502,7 +512,7 @@ def _fresh_state(
     return State(network, optimizer, average, totals=totals, extra=objective.extra)
 
 
-def _fingerprint(dataset: Dataset) -> str:
+def data_fingerprint(dataset: Dataset) -> str:
     """Hash the training data (all labels and up to about a thousand images), so that a changed set is noticed."""
     digest = hashlib.sha256(repr((dataset.classes, dataset.train.images.shape, dataset.train.images.dtype)).encode())
     digest.update(dataset.train.labels.tobytes())
@@ -512,14 +522,15 @@ def _fingerprint(dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _training_hashes(dataset: Dataset, recipe: Recipe) -> dict[str, str]:
-    """Return a note with the hashes of all images the network is trained on; empty if too many or unknown."""
+def _data_notes(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
+    """Return notes on the training images: name, light, and the hashes of all, unless they are too many or unknown."""
+    notes = {"data": dataset.name, "light": light_note(dataset)}
     if (begin := recipe.network.begin) is None:
-        return hash_note(dataset)
+        return notes | hash_note(dataset)
     before = read_notes(_starting_file(begin)).get("learnt")
     if before is None:
-        return {}  # an incomplete list would be taken for a complete one
-    return hash_note(dataset, decode_fingerprints(before, f"network.begin: {begin}"))
+        return notes  # an incomplete list would be taken for a complete one
+    return notes | hash_note(dataset, decode_fingerprints(before, f"network.begin: {begin}"))
 
 
 @contextmanager

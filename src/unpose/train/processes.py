@@ -124,17 +124,21 @@ class _Sum(torch.autograd.Function):
 
 
 def _shared_norm(module: nn.modules.batchnorm._BatchNorm, maps: Tensor) -> Tensor:
-    """Batch norm of (b, channels, ...) with statistics over all processes while training."""
+    """Batch norm of (b, channels, ...) with statistics over all processes while training.
+
+    Maps in half precision are summed and centred in float32, as torch does: eight bits hold no mean of many sigma.
+    """
     mean_kept, variance_kept = module.running_mean, module.running_var
     if not module.training or mean_kept is None or variance_kept is None:
         return batch_norm(maps, mean_kept, variance_kept, module.weight, module.bias, False, 0.0, module.eps)
     axes = [0, *range(2, maps.ndim)]
     shape = (1, -1, *[1] * (maps.ndim - 2))  # broadcasts statistics over maps
-    own = torch.tensor([maps.numel() / maps.shape[1]], dtype=maps.dtype, device=maps.device)
-    summed = _Sum.apply(torch.cat([maps.sum(axes), own]))
+    exact = maps.to(torch.promote_types(maps.dtype, torch.float32))
+    own = torch.tensor([maps.numel() / maps.shape[1]], dtype=exact.dtype, device=maps.device)
+    summed = _Sum.apply(torch.cat([exact.sum(axes), own]))
     count = summed[-1].detach()
     mean = summed[:-1] / count
-    centred = maps - mean.view(shape)
+    centred = exact - mean.view(shape)
     variance = _Sum.apply(centred.square().sum(axes)) / count
     with torch.no_grad():
         share = 0.1 if module.momentum is None else module.momentum
@@ -143,4 +147,6 @@ def _shared_norm(module: nn.modules.batchnorm._BatchNorm, maps: Tensor) -> Tenso
         if module.num_batches_tracked is not None:
             module.num_batches_tracked += 1
     normed = centred * (variance + module.eps).rsqrt().view(shape)
-    return normed if module.weight is None else normed * module.weight.view(shape) + module.bias.view(shape)
+    if module.weight is not None:
+        normed = normed * module.weight.view(shape) + module.bias.view(shape)
+    return normed.to(maps.dtype)

@@ -90,6 +90,7 @@ class PosePart:
         _within("poses.max_scale", self.max_scale, 1.0, 16.0)
         _within("poses.max_stretch", self.max_stretch, 1.0, 16.0)
         _within("poses.bend", self.bend, 0.0, math.inf)
+        object.__setattr__(self, "max_angle", math.radians(_degrees(self.max_angle)))
 
     @property
     def is_identity(self) -> bool:
@@ -152,6 +153,7 @@ class SymmetryPart:
         _within("symmetry.max_scale", self.max_scale, 1.0, 16.0)
         if self.method == "instance" and len(self.groups) != 1:
             raise RecipeError(f"symmetry.groups must name one group for the method 'instance', got {self.groups}")
+        object.__setattr__(self, "max_angle", math.radians(_degrees(self.max_angle)))
 
 
 @dataclass(frozen=True)
@@ -350,7 +352,7 @@ def recipe_table(recipe: Recipe) -> dict[str, Any]:
 
 
 def _degrees(angle: float) -> float:
-    """Radians to degrees, rounded so that degrees survive the round trip exactly."""
+    """Radians to degrees, rounded so that degrees survive the round trip exactly; parts of a recipe round angles so."""
     return round(math.degrees(angle), 10)
 
 

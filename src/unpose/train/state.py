@@ -166,6 +166,14 @@ def _about(header: dict[str, Any]) -> dict[str, Any]:
     return about
 
 
+def read_identity(path: Path) -> dict[str, Any]:
+    """Read what identifies the run of a state: its recipe, a fingerprint of its data, its number of processes."""
+    found = _about(read_header(path.read_bytes())).get("identity")
+    if not isinstance(found, dict):
+        raise StateError(f"{path} does not identify its run")
+    return found
+
+
 def _check_identity(found: Any, wanted: dict[str, Any]) -> None:
     plain = json.loads(json.dumps(wanted))
     if not isinstance(found, dict):

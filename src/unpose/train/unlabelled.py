@@ -21,17 +21,30 @@ from torch.nn.functional import normalize
 from unpose.align import nearest
 from unpose.audit import effective_rank, spanning_tree_length
 from unpose.data import Dataset, InputError, Split
+from unpose.data.splits import decode_fingerprints, image_fingerprints
+from unpose.discover import AUTO, discover_group
 from unpose.files import write_text
 from unpose.groups import FiniteGroup, parse
-from unpose.images import as_batch, border_level, displacements, sample, source_points
+from unpose.images import as_batch, displacements, sample, source_points
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
+from unpose.train.checkpoint import read_notes
 from unpose.train.cost import seconds_per_image
 from unpose.train.evaluation import predict_logits
-from unpose.train.loop import RESULT_FILE, EpochCallback, ProgressCallback, build_network, optimize
+from unpose.train.loop import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    RESULT_FILE,
+    EpochCallback,
+    ProgressCallback,
+    build_network,
+    data_fingerprint,
+    optimize,
+)
 from unpose.train.objective import Objective
 from unpose.train.processes import Processes
-from unpose.train.recipe import Recipe, named_recipe
+from unpose.train.recipe import Recipe, named_recipe, read_recipe
+from unpose.train.state import STATE_FILE, read_identity
 from unpose.train.vicreg import vicreg_loss
 
 FEWEST_IMAGES = 8
@@ -135,10 +148,6 @@ class Unlabelled(Objective):
         super().__init__(dataset, recipe, device, processes)
         if processes.count > 1:
             raise ValueError("learning without labels runs in one process: start it without torchrun")
-        images = dataset.train.images
-        pieces = (images[start : start + _CHUNK] for start in range(0, len(images), _CHUNK))
-        levels = np.concatenate([border_level(as_batch(piece, dtype=torch.float32).numpy()) for piece in pieces])
-        self.ground = torch.from_numpy(levels)[..., None, None].float().to(device)  # (n, c, 1, 1)
         if recipe.unlabelled.neighbour_share:
             self.extra["neighbours"] = orbit_neighbours(dataset.train.images, recipe, device)
             self.extra["epochs"] = torch.zeros((), dtype=torch.long)
@@ -171,8 +180,7 @@ class Unlabelled(Objective):
         partners = self._partners(rows, step)
         both = torch.cat([rows, partners])
         images, _ = store.take(both)
-        ground = self.ground.index_select(0, to_device(both, self.device))
-        views = random_views(images, ground, self.recipe, step)
+        views = random_views(images, store.ground(both), self.recipe, step)
         return views, torch.zeros(len(rows), dtype=torch.long, device=self.device)
 
     def _partners(self, rows: Tensor, step: int) -> Tensor:
@@ -277,6 +285,24 @@ class UnlabelledResult:
     encoder: Network
     history: list[dict[str, float]]
     has_collapsed: bool
+
+    @staticmethod
+    def is_in(folder: str | Path, images: ArrayLike, recipe: Recipe) -> bool:
+        """Whether a folder holds the finished encoder of images (n, h, w) or (n, h, w, c) and of a recipe.
+
+        A file lists the hashes of at most 50,000 images; of more, the state of the run knows number, size and a sample.
+        """
+        folder, array = Path(folder), np.asarray(images)
+        try:
+            learnt = read_notes(folder / MODEL_FILE).get("learnt")
+            if learnt is not None:
+                is_same = decode_fingerprints(learnt, str(folder)) == set(image_fingerprints(array))
+            else:
+                sampled = data_fingerprint(_unlabelled_dataset(array, "images"))
+                is_same = read_identity(folder / STATE_FILE).get("data") == sampled
+            return is_same and (folder / RESULT_FILE).exists() and read_recipe(folder / CONFIG_FILE) == recipe
+        except (ValueError, OSError):
+            return False
 
 
 def unlabelled_recipe(
@@ -386,6 +412,8 @@ def train_unlabelled(
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InputError("images must be finite; some pixels are NaN or infinite")
+    if recipe.network.group == AUTO:
+        recipe = recipe.changed(group=discover_group(array).finite_group)
     dataset = _unlabelled_dataset(array, name)
     state = optimize(
         dataset, recipe, folder, kind=Unlabelled, device=device, resume=resume, force=force, progress=progress,

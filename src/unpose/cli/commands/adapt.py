@@ -9,7 +9,7 @@ import click
 from unpose.cli.shared.audited_images import labels_of, normalised, numbers
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
-from unpose.cli.shared.inputs import ImagesPath, ModelFile
+from unpose.cli.shared.inputs import NO_CLASSES, ImagesPath, ModelFile
 from unpose.cli.shared.options import json_option
 from unpose.cli.shared.output import counted, write_output
 from unpose.cli.shared.progress import progress
@@ -92,8 +92,8 @@ def command(
 
     The model is measured on the images as they are and after every element of the group. Then the mean over all
     elements is tried and, if turned images lose and from 60 images on, a canonicalizer that is trained on every second
-    image and measured on the others. Without labels, the model's answers to the upright images count as right, and the
-    table gives agreement.
+    image and measured on the others; of those that train, every fourth only sets its gate. Without labels, the model's
+    answers to the upright images count as right, and the table gives agreement.
 
     The folder gets the recommended model as adapted.onnx, or as a Python recipe where it cannot be written as one ONNX
     file, with a card. Nothing is recommended that loses more on upright images than it gains on turned ones; then only
@@ -147,10 +147,12 @@ def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageMode
                 raise ValueError(f"there is no file {model!r}")
             return as_model(model, output=output, gives=gives), model, ()
         path = ModelFile().convert(model, None, None)
-        network = load_network(path).float().eval()
+        network, names = load_network(path).float().eval(), read_classes(path)
+        if not names:
+            raise ValueError(NO_CLASSES.format(path))
         wrapped = as_model(network, output=output, gives=gives)
         wrapped.expects = (network.description["in_channels"], *network.description["image_size"])
-        return wrapped, str(path), read_classes(path)
+        return wrapped, str(path), names
 
 
 def _read(
@@ -281,7 +283,7 @@ def _card(summary: dict[str, Any]) -> str:
         f"    {_table(summary)}".replace("\n", "\n    "),
     ]
     others = summary["images"] - measured
-    trained = f"; the other {others} trained the canonicalizer" if others else ""
+    trained = f"; the other {others} trained the canonicalizer and set its gate" if others else ""
     lines += ["", f"{summary['why']} Measured on {counted(measured, 'image')}{trained}."]
     lines += [
         "mean: of the model's answers to all turned copies. learned: a small network brings each image upright first; "

@@ -18,6 +18,7 @@ from unpose.cli.shared.progress import progress
 from unpose.cli.shared.train_output import (
     CURVES,
     QUICK,
+    allow_missing_report,
     majority_row,
     print_estimate,
     print_parts,
@@ -135,9 +136,10 @@ def command(
         for known in names:
             click.echo(f"{known:{max(map(len, names))}}  {named_recipe(known).title}")
         return
-    if unlabelled or minutes is not None or _is_unlabelled(config, resume):
-        if minutes is not None and not unlabelled:
-            raise click.UsageError("--minutes belongs to --unlabelled")
+    unlabelled = unlabelled or _is_unlabelled(config, resume)
+    if minutes is not None and not unlabelled:
+        raise click.UsageError("--minutes belongs to --unlabelled")
+    if unlabelled:
         if quick or begin is not None or split_by is not None or class_weights is not None or name is not None:
             raise click.UsageError(
                 "--unlabelled learns from images alone; it takes no --quick, --begin, --split-by, --class-weights or "
@@ -231,7 +233,7 @@ def _run_unlabelled(
     epochs: int | None, minutes: float | None, seed: int | None, device: str, out: Path | None, force: bool,
     only_print: bool,
 ) -> None:  # fmt: skip
-    from unpose.cli.shared.unlabelled_run import run_unlabelled
+    from unpose.cli.shared.unlabelled_run import read_images, run_unlabelled
     from unpose.files.listing import split_array_name
     from unpose.train import read_recipe, recipe_toml, unlabelled_recipe
 
@@ -248,6 +250,10 @@ def _run_unlabelled(
     if images is None or split_array_name(images) is None:
         raise click.UsageError(f"there are no images at {images}, which the recipe names")
     if only_print:
+        if AUTO in (group, recipe and recipe.network.group):
+            given = size or (recipe.data.size if recipe is not None else None)
+            group = discovered(read_images(images, given, torch_device)[0]).finite_group
+            recipe = recipe and recipe.changed(group=group)
         small = torch_device.type == "cpu"
         shown = recipe or unlabelled_recipe(group or "d4", small=small, epochs=epochs, seed=seed or 0)
         click.echo(recipe_toml(shown), nl=False)
@@ -255,6 +261,8 @@ def _run_unlabelled(
     folder = resume or out or Path("runs") / f"{images.resolve().stem}-unlabelled-seed{seed or 0}"
     if resume is None:
         _check_free(folder, force)
+    else:
+        allow_missing_report(folder)
     run_unlabelled(
         images, folder, recipe, torch_device, group=group, size=size, epochs=epochs, minutes=minutes, seed=seed,
         resume=resume is not None, force=force, training_progress=_training_progress(False),
@@ -309,6 +317,8 @@ def _run(
     again = f"unpose train --resume {shlex.quote(str(folder))}"
     if root is not None:
         again += f" --root {shlex.quote(str(root))}"
+    if resume and not quiet:
+        allow_missing_report(folder)
     with training_errors(again):
         network = build_network(recipe, dataset)  # fails at once if the recipe does not suit the data
         baseline = None if quiet else _quick_baseline(dataset, recipe, device)

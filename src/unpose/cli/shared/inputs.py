@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from unpose.runs.folder import RunFolder
     from unpose.runs.settings import RunConfig
 
+NO_CLASSES = (
+    "{} is an encoder or another network whose outputs are no scores of classes; give a classifier. An encoder serves "
+    "`unpose cluster --features` and `unpose audit --kind embedding`"
+)
 _COLOURS: "dict[int | None, Literal['grey', 'rgb']]" = {1: "grey", 3: "rgb"}
 _NOTES_SHOWN = 10
 _MEMORY_SHARE = 0.8
@@ -105,11 +109,14 @@ class ModelFile(click.ParamType):
 
 
 def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str, ...]]":
-    """A saved network and the names of its classes; ``hint`` is the option or argument that errors name."""
+    """A saved classifier and the names of its classes; ``hint`` is the option or argument that errors name."""
     from unpose.train import load_network, read_classes
 
     with parameter_errors(hint, (ValueError, OSError)):
-        return load_network(path, device=pick_device(device)), read_classes(path)
+        network, classes = load_network(path, device=pick_device(device)), read_classes(path)
+        if not classes:
+            raise ValueError(NO_CLASSES.format(path))
+    return network, classes
 
 
 def use_features(run: "FinishedRun", features: str | None) -> None:
@@ -158,9 +165,10 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
     in_colour = run.colour == "rgb" if channels is None else channels == 3
     try:
         with progress(quiet=quiet) as report:
-            parts = [_read_on(shape, in_colour, run.source, memory=value_or_none(run.settings.memory), progress=report)]
+            memory = value_or_none(run.settings.memory)
+            parts = [_read_on(run, run.source, shape, in_colour, memory=memory, progress=report)]
             for each in run.added:
-                part = _read_on(shape, in_colour, Path(each["input"]), min_images=1)
+                part = _read_on(run, Path(each["input"]), shape, in_colour, min_images=1, progress=report)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
     except (RunError, ValueError) as error:
@@ -175,11 +183,8 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     source = moved or run.source
     try:
         with progress() as report:
-            images = _read_on(
-                run.canvas_shape, run.colour == "rgb", source, memory=value_or_none(run.settings.memory), pieces=True,
-                progress=report,
-            )  # fmt: skip
-            parts = [cropped(images, int(run.settings.crop))]
+            shape, in_colour, memory = run.canvas_shape, run.colour == "rgb", value_or_none(run.settings.memory)
+            parts = [_read_on(run, source, shape, in_colour, memory=memory, pieces=True, progress=report)]
             parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
         raise UserError(
@@ -199,16 +204,16 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
 
 
 def read_on_canvas(run: "FinishedRun", source: Path, report: Report) -> "ImageSet":
-    """New images on the canvas of a run."""
-    images = _read_on(run.canvas_shape, run.colour == "rgb", source, min_images=1, progress=report)
-    return cropped(images, int(run.settings.crop))
+    """New images on the canvas of a run, cropped as the run was."""
+    return _read_on(run, source, run.canvas_shape, run.colour == "rgb", min_images=1, progress=report)
 
 
-def _read_on(shape: tuple[int, int], in_colour: bool, source: Path, **options: Any) -> "ImageSet":
-    """Images on a canvas of this height and width, as a run read them that found colour in its images or none.
+def _read_on(run: "FinishedRun", source: Path, shape: tuple[int, int], in_colour: bool, **options: Any) -> "ImageSet":
+    """Images on a canvas (height, width), as a run read them that found colour in its images or none, and cropped.
 
     A run reads with ``colour="auto"``, which takes images whose channels are nearly equal for grey. So do these images
-    in a run that is in colour, where they have equal channels.
+    in a run that is in colour, where they have equal channels. What the run cut off at every side is a part of the
+    canvas: of one of another size, as large a part is cut off.
     """
     import numpy as np
 
@@ -216,13 +221,13 @@ def _read_on(shape: tuple[int, int], in_colour: bool, source: Path, **options: A
     from unpose.files import ImagesInPieces, store_images
 
     images = read_folder(source, size=shape, colour="auto" if in_colour else "grey", **options)
-    if not in_colour or images.images.ndim == 4:
-        return images
-    if isinstance(images.images, ImagesInPieces):
-        coloured: Any = store_images(np.repeat(each[..., None], 3, axis=-1) for each in images.images.pieces())
-    else:
-        coloured = np.repeat(images.images[..., None], 3, axis=-1)
-    return replace(images, images=coloured)
+    if in_colour and images.images.ndim == 3:
+        if isinstance(images.images, ImagesInPieces):
+            coloured: Any = store_images(np.repeat(each[..., None], 3, axis=-1) for each in images.images.pieces())
+        else:
+            coloured = np.repeat(images.images[..., None], 3, axis=-1)
+        images = replace(images, images=coloured)
+    return cropped(images, round(int(run.settings.crop) * max(shape) / max(run.canvas_shape)))
 
 
 def read_run_images(

@@ -18,6 +18,15 @@ _MOST_TESTED = 5_000
 """Test images on which the quick classifier is tested beside a network."""
 
 
+def allow_missing_report(folder: Path) -> None:
+    """Let a run be resumed whose training is finished and whose report is not: the card is written last.
+
+    Nothing is learnt again. The network that was kept is tested again, which gives the same figures.
+    """
+    if (folder / "state.safetensors").exists() and not (folder / "card.md").exists():
+        (folder / "result.json").unlink(missing_ok=True)
+
+
 def print_parts(dataset: "Dataset") -> None:
     """Print where the images come from, and how many each part has."""
     source = dataset.source.replace(f"{Path.cwd()}{os.sep}", "")  # recipes hold the absolute path of the images

@@ -36,20 +36,14 @@ def run_unlabelled(
 
     ``recipe`` is that of a run to resume or of a file; by default it is chosen for the device.
     """
-    from unpose.data import read_folder
     from unpose.train import unlabelled_recipe
 
-    given = size or (recipe.data.size if recipe is not None else None)
-    with progress() as report:
-        found = read_folder(source, size=given, progress=report)
-        limit = _LARGEST.get(device.type, 64)
-        if given is None and max(found.images.shape[1:3]) > limit:
-            found, given = read_folder(source, size=limit, progress=report), limit
-    list_unread(found.rejected, 5)
-    images = found.images
-    if recipe is None:
-        if group == AUTO:
-            group = discovered(images).finite_group
+    images, given = read_images(source, size or (recipe.data.size if recipe is not None else None), device)
+    if AUTO in (group, recipe and recipe.network.group):
+        group = discovered(images).finite_group
+    if recipe is not None:
+        recipe = recipe.changed(group=group)
+    else:
         with parameter_errors("--group"):
             recipe = unlabelled_recipe(group or "d4", small=device.type == "cpu", epochs=epochs, seed=seed or 0)
     if not resume:
@@ -60,6 +54,19 @@ def run_unlabelled(
         with training_progress as report_step:
             result = learn(images, recipe, folder, device, source.name, report_step, resume=resume, force=force)
     _report(result, recipe, images, folder, source)
+
+
+def read_images(source: Path, size: int | None, device: Any) -> "tuple[NDArray[np.float32], int | None]":
+    """The images of a folder, reduced to what the device learns from in minutes if no size is given, and that size."""
+    from unpose.data import read_folder
+
+    with progress() as report:
+        found = read_folder(source, size=size, progress=report)
+        limit = _LARGEST.get(device.type, 64)
+        if size is None and max(found.images.shape[1:3]) > limit:
+            found, size = read_folder(source, size=limit, progress=report), limit
+    list_unread(found.rejected, 5)
+    return found.images, size
 
 
 def within_minutes(
@@ -121,10 +128,10 @@ def learn_for_run(
     """
     import torch
 
-    from unpose.train import StateError, unlabelled_recipe
+    from unpose.train import StateError, UnlabelledResult, unlabelled_recipe
 
     recipe = unlabelled_recipe(group, max_angle=max_angle, small=torch.device(device).type == "cpu", seed=seed)
-    if (folder / "result.json").exists() and _is_of(folder, recipe, images):
+    if UnlabelledResult.is_in(folder, images, recipe):
         return str(folder)
     recipe = within_minutes(recipe, images, torch.device(device), None)
 
@@ -141,19 +148,6 @@ def learn_for_run(
     if result.has_collapsed:
         raise UserError(_COLLAPSED)
     return str(folder)
-
-
-def _is_of(folder: Path, recipe: "Recipe", images: "NDArray[np.float32]") -> bool:
-    """Whether a folder holds the encoder of this recipe and of these images."""
-    from unpose.data.splits import decode_fingerprints, image_fingerprints
-    from unpose.train import read_notes, read_recipe
-
-    try:
-        learnt = read_notes(folder / "model.safetensors").get("learnt", "")
-        known = decode_fingerprints(learnt, str(folder))
-        return read_recipe(folder / "config.toml") == recipe and known == set(image_fingerprints(images))
-    except (ValueError, OSError):
-        return False
 
 
 _COLLAPSED = (

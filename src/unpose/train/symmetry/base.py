@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup, parse
+from unpose.images import warp
 from unpose.train.objective import Forward
 from unpose.train.processes import Processes
 
@@ -39,6 +40,18 @@ class Bounds:
     max_angle: float = math.pi
     max_shift: float = 2.0
     max_scale: float = 1.2
+
+
+def at_poses(images: Tensor, elements: Tensor) -> Tensor:
+    """Images (b, c, h, w) moved by elements (b, 3, 3); outside of its frame one continues at the median of its border.
+
+    All of it runs on the device, so that a step can be captured as a CUDA graph.
+    """
+    sides = (images[..., 0, :], images[..., -1, :], images[..., 0], images[..., -1])
+    border = torch.cat(sides, dim=-1).sort(dim=-1).values  # of even length
+    middle = border.shape[-1] // 2
+    level = border[..., middle - 1 : middle + 1].mean(-1)[..., None, None]  # (b, c, 1, 1)
+    return warp(images - level, elements) + level
 
 
 class LearnedSymmetry(nn.Module):

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unpose.images import warp
 from unpose.train.objective import Forward
 from unpose.train.processes import Processes
-from unpose.train.symmetry.base import Bounds, LearnedSymmetry, Losses, by_group, parse_candidates
+from unpose.train.symmetry.base import Bounds, LearnedSymmetry, Losses, at_poses, by_group, parse_candidates
 
 _RATE = 0.005
 """Step of the dual ascent: by how much a multiplier falls in a step in which its constraint has all of its slack."""
@@ -69,7 +68,9 @@ class InvarianceConstrained(LearnedSymmetry):
     def forward(self, network: Forward, images: Tensor, labels: Tensor, losses: Losses) -> tuple[Tensor, Tensor]:
         """Return the outputs for the images, (b, classes), and the loss at images and poses, summed over the images."""
         reach = 1 - self.multipliers
-        draws = [warp(images, group.draw(images, reach[k])) for k, group in enumerate(self.groups) for _ in range(2)]
+        draws = [
+            at_poses(images, group.draw(images, reach[k])) for k, group in enumerate(self.groups) for _ in range(2)
+        ]
         outputs = network(torch.cat([images, *draws]))
         plain, *posed = losses(outputs, labels.repeat(1 + len(draws))).split(len(images))  # 1 + 2 groups of (b,)
         chosen = []
@@ -83,7 +84,7 @@ class InvarianceConstrained(LearnedSymmetry):
     def measure(self, network: Forward, images: Tensor, labels: Tensor, losses: Losses) -> None:
         """Measure the constraints on images that are not trained on, at uniform poses."""
         reach = 1 - self.multipliers
-        posed = [warp(images, group.draw(images, reach[k])) for k, group in enumerate(self.groups)]
+        posed = [at_poses(images, group.draw(images, reach[k])) for k, group in enumerate(self.groups)]
         outputs = network(torch.cat([images, *posed]))
         plain, *others = losses(outputs, labels.repeat(1 + len(posed))).split(len(images))
         self._keep_excess(plain, others)

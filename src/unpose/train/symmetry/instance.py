@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from unpose.groups import FiniteGroup
-from unpose.images import warp
 from unpose.train.objective import Forward
 from unpose.train.processes import Processes, sum_gradients
-from unpose.train.symmetry.base import Bounds, Candidate, LearnedSymmetry, Losses
+from unpose.train.symmetry.base import Bounds, Candidate, LearnedSymmetry, Losses, at_poses
 
 _SIDE = 14
 """Images are averaged to this many pixels on each side before their range is predicted."""
@@ -115,7 +114,7 @@ class InstanceAugment(LearnedSymmetry):
             end = places[0].clone()
             end[:, k] = torch.where(torch.rand_like(end[:, k]) < 0.5, -1.0, 1.0)
             places.append(end)
-        posed = [warp(images, self.group.exp(place * ranges)) for place in places]
+        posed = [at_poses(images, self.group.exp(place * ranges)) for place in places]
         outputs = network(torch.cat([images, *posed]))
         plain, inside, *ends = losses(outputs, labels.repeat(1 + len(posed))).split(len(images))  # (b,) each
         slope = (torch.stack(ends, dim=1) - inside[:, None]).detach()  # (b, dim)

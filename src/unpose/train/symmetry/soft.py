@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unpose.images import warp
 from unpose.train.objective import Forward
 from unpose.train.processes import Processes
-from unpose.train.symmetry.base import Bounds, LearnedSymmetry, Losses, by_group, parse_candidates
+from unpose.train.symmetry.base import Bounds, LearnedSymmetry, Losses, at_poses, by_group, parse_candidates
 
 _FLOOR = 0.02
 """Mismatch that counts as none: a weight is at most ``strength / _FLOOR``."""
@@ -65,7 +64,7 @@ class SoftEquivariance(LearnedSymmetry):
 
     def forward(self, network: Forward, images: Tensor, labels: Tensor, losses: Losses) -> tuple[Tensor, Tensor]:
         """Return the outputs for the images, (b, classes), and the loss with its penalties, summed over the images."""
-        posed = [warp(images, group.draw(images)) for group in self.groups]
+        posed = [at_poses(images, group.draw(images)) for group in self.groups]
         outputs = network(torch.cat([images, *posed]))
         # A constant added to all scores changes no answer.
         scores = (outputs - outputs.mean(1, keepdim=True)).float().view(1 + len(posed), len(images), -1)
