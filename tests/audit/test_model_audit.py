@@ -116,7 +116,13 @@ def test_estimators_functions_on_arrays_and_programs():
         "pathlib.Path(sys.argv[2]).write_text('file,power\\n' + '\\n'.join(rows))"
     )
     program = as_model(Command([sys.executable, "-c", code, "{images}", "{answers}"]))
-    assert program(IMAGES[:2]).shape == (2, 1)
+    powers = program(IMAGES[:2])
+    assert powers.shape == (2, 1)
+    backwards = code.replace("for f in files]", "for f in files[::-1]]")
+    assert as_model(Command([sys.executable, "-c", backwards, "{images}", "{answers}"]))(IMAGES[:2]).equal(powers)
+    unnamed = code.replace("{f.name}", "other.png")
+    with pytest.raises(ValueError, match=r"none for 000000\.png"):
+        Command([sys.executable, "-c", unnamed, "{images}", "{answers}"])(ARRAYS[..., None])
     with pytest.raises(ValueError, match="status 1"):
         Command([sys.executable, "-c", "raise SystemExit('no')", "{images}", "{answers}"])(ARRAYS[..., None])
     with pytest.raises(ValueError, match=r"\{images\} and \{answers\}"):

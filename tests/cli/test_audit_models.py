@@ -336,6 +336,25 @@ def test_labels_from_a_table(place):
     assert numbers["classes"][0]["images"] == 24
 
 
+def test_a_header_a_mark_and_hidden_folders_are_no_classes(place):
+    (place / "photos" / ".git").mkdir()
+    (place / "photos" / "notes").mkdir()
+    rows = [f"{path.parent.name}/{path.name},{path.parent.name}" for path in (place / "photos").rglob("*.png")]
+    (place / "labels.csv").write_text("image,class\n" + "\n".join(rows), encoding="utf-8-sig")
+    (place / "classes.txt").write_text("dark\ngrey\nlight\n", encoding="utf-8-sig")
+    options = ("--images", "photos", "--no-repair", "--json")
+    found = []
+    for more in ([], ["--labels", "labels.csv"], ["--classes", "classes.txt"]):
+        for name in ("halves", "names"):
+            numbers = json.loads(audit(model(name), *options, *more).stdout)
+            assert [row["class"] for row in sorted(numbers["classes"], key=lambda row: row["class"])] == [
+                "dark", "grey", "light",
+            ], (name, more)  # fmt: skip
+            found.append(numbers["answers"])
+    assert all(answers == found[0] for answers in found)
+    assert found[0][0]["accuracy"] is not None
+
+
 def test_two_versions_are_compared(place):
     done = audit(model("halves"), model("brightness"), "--images", "photos", "--json", "--no-repair")
     assert done.exit_code == 0, done.output
@@ -377,7 +396,8 @@ def test_photographs_of_the_same_things(place):
     assert found["changed"]["real"] == found["changed"]["digital"]
     assert found["change"]["real"] == pytest.approx(found["change"]["digital"], rel=1e-5)
     assert "real pairs" in " ".join(json.loads(done.stdout)["verdict"])
-    (place / "pairs.csv").write_text("image,thing\n" + "\n".join(row.rpartition(",")[0] for row in rows))
+    table = "image,thing\n" + "\n".join(row.rpartition(",")[0] for row in rows)
+    (place / "pairs.csv").write_text(table, encoding="utf-8-sig")  # as Excel saves it
     done = audit(model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
     estimated = json.loads(done.stdout)["pairs"]
     assert estimated["estimated"] == 8
