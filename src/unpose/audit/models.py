@@ -116,7 +116,7 @@ class ImageModel(nn.Module):
             answer = self._call(images, layout)
         except Exception as error:
             raise ValueError(self._failure(images, layout, error)) from error
-        return checked_output(answer, n, "the model").to(images.device)
+        return checked_output(answer, n, "the model", label_maps=True).to(images.device)
 
     def _call(self, images: Tensor, layout: str | None) -> Any:
         answer = self._pick(self._answer(images, layout))

@@ -62,8 +62,8 @@ def program_answers(
 def read_numbers(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> NDArray:
     """Read numbers from a .npy file, or from a .csv file with one row for each image: (rows, columns).
 
-    A header of a CSV file is skipped, and so is a first column of names; with ``names`` the rows are put in the order of
-    these. The numbers are integers if all of them are.
+    A header of a CSV file is skipped, and so is a first column of names; with ``names`` the rows are put in the order
+    of these. The numbers are integers if all of them are.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.csv").write_text("file,label\\nb.png,3\\na.png,4\\n")
