@@ -89,6 +89,7 @@ def _onnx(text: str, output: str | None) -> AnyModel:
         raise click.BadParameter(f"there is no file {text!r}", param_hint="MODEL")
     with parameter_errors("MODEL"):
         wrapped = as_model(path, output=None if output is None else partial(output_named, name=output))
+    wrapped.label_maps = True
     channels, height, width = wrapped.expects
     return AnyModel(
         path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width),
@@ -130,6 +131,8 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
         else:
             pick = (lambda answer: answer) if output is None else partial(output_named, name=output)
             wrapped = as_model(found, layout="nhwc", output=lambda answer: as_scores(pick(answer), class_names))
+    wrapped = copy(wrapped)  # an object may be wrapped already
+    wrapped.label_maps = True
     first = next((m for m in found.modules() if isinstance(m, torch.nn.Conv2d)), None) if is_module else None
     return AnyModel(
         text, _torch_call(found, wrapped, device) if is_module else wrapped,
