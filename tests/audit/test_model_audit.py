@@ -116,7 +116,13 @@ def test_estimators_functions_on_arrays_and_programs():
         "pathlib.Path(sys.argv[2]).write_text('file,power\\n' + '\\n'.join(rows))"
     )
     program = as_model(Command([sys.executable, "-c", code, "{images}", "{answers}"]))
-    assert program(IMAGES[:2]).shape == (2, 1)
+    powers = program(IMAGES[:2])
+    assert powers.shape == (2, 1)
+    backwards = code.replace("for f in files]", "for f in files[::-1]]")
+    assert as_model(Command([sys.executable, "-c", backwards, "{images}", "{answers}"]))(IMAGES[:2]).equal(powers)
+    unnamed = code.replace("{f.name}", "other.png")
+    with pytest.raises(ValueError, match=r"none for 000000\.png"):
+        Command([sys.executable, "-c", unnamed, "{images}", "{answers}"])(ARRAYS[..., None])
     with pytest.raises(ValueError, match="status 1"):
         Command([sys.executable, "-c", "raise SystemExit('no')", "{images}", "{answers}"])(ARRAYS[..., None])
     with pytest.raises(ValueError, match=r"\{images\} and \{answers\}"):
@@ -265,3 +271,46 @@ def test_a_mistake_that_shows_for_some_images_only(as_labels):
     assert "some of the images" in " ".join(audit.notes)
     assert audit.cause == ("" if as_labels else "0")
     assert audit_model(model, images[:20], "c4", sizes=()).holds
+
+
+class Cross(nn.Module):
+    """Ignores quarter turns only; the entries of its answer are as good or as bad as their names say."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.rows = nn.BatchNorm2d(1), nn.Conv2d(1, 1, (1, 9))
+
+    def forward(self, x):
+        x = self.norm(x)
+        arms = x[:, 0, 1, 4] + x[:, 0, 7, 4] + (x[:, 0, 4, 1] + x[:, 0, 4, 7])
+        return {"good": torch.stack([arms, x[:, 0, 4, 4]], 1), "bad": self.rows(x).flatten(1)}
+
+
+def test_a_tolerance_is_no_excuse_between_quarter_turns_and_one_that_is_too_small_fails():
+    cross = as_model(Cross(), output="good")
+    assert_equivariant(cross, "c4", IMAGES, tolerance=1e-3)
+    for tolerance in (None, 1e-3):
+        with pytest.raises(AssertionError, match="elements that need interpolation"):
+            assert_equivariant(cross, "c8", IMAGES, tolerance=tolerance)
+    with pytest.raises(AssertionError, match=r"^not equivariant to c4: .*tolerance 1e-30"):
+        assert_equivariant(lambda x: weights(x).mean((2, 3)), "c4", IMAGES, tolerance=1e-30)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {"output": "good"}, {"output": "bad"}])
+def test_a_wrapped_model_is_audited_as_it_was_wrapped(options):
+    network = Cross().bfloat16()
+    audit = fast(as_model(network, **options), group="c4")
+    assert list(audit.outputs) == ([""] if "output" in options else ["good", "bad"])
+    assert audit.verdict == ("equivariant" if options.get("output") == "good" else "broken")
+    assert audit.cause.endswith("rows") == (options.get("output") == "bad")
+    assert network.training
+    assert int(network.norm.num_batches_tracked) == 0
+
+
+def test_the_memory_of_a_call_counts_what_it_returns():
+    seen = []
+    audit_model(
+        lambda x: seen.append(len(x)) or x.expand(-1, 99, -1, -1), IMAGES, "c4", memory=2 * 4 * 8 * 100 * 81, sizes=()
+    )
+    assert max(seen) == 4  # the few images by which the action is found
+    assert seen[-1] == 2

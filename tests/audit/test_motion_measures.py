@@ -240,6 +240,20 @@ def test_the_distance_over_the_orbit_is_cleared_and_a_constant_is_not():
     assert "same for all images" in str(constant)
 
 
+@pytest.mark.parametrize("failed", [2, 4])
+def test_pairs_on_which_the_invariant_fails_do_not_count(failed):
+    power = descriptor_distance(lambda x: torch.fft.rfft2(x).abs())
+
+    def distance(one, other):
+        given = power(one, other)
+        given[:failed] = torch.nan
+        return given
+
+    families = {family.name: family for family in completeness(distance, "c4", n_pairs=4, size=16).families}
+    assert families["equal autocorrelation"].confused == tuple(range(failed, 4))
+    assert all(family.pairs <= 4 - failed for family in families.values())
+
+
 def gabor(phase):
     points = pixel_grid((13, 13))
     wave = torch.cos(1.2 * points[..., 0] - phase) * torch.exp(-points.square().sum(-1) / 18)

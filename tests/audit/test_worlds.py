@@ -72,6 +72,21 @@ def test_sphere():
     assert equivariance_error(lambda x: sphere_mean(x), smooth, "so3", input="sphere").errors.max() < 0.05
 
 
+def test_what_interpolation_does_not_explain_fails_and_actions_and_calls_count():
+    axes = torch.randn(2, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    smooth = torch.einsum("hwx,ncx->nchw", directions(12, 24, torch.float64), axes).exp()
+    assert_equivariant(sphere_mean, "so3", smooth, input="sphere")
+    with pytest.raises(AssertionError, match="not equivariant to so3"):  # rows near the poles count too much
+        assert_equivariant(lambda x: x.mean((2, 3)), "so3", smooth, input="sphere")
+    calls = []
+    report = equivariance_error(lambda x: calls.append(1) or x.mean((2, 3)), smooth, "so3", input="sphere")
+    assert report.n_calls == len(calls)
+    centre = {"": "vectors"}
+    assert_equivariant(lambda points: points.mean(1), "so3", clouds(3), input="points", actions=centre)
+    with pytest.raises(ValueError, match="one output"):
+        assert_equivariant(lambda points: points.mean(1), "so3", clouds(3), input="points", actions={"a": "vectors"})
+
+
 def test_bad_calls():
     net, cloud = egnn(2, width=4), clouds(3)
     for options, message in [

@@ -65,7 +65,9 @@ def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
     numbers = json.loads(first.stdout)
     assert numbers["group"] == "se2"
     assert len(numbers["elements"]) == 4 + 16  # quarter turns, and drawn ones
-    assert numbers["worst"]["error"] == max(row["error"] for row in numbers["elements"])
+    excesses = [row["error"] - row["floor"] for row in numbers["elements"]]
+    assert numbers["worst"]["excess"] == max(excesses) < numbers["worst"]["error"]
+    assert numbers["worst"]["element"] == numbers["elements"][np.argmax(excesses)]["element"]
     assert {"element", "exact", "error", "floor", "pixels"} == set(numbers["elements"][1])
 
 

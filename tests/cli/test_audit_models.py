@@ -83,6 +83,56 @@ def embedding(images):
     return np.sort(images.reshape(len(images), -1))[:, ::20]
 
 
+def wobbly(images):  # other scores after a turn, but the same answers
+    return brightness(images) + 1e-4 * images[:, :5, :, 0].mean((1, 2))[:, None]
+
+
+def cross(images):  # ignores quarter turns only
+    x = images[..., 0]
+    return np.stack([x[:, 2, 5] + x[:, 8, 5] + (x[:, 5, 2] + x[:, 5, 8]), x[:, 5, 5]], 1)
+
+
+def batch(images):  # depends on the other images of a call
+    return brightness(images) - 0.2 * brightness(images).mean(0)
+
+
+def stateful(images):
+    log["state"] = log.get("state", 0.0) + float(images.sum())
+    return brightness(images) + 0.2 * np.sin(log["state"]) * np.arange(3)
+
+
+def one_class(images):
+    return brightness(images) + [9, 0, 0]
+
+
+def one_of_two(images):
+    if len(images) != 1:
+        raise ValueError("one image, please")
+    return two(images)
+
+
+def wide_map(images):
+    return np.repeat(images[..., 0][:, None], 64, 1)
+
+
+def flat_map(images):  # (n, h, w), without an axis of channels
+    return images[..., 0] ** 2
+
+
+def label_map(images):
+    return (10 * images[..., 0]).astype(np.int64)
+
+
+class Weighted:  # what it has learnt is in another file; it changes the answers to some images
+    def __init__(self):
+        with open("weights.txt") as file:
+            self.weight = float(file.read())
+
+    def __call__(self, images):
+        bright = images[:, 5, 5, 0] > images.mean((1, 2, 3))
+        return halves(images) + self.weight * bright[:, None] * [1, 0, 0]
+
+
 class Estimator:
     def fit(self, rows, labels): ...
     def predict(self, rows): ...
@@ -112,6 +162,43 @@ def place(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     sys.modules.pop("audited_models", None)
+
+
+TORCH = """
+import torch
+from torch import nn
+
+
+class Network(nn.Module):  # ignores quarter turns; in training mode it depends on chance and on the batch
+    def __init__(self, two=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.two = two
+        self.lift, self.norm, self.head = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4), nn.Linear(4, 3)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = self.drop(self.norm(self.lift(4 * x - 1.7)).relu().mean((2, 3)))
+        return (self.head(x), x.square()) if self.two else self.head(x)
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Network().bfloat16()
+
+    def forward(self, x):
+        return self.inner(x.bfloat16()).float()
+
+
+class Labels(nn.Module):
+    def forward(self, x):
+        return torch.cat([x, 0.8 - x], 1).argmax(1)
+
+
+float32, float64, bfloat16, two = Network(), Network().double(), Network().bfloat16(), Network(two=True)
+mixed, labels = Mixed(), Labels()
+"""
 
 
 def audit(*arguments):
@@ -161,6 +248,79 @@ def test_fail_above_decides_the_status(place, limit, status):
     done = audit(model("halves"), "--images", "photos", "--no-repair", "--fail-above", limit)
     assert done.exit_code == status, done.output
     assert f"--fail-above {limit}" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "mixed", "two", "labels"])
+def test_torch_modules_are_called_in_evaluation_mode_and_in_their_own_type(place, name):
+    (place / "torch_models.py").write_text(TORCH)
+    sys.modules.pop("torch_models", None)
+    kind = [] if name == "labels" else ["--kind", "embedding"]
+    done = audit(f"torch_models:{name}", "--images", "photos", "--no-repair", "--json", "--count", 8, *kind)
+    assert done.exit_code == 0, done.output
+    module = getattr(sys.modules.pop("torch_models"), name)
+    assert module.training
+    buffers = dict(module.named_buffers())
+    assert all(int(count) == 0 for key, count in buffers.items() if "num_batches" in key)
+    assert all((mean == 0).all() for key, mean in buffers.items() if "running_mean" in key)
+    numbers = json.loads(done.stdout)
+    assert not any("random" in remark or "state" in remark for remark in numbers["remarks"])
+    tolerances = {"float64": 1e-12, "bfloat16": 0.1, "mixed": 0.1}
+    assert tolerances.get(name, 1e-3) / 1e3 < numbers["tolerance"] < tolerances.get(name, 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "state"),
+    [
+        ("brightness", [], "good"),
+        ("halves", [], "bad"),
+        ("halves", ["--fail-above", "1"], "good"),
+        ("halves", ["--fail-above", "0.01"], "bad"),
+        ("halves", ["--group", "c3"], "open"),
+        ("wobbly", [], "bad"),
+        ("wobbly", ["--fail-above", "0"], "good"),
+        ("batch", [], "bad"),
+        ("stateful", [], "bad"),
+        ("noisy", [], "bad"),
+        ("noisy", ["--fail-above", "1"], "good"),
+        ("one_class", [], "bad"),
+        ("embedding", ["--kind", "embedding"], "good"),
+        ("cross", ["--kind", "embedding", "--group", "c8"], "good"),
+        ("cross", ["--kind", "embedding", "--group", "c8", "--fail-above", "0"], "bad"),
+    ],
+)
+def test_page_status_json_and_junit_give_one_verdict(place, name, options, state):
+    wanted = ("--images", "photos", "--no-repair", "--count", 8, "-o", "out", "--junit", "out/ci.xml")
+    done = audit(model(name), *wanted, *options)
+    numbers, page = json.loads((place / "out" / "audit.json").read_text()), (place / "out" / "report.html").read_text()
+    assert f'data-state="{state}"' in page
+    assert done.exit_code == (state == "bad")
+    assert numbers["passed"] == (state != "bad")
+    assert numbers["holds"] == numbers["passed"] or options
+    assert ("<failure" in (place / "out" / "ci.xml").read_text()) == (state == "bad")
+    assert state != "bad" or not numbers["headline"].endswith("not change.")
+    assert "Invariant to" not in done.stdout or numbers["holds"]
+
+
+def test_maps_without_channels_and_maps_of_labels_move_with_the_image(place):
+    for name in ("flat_map", "label_map"):
+        for group in ("c4", "c8"):
+            options = ("--images", "photos", "--no-repair", "--count", 6, "--group", group, "-o", f"{name}-{group}")
+            done = audit(model(name), *options, "--json")
+            assert done.exit_code == 0, done.output
+            numbers = json.loads(done.stdout)
+            assert numbers["output"] == "image"
+            assert all(row["error"] < 1e-6 for row in numbers["elements"] if row["exact"])
+            assert "NaN" not in done.stdout
+
+
+def test_the_plot_moves_maps_with_the_image(place):
+    pictures = []
+    for kind in ("image", "embedding"):
+        done = audit(model("flat_map"), "--images", "photos", "--kind", kind, "--count", 4, "-o", f"{kind}.png")
+        assert done.exit_code == (kind == "embedding"), done.output
+        pixels = np.asarray(Image.open(place / f"{kind}.png").convert("L"))
+        pictures.append(pixels[:, : pixels.shape[1] // 2])  # the rotations by any angle
+    assert (pictures[0] != pictures[1]).any()
 
 
 def test_images_on_which_the_model_fails_are_left_out(place):
@@ -251,6 +411,20 @@ def test_an_audit_that_was_stopped_continues_and_ends_with_the_same_bytes(place,
     assert "--force" in again.stderr
 
 
+def test_answers_of_other_weights_are_not_used(place):
+    import audited_models
+
+    found = []
+    options = ("--images", "photos", "--no-repair", "--batch", 1, "--json")
+    for folder, weight, count, stop in (("old", 0, 6, 60), ("old", 5, 7, None), ("new", 5, 7, None)):
+        (place / "weights.txt").write_text(str(weight))
+        audited_models.log.update(calls=0, stop=stop)
+        done = audit(model("Weighted()"), *options, "--count", count, "-o", folder)
+        assert done.exit_code == (1 if stop is None else 130), done.output
+        found.append(done.stdout.replace('"old"', '"new"'))
+    assert found[1] == found[2]
+
+
 @pytest.mark.slow
 def test_an_audit_that_was_killed_continues_and_ends_with_the_same_bytes(place):
     (place / "slow_models.py").write_text(
@@ -304,6 +478,7 @@ def test_two_commands_do_not_work_in_one_folder(place):
         ("noisy", "The model is random"),
         ("constant", "the same answer"),
         ("one_at_a_time", "one image at a time"),
+        ("one_of_two", "one image at a time"),
     ],
 )
 def test_what_a_reader_must_know_about_a_model(place, name, message):
@@ -334,6 +509,25 @@ def test_labels_from_a_table(place):
     numbers = json.loads(audit(model("halves"), *options).stdout)
     assert [row["class"] for row in numbers["classes"]] == ["light"]
     assert numbers["classes"][0]["images"] == 24
+
+
+def test_a_header_a_mark_and_hidden_folders_are_no_classes(place):
+    (place / "photos" / ".git").mkdir()
+    (place / "photos" / "notes").mkdir()
+    rows = [f"{path.parent.name}/{path.name},{path.parent.name}" for path in (place / "photos").rglob("*.png")]
+    (place / "labels.csv").write_text("image,class\n" + "\n".join(rows), encoding="utf-8-sig")
+    (place / "classes.txt").write_text("dark\ngrey\nlight\n", encoding="utf-8-sig")
+    options = ("--images", "photos", "--no-repair", "--json")
+    found = []
+    for more in ([], ["--labels", "labels.csv"], ["--classes", "classes.txt"]):
+        for name in ("halves", "names"):
+            numbers = json.loads(audit(model(name), *options, *more).stdout)
+            assert [row["class"] for row in sorted(numbers["classes"], key=lambda row: row["class"])] == [
+                "dark", "grey", "light",
+            ], (name, more)  # fmt: skip
+            found.append(numbers["answers"])
+    assert all(answers == found[0] for answers in found)
+    assert found[0][0]["accuracy"] is not None
 
 
 def test_two_versions_are_compared(place):
@@ -377,7 +571,8 @@ def test_photographs_of_the_same_things(place):
     assert found["changed"]["real"] == found["changed"]["digital"]
     assert found["change"]["real"] == pytest.approx(found["change"]["digital"], rel=1e-5)
     assert "real pairs" in " ".join(json.loads(done.stdout)["verdict"])
-    (place / "pairs.csv").write_text("image,thing\n" + "\n".join(row.rpartition(",")[0] for row in rows))
+    table = "image,thing\n" + "\n".join(row.rpartition(",")[0] for row in rows)
+    (place / "pairs.csv").write_text(table, encoding="utf-8-sig")  # as Excel saves it
     done = audit(model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
     estimated = json.loads(done.stdout)["pairs"]
     assert estimated["estimated"] == 8
@@ -396,6 +591,7 @@ def test_photographs_of_the_same_things(place):
         ([model("halves")], "--images"),
         (["weights.pkl"], "can run code"),
         ([model("halves"), "--images", "photos", "--memory", "1MiB", "--count", "24", "--size", "64"], "--count"),
+        ([model("wide_map"), "--images", "photos", "--memory", "1MiB", "--count", "24"], "outputs of (64, 11, 11)"),
         ([model("halves"), "--images", "photos", "--device", "cuda:7"], "cannot be used here"),
         ([model("halves"), "--images", "photos", "--fail-above", "-1"], "--fail-above"),
         ([model("halves"), "--labels", "audited_models.py"], "need --images"),

@@ -52,8 +52,10 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def checked_output(outputs: Any, n: int, name: str = "f") -> Tensor:
+def checked_output(outputs: Any, n: int, name: str = "f", *, label_maps: bool = False) -> Tensor:
     """Check that a model returned finite real numbers, with one entry for each of n inputs: a tensor (n, ...).
+
+    With ``label_maps``, whole numbers (n, ..., h, w) are allowed as well: the label of each pixel.
 
     The type, device and gradient of the outputs are kept. Values are not looked at while torch traces the call. Error
     messages call the model by its ``name``.
@@ -65,7 +67,8 @@ def checked_output(outputs: Any, n: int, name: str = "f") -> Tensor:
         outputs = torch.from_numpy(outputs)
     if not isinstance(outputs, Tensor):
         raise ValueError(f"{name} must return a tensor or an array, got {type(outputs).__name__}; pick one in a lambda")
-    if not outputs.dtype.is_floating_point:
+    are_labels = label_maps and outputs.ndim >= 3 and not outputs.is_complex()
+    if not outputs.dtype.is_floating_point and not are_labels:
         raise ValueError(
             f"{name} must return real numbers, got {outputs.dtype}; return scores or a one-hot code instead of "
             "labels, and torch.view_as_real of complex numbers"

@@ -19,7 +19,8 @@ class Command:
     form : {"png", "npy"}, default "png"
         Whether images are PNG files of 8 bits, named in order, or one array (n, h, w, c) of floats.
     answers : str, default "answers.csv"
-        Name of the file to write: ``.csv`` with one row for each image, or ``.npy``.
+        Name of the file to write: ``.npy``, or ``.csv`` with one row for each image. If the rows begin with the names
+        of the PNG files they may be in any order.
     timeout : float, default 600
         Seconds after which the program is stopped.
 
@@ -48,7 +49,8 @@ class Command:
     def __call__(self, images: NDArray) -> NDArray:
         """(n, h, w, c) -> (n, ...): run the program once on all images."""
         with program_answers(self.words, images, form=self.form, name=self.answers, timeout=self.timeout) as file:
-            answers = read_numbers(file)
+            names = [f"{i:06d}.png" for i in range(len(images))] if self.form == "png" else None
+            answers = read_numbers(file, names)
         if len(answers) != len(images):
             raise ValueError(f"{self.words[0]} wrote {len(answers)} rows for {len(images)} images")
         return answers

@@ -122,8 +122,9 @@ def completeness(
     Parameters
     ----------
     distance : callable
-        The invariant, as a distance: takes two batches of images (n, 1, size, size) and returns (n,) numbers. See
-        :func:`descriptor_distance` for a function that describes single images.
+        The invariant, as a distance: takes two batches of images (n, 1, size, size) and returns (n,) numbers, NaN where
+        it fails on an image; such pairs do not count. See :func:`descriptor_distance` for a function that describes
+        single images.
     group : str or Group
         The poses that the invariant is meant to ignore.
     related : callable, optional
@@ -164,15 +165,18 @@ def completeness(
     with evaluation(distance):
         for name, (one, other) in _pairs(n_pairs, size, random_state).items():
             apart = _numbers(truth, one, other) / np.median(_numbers(truth, one, one.roll(1, 0)))
-            unit = float(np.median(_numbers(distance, one, one.roll(1, 0))))
-            floor = max(_moved(distance, one, element) for element in exact_elements(group)) / unit if unit else 0.0
-            given = _numbers(distance, one, other) / unit if unit else np.zeros(n_pairs)
-            counts = apart > _UNRELATED
+            unit = _middle(_numbers(distance, one, one.roll(1, 0)))
+            moved = [_moved(distance, one, element) for element in exact_elements(group)]
+            floor = max((each for each in moved if math.isfinite(each)), default=0.0) / unit if unit else 0.0
+            given = _numbers(distance, one, other) / (unit or 1.0)
+            given = given if unit else given * 0.0
+            counts = (apart > _UNRELATED) & np.isfinite(given)
             confused = np.flatnonzero(counts & (given <= max(_CONFUSED, 2 * min(floor, _INVARIANT))))
             middle = [float(np.median(each[counts])) if counts.any() else math.nan for each in (given, apart)]
             families.append(PairFamily(name, int(counts.sum()), tuple(map(int, confused)), *middle))
             floors.append(floor)
-    return CompletenessReport(group.name, tuple(families), max(floors), 1.0 if unit else math.nan)
+    floor = max((each for each in floors if math.isfinite(each)), default=0.0)
+    return CompletenessReport(group.name, tuple(families), floor, 1.0 if unit else math.nan)
 
 
 def descriptor_distance(descriptor: Callable[[Tensor], Tensor]) -> Distance:
@@ -252,11 +256,20 @@ def _convolved(a: Tensor, b: Tensor, size: int) -> Tensor:
 
 def _moved(distance: Distance, images: Tensor, element: Element) -> float:
     moved = act(images, element, Kind(image=True), (images.shape[-2], images.shape[-1]))
-    return float(np.median(_numbers(distance, images, moved)))
+    return _middle(_numbers(distance, images, moved))
 
 
 def _numbers(distance: Distance, one: Tensor, other: Tensor) -> NDArray:
-    numbers = checked_numbers(distance(one.clone(), other.clone()), len(one)).numpy()
+    """The distances (n,) of pairs of images, NaN where they could not be measured."""
+    given = torch.as_tensor(distance(one.clone(), other.clone()))
+    numbers = checked_numbers(given.nan_to_num(0.0, torch.inf, -torch.inf), len(one)).numpy()
     if numbers.ndim != 1:
         raise ValueError(f"a distance must return ({len(one)},) numbers, one per pair, got shape {numbers.shape}")
+    numbers[given.isnan().cpu().numpy()] = math.nan
     return numbers
+
+
+def _middle(numbers: NDArray) -> float:
+    """The median of those numbers that were measured; NaN if there are none."""
+    measured = numbers[np.isfinite(numbers)]
+    return float(np.median(measured)) if len(measured) else math.nan

@@ -93,7 +93,8 @@ def audit_model(
     batch_size : int, optional
         Largest number of images per call.
     memory : int, optional
-        Largest number of bytes of images and outputs per call, from which a batch size follows.
+        Largest number of bytes of images and outputs per call, from which a batch size follows. Outputs of all images
+        are held besides.
     progress : callable, optional
         Called with a stage, the number of steps done and their total.
     random_state : int, default 0
@@ -139,8 +140,8 @@ def audit_model(
     else:
         inputs = images if isinstance(images, Tensor) else as_batch(images)
     check_inputs(inputs, takes, Kind(), order_of(group))
-    inputs = inputs.to(model_device(network, inputs), model_type(network, inputs))
-    with evaluation(None if keep_mode else network):
+    inputs = inputs.to(model_device(model, inputs), model_type(model, inputs))
+    with evaluation(None if keep_mode else model):
         auditor = _Auditor(f, network, inputs, group, takes, actions, group_axis, notes)
         return auditor.run(
             n_elements, measure, modules, sizes, batch_size, memory, progress or (lambda *_: None), random_state,
@@ -310,7 +311,8 @@ class _Auditor:
         if not simple:
             return {}, 0
         if memory is not None:
-            per_image = 8 * int(self._inputs[0].numel()) * 4
+            numbers = [int(self._inputs[0].numel()), *(int(native.outputs[name][0].numel()) for name in simple)]
+            per_image = 8 * sum(numbers) * 4
             batch_size = min(batch_size or len(self._inputs), max(1, memory // per_image))
 
         def call(tensor: Tensor) -> dict[str, Tensor]:
@@ -360,11 +362,9 @@ class _Auditor:
             return "broken"
         if self.failures:
             return "not finite" if any("NaN" in message for _, message in self.failures) else "failed"
-        for report in reports.values():
-            far = ~report.exact & (report.errors > _FAR_ABOVE_FLOOR * report.floors)
-            if (far & (report.errors > report.control_error / 2)).any():
-                self.notes.append("broken only for elements that need interpolation: compare them with their floors")
-                return "broken"
+        if any(breaks_between_pixels(report) for report in reports.values()):
+            self.notes.append("broken only for elements that need interpolation: compare them with their floors")
+            return "broken"
         if found == {"constant"}:
             return "constant"
         if "equivariant" in found:
@@ -409,6 +409,12 @@ class _Auditor:
             return None
 
 
+def breaks_between_pixels(report: EquivarianceReport) -> bool:
+    """Whether an element that needs interpolation errs by three times its floor and half of the control's error."""
+    far = ~report.exact & (report.errors > _FAR_ABOVE_FLOOR * report.floors)
+    return bool((far & (report.errors > report.control_error / 2)).any())
+
+
 def _worst(base: Tensor, moved: list[tuple[Element, Tensor]], kind: Kind, frame: tuple[int, int]) -> tuple[float, str]:
     """The largest relative error over the elements, and its element; for labels the share that changes."""
     worst, name = 0.0, moved[0][0].name if moved else "identity"
@@ -429,6 +435,8 @@ def _worst(base: Tensor, moved: list[tuple[Element, Tensor]], kind: Kind, frame:
 
 def _callable(model: Any, images: Any) -> tuple[Callable[[Tensor], Any], nn.Module | None]:
     """What to call on a tensor, and the torch module in it. A function gets arrays if the images are given as such."""
+    if isinstance(model, ImageModel) and model.output is not None:
+        return model, model if isinstance(model.model, nn.Module) else None
     if isinstance(model, ImageModel):
         inner = model.model if isinstance(model.model, nn.Module) and model.layout in (None, "nchw") else None
         return (inner, inner) if inner is not None and model.batch_size is None else (model.raw, None)

@@ -69,6 +69,7 @@ class ImageModel(nn.Module):
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.model = model
         self.layout, self.output, self.gives, self.batch_size = layout, output, gives, batch_size
+        self.label_maps = False  # whether whole numbers (n, ..., h, w) are allowed; wrappers cannot average them
         self.expects: tuple[int | None, ...] = (None, None, None)  # channels, height and width that an ONNX file names
         self.training = model.training if isinstance(model, nn.Module) else False
 
@@ -119,7 +120,7 @@ class ImageModel(nn.Module):
             answer = self._call(images, layout)
         except Exception as error:
             raise ValueError(self._failure(images, layout, error)) from error
-        return checked_output(answer, n, "the model").to(images.device)
+        return checked_output(answer, n, "the model", label_maps=self.label_maps).to(images.device)
 
     def _call(self, images: Tensor, layout: str | None) -> Any:
         answer = self._pick(self._answer(images, layout))

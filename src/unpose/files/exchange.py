@@ -74,23 +74,35 @@ def _run(words: Sequence[str], timeout: float | None) -> "subprocess.CompletedPr
     return subprocess.CompletedProcess(words, process.returncode, out, errors)
 
 
-def read_numbers(path: str | os.PathLike[str]) -> NDArray:
+def read_numbers(path: str | os.PathLike[str], names: Sequence[str] | None = None) -> NDArray:
     """Read numbers from a .npy file, or from a .csv file with one row for each image: (rows, columns).
 
-    A header and a first column of names are skipped in a CSV file; the numbers are integers if all of them are.
+    A header of a CSV file is skipped, and so is a first column of names; with ``names`` the rows are put in the order
+    of these. The numbers are integers if all of them are.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.csv").write_text("file,label\\nb.png,3\\na.png,4\\n")
     ...     read_numbers(folder + "/a.csv").tolist()
     [[3], [4]]
+    ...     read_numbers(folder + "/a.csv", ["a.png", "b.png"]).tolist()
+    [[4], [3]]
     """
     path = Path(path)
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # Excel writes the mark
         rows = [row for row in csv.reader(file) if row]
     if rows and not any(_is_number(entry) for entry in rows[0]):
         rows = rows[1:]
+    if names is not None and rows and not _is_number(rows[0][0]):
+        by_name = {Path(row[0].strip()).name: row for row in rows}
+        missing = [name for name in names if name not in by_name]
+        if missing or len(rows) != len(names):
+            raise ValueError(
+                f"{path.name} must have one row for each of {len(names)} images, got {len(rows)} rows"
+                + (f" and none for {missing[0]}" if missing else "")
+            )
+        rows = [by_name[name] for name in names]
     rows = [row[1:] if not _is_number(row[0]) else row for row in rows]
     try:
         whole = all(float(entry).is_integer() and "." not in entry for row in rows for entry in row)

@@ -35,6 +35,11 @@ from unpose.audit import (
     version_diff,
 )
 from unpose.audit.calls import first_line
+from unpose.audit.measurement import some_inputs
+from unpose.audit.orbit import over_orbit
+from unpose.audit.precision import measure_precision, model_type
+from unpose.files import readable_bytes
+from unpose.groups import parse
 from unpose.report import Rejected, Reproduction, evenly_spaced
 from unpose.report.audit import (
     AuditedClass,
@@ -72,6 +77,10 @@ WORST_SHOWN = 12
 """Images shown with their answers before and after."""
 MODULE_IMAGES = 8
 """Images on which single modules are tested."""
+N_ELEMENTS = 16
+"""Random elements of a continuous group, as in the measures themselves."""
+_COPIES = 8
+"""Copies of the pictures, and of maps, that are held at once."""
 LEAST_NEIGHBOURS = 9
 """Images from which on the neighbours of embeddings are compared."""
 
@@ -102,6 +111,7 @@ def run_audit(
     steps: int = 0,
     measures: Sequence[str] = (),
     random_state: int = 0,
+    memory: int | None = None,
     reproduction: Reproduction | None = None,
     rejected: Sequence[tuple[str, str]] = (),
     progress: Progress | None = None,
@@ -118,8 +128,9 @@ def run_audit(
     group : str, default "c4"
         Transformations to test.
     kind : {"scores", "embedding", "image"}, optional
-        What the model returns. By default maps (n, ..., h, w) move with the image, vectors of two or more entries are
-        scores of classes, and single numbers must not change.
+        What the model returns. By default maps (n, ..., h, w) move with the image (with fewer than four axes those of
+        the size of the images), vectors of two or more entries are scores of classes, and single numbers must not
+        change. Whole numbers (n, ..., h, w) are maps of labels.
     network : torch.nn.Module, optional
         The network in ``model`` whose modules are tested if it is not invariant.
     name : str, default "model"
@@ -137,6 +148,8 @@ def run_audit(
         Measures that call the model more often; those that need no or few further calls are always taken.
     random_state : int, default 0
         Seed.
+    memory : int, optional
+        Bytes that pictures and answers may take; more is refused once the size of an answer is known.
     reproduction : Reproduction, optional
         What the page says about the command.
     rejected : sequence of (str, str), default ()
@@ -152,6 +165,8 @@ def run_audit(
     ------
     ModelCallError
         If the model fails altogether, or on so many images that fewer than two remain.
+    ValueError
+        If more ``memory`` is needed.
 
     Examples
     --------
@@ -161,16 +176,20 @@ def run_audit(
     True
     """
     f = model if isinstance(model, RememberedCalls) else RememberedCalls(model)
-    steady = _steadiness(f, images.batch)
+    outputs = f(images.batch[: f.batch_size])
+    kind = kind or _kind_of(outputs, images.batch)
+    if memory is not None:
+        _check_memory(f, images.batch, outputs[0], group, random_state, kind, angles, memory)
     images, failures = _without_failures(f, images, group, random_state, progress)
-    outputs = f(images.batch[:1])
-    kind = kind or _kind_of(outputs)
+    steady = _steadiness(f, network, images.batch)
     if kind == "scores" and (outputs.ndim != 2 or outputs.shape[1] < 2):
         raise ValueError(f"scores must be (n, classes) with two classes or more, got {tuple(outputs.shape)}")
     action = "image" if kind == "image" else "invariant"
     report = equivariance_error(f, images.batch, group, action, random_state=random_state)
-    # Remembered answers are equal, so the error of the identity comes from calls of its own.
-    report = replace(report, errors=np.array([0.0 if steady.repeats else steady.difference, *report.errors[1:]]))
+    # Remembered answers are equal and only read, so the error of the identity and the tolerance come from other calls.
+    precision = measure_precision(f.fresh, some_inputs(f.fresh, images.batch))
+    errors = np.array([0.0 if steady.repeats else steady.difference, *report.errors[1:]])
+    report = replace(report, errors=errors, tolerance=precision.tolerance(""))
     tolerance = report.tolerance if tolerance is None else tolerance
     orbit = answers = None
     class_names = list(images.class_names)
@@ -187,14 +206,18 @@ def run_audit(
             neighbours = neighbour_agreement(around, min(10, len(images) // 3))
     modules, remarks = _modules(network, images, report, group, action, tolerance)
     remarks = [*_unsteady(steady), *report_remarks(report), *mismatch, *remarks]
-    if f.takes_one:
+    if f.takes_one or (isinstance(f.model, OutputView) and f.model.takes_one):
         remarks.append("The model takes one image at a time, so it was called once for each.")
     turned = _angles(f, images, action, kind, progress) if angles else []
     repairs, counts, text = [], (0, 0), ""
     if repair and answers is not None and answers.flips[1:].any():
-        tried = try_repairs(
-            f, images.batch, images.labels, group, steps=steps, random_state=random_state, progress=progress
-        )
+        tried = None
+        try:
+            tried = try_repairs(
+                f.strict, images.batch, images.labels, group, steps=steps, random_state=random_state, progress=progress
+            )
+        except ValueError as error:  # the model fails on pictures that only the repairs need
+            remarks.append(f"Repairs could not be tried: {first_line(error).rstrip('.')}.")
         if tried is not None:
             repairs, counts = tried.rows, tried.counts
             text = advice(repairs, counts[1], images.labels is not None)
@@ -212,6 +235,7 @@ def run_audit(
         control=_control(report, answers, orbit, images.labels),
         discrimination=report.discrimination,
         tolerance=tolerance,
+        unsteady=steady.cause,
         nearly_constant=report.is_nearly_constant or (answers is not None and answers.discrimination == 0),
         reproduction=reproduction or Reproduction("", random_state, ""),
         angles=turned,
@@ -276,14 +300,17 @@ def report_remarks(report: EquivarianceReport) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in texts]
 
 
-def _steadiness(f: RememberedCalls, batch: Tensor) -> CallChecks:
-    """Whether the model answers the same twice; a model that fails here is reported by the measurement itself."""
+def _steadiness(f: RememberedCalls, network: nn.Module | None, batch: Tensor) -> CallChecks:
+    """Whether the model is a function of each image; a network is copied for this, so that it keeps its state."""
+    some = batch[:MODULE_IMAGES]
+    model = f.model.fresh if isinstance(f.model, OutputView) else f.model
     try:
-        model = f.model.fresh if isinstance(f.model, OutputView) else f.model
+        if network is not None:
+            model, some = network, some.to(device_of(network), model_type(network, some))
         with evaluation(model):
-            return check_calls(model, batch[:MODULE_IMAGES])
-    except Exception:
-        return CallChecks("", 0.0, "")
+            return check_calls(model, some)
+    except Exception:  # a model of another shape, of one image, or of full batches
+        return check_calls(f.fresh, batch[:MODULE_IMAGES])
 
 
 def _unsteady(checks: CallChecks) -> list[str]:
@@ -306,10 +333,7 @@ def _without_failures(
     f: RememberedCalls, images: AuditedImages, group: str, seed: int, progress: Progress | None
 ) -> tuple[AuditedImages, list[Rejected]]:
     """Call the model on all pictures of the audit, and leave out the images on which it failed."""
-    try:
-        _called_over_orbit(f, images.batch, group, seed, "transformations", progress)
-    except ValueError as error:
-        raise (error.__cause__ if isinstance(error.__cause__, ModelCallError) else error) from None
+    _call_over_orbit(f, images.batch, group, seed, "transformations", progress)
     failed = f.failed_rows
     if not failed:
         return images, []
@@ -323,16 +347,38 @@ def _without_failures(
     return images.subset(kept), left
 
 
-def _called_over_orbit(
+def _call_over_orbit(
     f: RememberedCalls, batch: Tensor, group: str, seed: int, stage: str, progress: Progress | None
-) -> OrbitOutputs:
+) -> None:
     """Call the model over the orbits of the images, report how far it is, and list the images on which it failed."""
     total = len(batch) * _number_of_calls(batch, group, seed)
     f.restart()
     f.progress = None if progress is None else lambda done: progress(stage, min(done, total), total)
-    orbit = orbit_outputs(f, batch, group, random_state=seed)
+    for _ in over_orbit(lambda x, _: f(x), batch, parse(group), N_ELEMENTS, seed):
+        pass  # the answers are kept by f, not here
     f.progress = None
-    return orbit
+
+
+def _check_memory(
+    f: RememberedCalls, batch: Tensor, output: Tensor, group: str, seed: int, kind: str, angles: bool, memory: int
+) -> None:
+    """Refuse an audit whose pictures and answers need more memory than the budget."""
+    calls = _number_of_calls(batch, group, seed)
+    answers = len(batch) * calls
+    if angles:
+        answers += min(len(batch), ANGLE_IMAGES) * _number_of_calls(batch, f"c{N_ANGLES}", 0)
+    kept = answers * output.nbytes
+    if f.folder is not None:
+        kept = min(kept, memory // 2)  # others are read again
+    # Maps are compared one transformation after the other; other outputs are held over the whole orbit.
+    copies = _COPIES if kind == "image" else 2 * calls
+    needed = _COPIES * batch.nbytes + kept + copies * len(batch) * output.numel() * 8  # float64
+    if needed > memory:
+        raise ValueError(
+            f"about {readable_bytes(needed)} are needed for {len(batch)} images of {tuple(batch.shape[1:])} and "
+            f"outputs of {tuple(output.shape)}, more than the budget of {readable_bytes(memory)}; "
+            f"raise the memory, or take {max(2, len(batch) * memory // needed)} images"
+        )
 
 
 def _number_of_calls(batch: Tensor, group: str, seed: int) -> int:
@@ -348,8 +394,8 @@ def _number_of_calls(batch: Tensor, group: str, seed: int) -> int:
     return len(calls)
 
 
-def _kind_of(outputs: Tensor) -> str:
-    if outputs.ndim >= 4:
+def _kind_of(outputs: Tensor, images: Tensor) -> str:
+    if outputs.ndim >= 4 or (outputs.ndim == 3 and outputs.shape[-2:] == images.shape[-2:]):
         return "image"
     return "scores" if outputs.ndim == 2 and outputs.shape[1] >= 2 else "embedding"
 
@@ -402,8 +448,9 @@ def _shares(
 
 
 def _few(images: AuditedImages, network: nn.Module) -> Tensor:
-    """Some images, evenly chosen, on the device of the network."""
-    return images.batch[evenly_spaced(len(images), MODULE_IMAGES)].to(device_of(network))
+    """Some images, evenly chosen, on the device of the network and in its type."""
+    chosen = images.batch[evenly_spaced(len(images), MODULE_IMAGES)]
+    return chosen.to(device_of(network), model_type(network, chosen))
 
 
 def _module_rows(modules: NetworkReport | None) -> list[AuditedModule]:
@@ -459,11 +506,12 @@ def _angles(
     """The full circle, on some of the images."""
     group = f"c{N_ANGLES}"
     chosen = images.subset(evenly_spaced(len(images), ANGLE_IMAGES))
-    orbit = _called_over_orbit(f, chosen.batch, group, 0, "angles", progress)
-    report = equivariance_error(f, chosen.batch, group, action)
-    rows = _elements(report, answer_changes(orbit, chosen.labels) if kind == "scores" else None)
+    _call_over_orbit(f, chosen.batch, group, 0, "angles", progress)
     if f.failed_rows:  # images on which the model fails at some angle would count as changes
         return []
+    report = equivariance_error(f, chosen.batch, group, action)
+    answers = answer_changes(orbit_outputs(f, chosen.batch, group), chosen.labels) if kind == "scores" else None
+    rows = _elements(report, answers)
     return [replace(row, degrees=360 / N_ANGLES * i) for i, row in enumerate(rows)]
 
 

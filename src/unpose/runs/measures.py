@@ -24,6 +24,7 @@ from unpose.audit import (
     pose_collapse,
 )
 from unpose.audit.calls import first_line
+from unpose.audit.precision import model_type
 from unpose.report import evenly_spaced
 from unpose.report.audit import AuditedMeasure
 from unpose.runs.remembered_calls import RememberedCalls
@@ -142,9 +143,9 @@ def _explanation(
     f: RememberedCalls, network: nn.Module | None, batch: Tensor, group: str, method: str, seed: int
 ) -> AuditedMeasure:
     images = batch[evenly_spaced(len(batch), EXPLAINED)]
-    model: Callable[[Tensor], Tensor] = f
+    model: Callable[[Tensor], Tensor] = f.strict
     if method != "occlusion" and network is not None:
-        model = lambda x: network(x.to(device_of(network))).cpu()  # noqa: E731
+        model = lambda x: network(x.to(device_of(network), model_type(network, x))).to(x)  # noqa: E731
 
     def measure() -> dict[str, Any]:
         with evaluation(network):
@@ -178,19 +179,29 @@ def _completeness(
         larger = F.pad(larger, (around[1], around[1], around[0], around[0]))
         return (low + (high - low) * larger).to(batch.dtype)
 
+    missing: list[int] = []
+
     def distance(one: Tensor, other: Tensor) -> Tensor:
         pairs = torch.stack([one, other])  # (2, n, 1, size, size)
         least, most = pairs.amin((0, 2, 3, 4), keepdim=True), pairs.amax((0, 2, 3, 4), keepdim=True)
         scaled = (pairs - least) / (most - least).clamp(min=1e-12)
-        first, second = (f(prepared(each)).double().flatten(1) for each in scaled)
-        return (first - second).norm(dim=1)
+        first, second = (f.with_gaps(prepared(each)).double().flatten(1) for each in scaled)
+        distances = (first - second).norm(dim=1)
+        missing.append(int(distances.isnan().sum()))
+        return distances
 
     if progress is not None:
         progress("completeness", 0, 1)
     report = completeness(distance, group, size=size, random_state=seed)
     moves = ""
+    if sum(missing):
+        moves = f" {sum(missing)} comparisons are left out, because the model fails on a picture."
+        if not any(family.pairs for family in report.families):
+            raise ValueError("the model fails on a picture of every pair")
     if report.floor > _INVARIANT:
-        moves = f" The output itself changes with the pose, by {report.floor:.2g} of the distance of two random images."
+        moves += (
+            f" The output itself changes with the pose, by {report.floor:.2g} of the distance of two random images."
+        )
     return [
         AuditedMeasure(
             f"confused_{family.name.replace(' ', '_')}", f"Confused pairs: {family.name}",

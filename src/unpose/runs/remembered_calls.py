@@ -28,15 +28,17 @@ def _as_tensor(outputs: Any, n: int) -> Tensor:
         outputs = torch.from_numpy(outputs)
     if isinstance(outputs, Tensor) and outputs.is_floating_point():
         checked_output(torch.nan_to_num(outputs), n, "the model")
+        outputs = outputs.float() if outputs.dtype == torch.bfloat16 else outputs  # files of NumPy have no bfloat16
         return outputs.detach().to("cpu")
-    return checked_output(outputs, n, "the model")
+    return checked_output(outputs, n, "the model", label_maps=True).detach().to("cpu")
 
 
 class RememberedCalls:
     """A model that is called once for each image; a callable for :mod:`unpose.audit`.
 
     Images on which the model raises, or returns NaN or infinity, get zeros and are listed in :attr:`failed_rows`, so
-    that an audit can go on without them. If the model raises on every image of a batch, the call fails.
+    that an audit can go on without them; :meth:`with_gaps` gives NaN instead, and :meth:`strict` raises. If the model
+    raises on every image of a batch, the call fails.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ class RememberedCalls:
         From a tensor (n, c, h, w) to a tensor or array (n, ...). A torch module is called in evaluation mode.
     folder : path, optional
         Where answers are kept; must exist. By default they are kept in memory only. Answers of an earlier process are
-        used if the model still gives the same to the first batch.
+        used if the model still gives the same to the first images among them that it is asked for.
     batch_size : int, default 64
         Images per call of the model.
     memory : int, optional
@@ -76,7 +78,7 @@ class RememberedCalls:
         batch_size: int = 64,
         memory: int | None = None,
     ) -> None:
-        self.model, self._folder, self._batch_size, self._memory = model, folder, batch_size, memory
+        self.model, self.folder, self.batch_size, self._memory = model, folder, batch_size, memory
         self.progress: Callable[[int], None] | None = None
         self._place: dict[bytes, tuple[int, int]] = {}  # key -> number of the batch, row
         self._batches: dict[int, Tensor] = {}
@@ -91,9 +93,36 @@ class RememberedCalls:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(n, c, h, w) -> (n, ...)"""
-        parts = []
-        for start in range(0, len(images), self._batch_size):
-            part = images[start : start + self._batch_size]
+        answers, failed = self._answers(images)
+        for row, message in failed.items():
+            self.failed_rows.setdefault(row, message)
+        return answers
+
+    def with_gaps(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, ...); NaN for images on which the model fails, which are not listed."""
+        answers, failed = self._answers(images)
+        if failed:
+            answers = answers if answers.is_floating_point() else answers.double()
+            answers[list(failed)] = torch.nan
+        return answers
+
+    def strict(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, ...); raises a ModelCallError if the model fails on any of the images."""
+        answers, failed = self._answers(images)
+        if failed:
+            message = next(iter(failed.values()))
+            raise ModelCallError(f"the model fails on {len(failed)} of {len(images)} pictures: {message}")
+        return answers
+
+    def fresh(self, images: Tensor) -> Tensor:
+        """(n, c, h, w) -> (n, ...); what the model answers now, which is not kept."""
+        return self._outputs(images, self.model.fresh if isinstance(self.model, OutputView) else self.model)[0]
+
+    def _answers(self, images: Tensor) -> tuple[Tensor, dict[int, str]]:
+        """The answers (n, ...), zeros where the model failed, and the rows of these with their messages."""
+        parts, failed = [], {}
+        for start in range(0, len(images), self.batch_size):
+            part = images[start : start + self.batch_size]
             keys = [_key(image) for image in part]
             if self._unconfirmed:
                 self._confirm(part, keys)
@@ -102,11 +131,11 @@ class RememberedCalls:
             parts.append(self._known_answers(keys))
             for row, key in enumerate(keys, start):
                 if key in self._failures:
-                    self.failed_rows.setdefault(row, self._failures[key])
+                    failed[row] = self._failures[key]
             self._answered += len(part)
             if self.progress is not None:
                 self.progress(self._answered)
-        return torch.cat(parts)
+        return torch.cat(parts), failed
 
     def restart(self) -> None:
         """Forget the positions of failed images and the number of answers; the answers themselves are kept."""
@@ -115,8 +144,8 @@ class RememberedCalls:
     def result(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What a measure returns that calls the model itself, such as one of gradients; kept beside the answers."""
         file = None
-        if self._folder is not None:
-            file = self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+        if self.folder is not None:
+            file = self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
             if file.exists():
                 kept: dict[str, Any] = json.loads(file.read_text())
                 return kept
@@ -126,39 +155,42 @@ class RememberedCalls:
         return found
 
     def _confirm(self, images: Tensor, keys: list[bytes]) -> None:
-        """Ask the model once more for answers from an earlier process; if they differ, it is another model now."""
-        self._unconfirmed = False
-        if not all(key in self._place for key in keys):
+        """Ask the model once more for answers from an earlier process; if they differ, it is another model now.
+
+        Of a batch with some of the known images, these are compared; after one with none of them the next decides.
+        """
+        known = [row for row, key in enumerate(keys) if key in self._place]
+        if not known:
             return
-        kept = self._known_answers(keys)
-        fresh, _ = self._outputs(images)
+        self._unconfirmed = False
+        kept = self._known_answers([keys[row] for row in known])
+        fresh = self._outputs(images, self.model)[0][known]
         if kept.shape != fresh.shape or not torch.allclose(kept.double(), fresh.double(), rtol=1e-4, atol=1e-6):
-            for path in self._folder.iterdir() if self._folder is not None else []:
+            for path in self.folder.iterdir() if self.folder is not None else []:
                 path.unlink()
             self._place, self._batches, self._failures, self._count = {}, {}, {}, 0
 
     def _ask(self, images: Tensor, keys: list[bytes]) -> None:
-        outputs, failed = self._outputs(images)
+        outputs, failed = self._outputs(images, self.model)
         messages = {key: message for key, message in zip(keys, failed, strict=True) if message}
         self._keep(self._count, keys, outputs, messages)
-        if self._folder is not None:
-            with atomic_file(self._folder / f"{self._count - 1:06d}.npz") as temporary, temporary.open("wb") as stream:
+        if self.folder is not None:
+            with atomic_file(self.folder / f"{self._count - 1:06d}.npz") as temporary, temporary.open("wb") as stream:
                 kept = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _KEY_BYTES)
                 text = json.dumps({key.hex(): message for key, message in messages.items()})
-                bits = outputs.numpy() if outputs.dtype != torch.bfloat16 else outputs.float().numpy()
-                np.savez(stream, keys=kept, outputs=bits, failures=np.frombuffer(text.encode(), np.uint8))
+                np.savez(stream, keys=kept, outputs=outputs.numpy(), failures=np.frombuffer(text.encode(), np.uint8))
 
-    def _outputs(self, images: Tensor) -> tuple[Tensor, list[str]]:
+    def _outputs(self, images: Tensor, model: Callable[[Tensor], Any]) -> tuple[Tensor, list[str]]:
         """The answers (n, ...), zeros where the model failed, and the message of each failure."""
-        with evaluation(self.model):
-            if not self.takes_one and (whole := self._whole(images)) is not None:
+        with evaluation(model):
+            if not self.takes_one and (whole := self._whole(images, model)) is not None:
                 return _without_nan(whole)
             answers: dict[int, Tensor] = {}
             failed = []
             last_error = None
             for i, image in enumerate(images):
                 try:
-                    (answers[i],), (message,) = _without_nan(_as_tensor(self.model(image[None].clone()), 1))
+                    (answers[i],), (message,) = _without_nan(_as_tensor(model(image[None].clone()), 1))
                 except Exception as error:
                     message, last_error = first_line(error), error
                 failed.append(message)
@@ -170,14 +202,14 @@ class RememberedCalls:
         like = next(iter(answers.values()))
         return torch.stack([answers.get(i, torch.zeros_like(like)) for i in range(len(images))]), failed
 
-    def _whole(self, images: Tensor) -> Tensor | None:
+    def _whole(self, images: Tensor, model: Callable[[Tensor], Any]) -> Tensor | None:
         """The answers to all images at once; None if the model fails, also with as many images as in other batches."""
         batches = [images]
-        if missing := self._batch_size - len(images):
+        if (missing := self.batch_size - len(images)) > 0:
             batches.append(torch.cat([images, images[-1:].expand(missing, *images.shape[1:])]))
         for batch in batches:
             try:
-                return _as_tensor(self.model(batch.clone()), len(batch))[: len(images)]
+                return _as_tensor(model(batch.clone()), len(batch))[: len(images)]
             except Exception:
                 continue  # which image is to blame is found out one by one
         return None
@@ -187,7 +219,7 @@ class RememberedCalls:
         self._count = number + 1
         self._place |= {key: (number, row) for row, key in enumerate(keys)}
         self._failures |= failures
-        if self._folder is not None and self._memory is not None:
+        if self.folder is not None and self._memory is not None:
             held = sum(batch.nbytes for batch in self._batches.values())
             while held > self._memory and len(self._batches) > 1:
                 held -= self._batches.pop(next(iter(self._batches))).nbytes
@@ -196,8 +228,8 @@ class RememberedCalls:
         return torch.stack([self._batch(number)[row] for number, row in (self._place[key] for key in keys)])
 
     def _batch(self, number: int) -> Tensor:
-        if number not in self._batches and self._folder is not None:
-            with np.load(self._folder / f"{number:06d}.npz", allow_pickle=False) as file:
+        if number not in self._batches and self.folder is not None:
+            with np.load(self.folder / f"{number:06d}.npz", allow_pickle=False) as file:
                 return torch.from_numpy(file["outputs"])
         return self._batches[number]
 
@@ -225,16 +257,16 @@ class OutputView:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(n, c, h, w) -> (n, ...); NaN for images on which the model fails"""
-        self._together.restart()
-        rows = self._together(images)[:, self._columns].clone()
-        rows[list(self._together.failed_rows)] = torch.nan
-        return rows.unflatten(1, self._shape)
+        return self._together.with_gaps(images)[:, self._columns].unflatten(1, self._shape)
 
     def fresh(self, images: Tensor) -> Tensor:
         """The answers that the model gives now."""
-        with evaluation(self._together.model):
-            rows = _as_tensor(self._together.model(images), len(images))
-        return rows[:, self._columns].unflatten(1, self._shape)
+        return self._together.fresh(images)[:, self._columns].unflatten(1, self._shape)
+
+    @property
+    def takes_one(self) -> bool:
+        """Whether the model turned out to take one image at a time only."""
+        return self._together.takes_one
 
 
 def _key(image: Tensor) -> bytes:

@@ -177,10 +177,11 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
 
     \b
     Exit status:
-      0  every quarter turn and mirror of the group is within the tolerance, and different images give different
-         outputs. A group may have no such element, which the output states ("decides": false).
-         With --fail-above: no transformation changes more than this.
-      1  the model is not invariant, or its output is nearly constant; with --fail-above: more changes than that
+      0  every quarter turn and mirror of the group is within the tolerance, different images give different outputs,
+         and the output depends on the image alone. A group may have no such element, which the output states
+         ("decides": false). With --fail-above: no transformation changes more than this.
+      1  the model is not invariant, its output is nearly constant, or it is random, keeps state or depends on the
+         other images of a call; with --fail-above: more changes than that, except that a random model may pass
       2  the call is wrong, or a file cannot be read
       3  the model fails; what was measured is kept in the folder of -o
     """
@@ -210,7 +211,7 @@ def command(ctx: click.Context, models: tuple[str, ...], **options: Any) -> None
         named = dict(zip(outputs if len(outputs) > 1 else [""], runs, strict=True))
         _write(asked, named, loaded[-1])
     _print(asked, named, loaded[-1])
-    if not all(_passed(run, asked.fail_above) for run in runs):
+    if not all(run.results.passes for run in runs):
         raise click.exceptions.Exit(1)
 
 
@@ -366,9 +367,9 @@ def _run(
     try:
         found = run_audit(
             calls, images, group, kind=kind, network=model.network,
-            name=model.name, tolerance=asked.tolerance, angles=asked.folder is not None,
+            name=model.name, tolerance=asked.tolerance, angles=asked.out is not None,
             repair=asked.repair and asked.images is not None and asked.picture is None, steps=asked.steps,
-            measures=asked.wanted, random_state=asked.seed,
+            measures=asked.wanted, random_state=asked.seed, memory=memory_budget(asked.memory),
             reproduction=Reproduction(_command_line(asked), asked.seed, unpose.__version__, settings),
             rejected=rejected, progress=report,
         )  # fmt: skip
@@ -377,10 +378,13 @@ def _run(
         raise _ModelFailed(f"{model.name}: {text}. {_kept(asked)}") from error
     except ValueError as error:
         raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
+    found = replace(found, results=replace(found.results, fail_above=asked.fail_above))
     if asked.pairs is not None:
         found = replace(found, results=replace(found.results, pairs=_pairs(asked.pairs, calls, found)))
     if asked.picture is not None:
-        write_picture(asked.picture, plot(calls, images.batch, found.report, model.name, asked.seed))
+        with parameter_errors("--out"):
+            picture = plot(found)
+        write_picture(asked.picture, picture)
     return replace(found, results=replace(found.results, remarks=[*found.results.remarks, *remarks]))
 
 
@@ -390,7 +394,7 @@ def _pairs(table: Path, calls: "RememberedCalls", found: "AuditRun") -> "RealPai
     images, things, degrees = read_pairs(table, found.images)
     kind = "scores" if found.answers is not None else "embedding"
     with parameter_errors("--pairs"):
-        return real_pairs(calls, images, things, degrees, kind)
+        return real_pairs(calls.strict, images, things, degrees, kind)
 
 
 class _ModelFailed(click.ClickException):
@@ -414,9 +418,11 @@ def _remembered(asked: _Asked, model: AnyModel, call: "Callable[[Tensor], Any]")
     """A function of a model whose answers are kept in the folder while the audit runs."""
     from unpose.runs.audits import RememberedCalls
 
+    memory = memory_budget(asked.memory)
     return RememberedCalls(
-        call, _calls_folder(asked, model), batch_size=_batch_size(asked, model), memory=memory_budget(asked.memory)
-    )
+        call, _calls_folder(asked, model), batch_size=_batch_size(asked, model),
+        memory=None if memory is None else memory // 2,
+    )  # fmt: skip
 
 
 def _calls_folder(asked: _Asked, model: AnyModel) -> Path | None:
@@ -424,6 +430,7 @@ def _calls_folder(asked: _Asked, model: AnyModel) -> Path | None:
     if asked.folder is None:
         return None
     settings = f"{model.fingerprint} {model.name} {_batch_size(asked, model)} {asked.output} {asked.device}"
+    settings += f" {_classes(asked)}"  # models that answer by name
     folder = asked.folder / _CALLS / hashlib.sha256(settings.encode()).hexdigest()[:16]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -448,12 +455,6 @@ def _kept(asked: _Asked) -> str:
     return f"The answers so far are kept; continue with: {_command_line(asked)}"
 
 
-def _passed(run: "AuditRun", fail_above: float | None) -> bool:
-    if fail_above is None:
-        return run.report.holds(run.results.tolerance)
-    return run.results.worst.excess <= fail_above and not run.results.nearly_constant
-
-
 def _write(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
     """Write the files that were asked for; the answers of the model are not needed any more."""
     from unpose.report.audit import headline, render_audit
@@ -462,7 +463,7 @@ def _write(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
     if asked.json_file is not None:
         write_output(asked.json_file, text.encode())
     if asked.junit is not None:
-        cases = [case for name, run in runs.items() for case in junit_cases(run, asked.fail_above, name)]
+        cases = [case for name, run in runs.items() for case in junit_cases(run, name)]
         write_output(asked.junit, junit_text(f"unpose audit {model.name}", cases).encode())
     if (folder := asked.folder) is not None:
         places = {name: f"output-{i}" if len(runs) > 1 else "" for i, name in enumerate(runs)}
@@ -479,16 +480,16 @@ def _write(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> None:
 
 
 def _worst(runs: "dict[str, AuditRun]") -> "AuditRun":
-    """The run of the output that changes most."""
-    return max(runs.values(), key=lambda run: (run.results.worst.excess, run.results.worst.error))
+    """The run of the output that changes most, of those that fail if there are any."""
+    return max(
+        runs.values(), key=lambda run: (not run.results.passes, run.results.worst.excess, run.results.worst.error)
+    )
 
 
 def _dictionary(asked: _Asked, runs: "dict[str, AuditRun]", model: AnyModel) -> dict[str, Any]:
     """The results for JSON; with several outputs those of the worst, and all of them by name."""
     where = str(model.path) if model.path is not None else model.name
-    texts = {
-        name: as_dictionary(run, where, asked.fail_above, _passed(run, asked.fail_above)) for name, run in runs.items()
-    }
+    texts = {name: as_dictionary(run, where) for name, run in runs.items()}
     worst = _worst(runs)
     text = next(texts[name] for name, run in runs.items() if run is worst)
     return text if len(runs) == 1 else text | {"outputs": texts}
@@ -511,7 +512,7 @@ def _print_run(asked: _Asked, run: "AuditRun") -> None:
 
     results = run.results
     click.echo(run.report.table())
-    click.echo(verdict_line(run.report, results.tolerance))
+    click.echo(verdict_line(run.report, results))
     if run.modules is not None:
         click.echo(f"\n{run.modules.table()}")
     if run.answers is not None:

@@ -74,8 +74,8 @@ def _own(text: str, device: str) -> AnyModel:
         raise click.BadParameter(str(error), param_hint="CHECKPOINT") from error
     channels, (height, width) = network.description["in_channels"], network.description["image_size"]
     return AnyModel(
-        path.name, _on_device(network, device), _digest(path.read_bytes()), network=network, own=network, path=path,
-        expects=(channels, height, width), class_names=tuple(names),
+        path.name, _torch_call(network, network, device), _digest(path.read_bytes()), network=network, own=network,
+        path=path, expects=(channels, height, width), class_names=tuple(names),
     )  # fmt: skip
 
 
@@ -88,6 +88,7 @@ def _onnx(text: str, output: str | None) -> AnyModel:
         raise click.BadParameter(f"there is no file {text!r}", param_hint="MODEL")
     with parameter_errors("MODEL"):
         wrapped = as_model(path, output=None if output is None else partial(output_named, name=output))
+    wrapped.label_maps = True
     channels, height, width = wrapped.expects
     return AnyModel(
         path.name, wrapped, _digest(path.read_bytes()), path=path, expects=(channels, height, width),
@@ -130,15 +131,41 @@ def _python(text: str, device: str, output: str | None, class_names: Sequence[st
         else:
             pick = (lambda answer: answer) if output is None else partial(output_named, name=output)
             wrapped = as_model(found, layout="nhwc", output=lambda answer: as_scores(pick(answer), class_names))
-    source = getattr(module, "__file__", None)
-    content = Path(source).read_bytes() if source else b""
+    wrapped = copy(wrapped)  # an object may be wrapped already
+    wrapped.label_maps = True
     first = next((m for m in found.modules() if isinstance(m, torch.nn.Conv2d)), None) if is_module else None
     return AnyModel(
-        text, _on_device(wrapped, device) if is_module else wrapped, _digest(text.encode(), content),
+        text, _torch_call(found, wrapped, device) if is_module else wrapped,
+        _digest(text.encode(), _source(module), _state(found)),
         network=None if not is_module else found if output is None else _picked(found, output),
         expects=(first.in_channels if first is not None else None, None, None),
-        outputs=_on_device(wrapped.raw, device) if output is None else None,
+        outputs=None if output is not None else _torch_call(found, wrapped.raw, device) if is_module else wrapped.raw,
     )  # fmt: skip
+
+
+def _source(module: Any) -> bytes:
+    """The text of a Python module; empty if it has no file."""
+    source = getattr(module, "__file__", None)
+    return Path(source).read_bytes() if source else b""
+
+
+def _state(model: Any) -> bytes:
+    """What a model has learnt, as far as it can be read: it may come from another file than the code."""
+    import pickle
+
+    import torch
+
+    if isinstance(model, torch.nn.Module):
+        digest = hashlib.sha256()
+        for name, tensor in model.state_dict().items():
+            if isinstance(tensor, torch.Tensor):
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.digest()
+    try:
+        return pickle.dumps(model)  # of a function only its name
+    except Exception:  # objects that cannot be pickled raise many kinds of errors
+        return b""
 
 
 def as_scores(answers: Any, class_names: Sequence[str]) -> Any:
@@ -149,6 +176,8 @@ def as_scores(answers: Any, class_names: Sequence[str]) -> Any:
     if isinstance(answers, dict | tuple):
         entries = ", ".join(map(str, answers)) if isinstance(answers, dict) else f"0 to {len(answers) - 1}"
         raise ValueError(f"the model returns several outputs ({entries}); choose one with --output NAME")
+    if isinstance(answers, torch.Tensor) and answers.dtype.is_floating_point:
+        return answers
     array = answers.detach().cpu().numpy() if isinstance(answers, torch.Tensor) else np.asarray(answers)
     if array.ndim != 1 or array.dtype.kind not in "iuUSO":
         return answers
@@ -205,10 +234,13 @@ def single_outputs(
         found = {name: torch.as_tensor(as_scores(each, class_names)) for name, each in raw(images).items()}
         return {name: each.float() for name, each in found.items()}
 
-    try:
-        first = numbers(images)
-    except Exception:  # the audit itself says what is wrong
-        return {"": model}
+    first: dict[str, Tensor] = {}
+    for some in (images, images[:1]):  # it may take one image at a time only
+        try:
+            first = numbers(some)
+            break
+        except Exception:  # the audit itself says what is wrong
+            continue
     if len(first) < 2:
         return {"": model}
     together = remember(lambda x: torch.cat([each.flatten(1) for each in numbers(x).values()], 1))
@@ -253,7 +285,8 @@ def external(command: str, class_names: Sequence[str]) -> AnyModel:
         with program_answers(words, from_batch(images, channels=True), marks=("{input}", "{output}")) as table:
             return read_answers(table, [f"{i:06d}.png" for i in range(len(images))], class_names)
 
-    return AnyModel(command, call, _digest(command.encode()), class_names=tuple(class_names), batch_size=1024)
+    files = [Path(word).read_bytes() for word in words if Path(word).is_file()]  # such as a script, or its weights
+    return AnyModel(command, call, _digest(command.encode(), *files), class_names=tuple(class_names), batch_size=1024)
 
 
 def read_answers(table: Path, names: Sequence[str], class_names: Sequence[str]) -> "np.ndarray":
@@ -281,12 +314,18 @@ def read_answers(table: Path, names: Sequence[str], class_names: Sequence[str]) 
     return scores
 
 
-def _on_device(model: "Callable[[Tensor], Any]", device: str) -> "Callable[[Tensor], Any]":
-    """A torch module that is called on a device with images from the CPU."""
-    if device == "cpu":
-        return model
+def _torch_call(network: "torch.nn.Module", call: "Callable[[Tensor], Any]", device: str) -> "Callable[[Tensor], Any]":
+    """A function that calls a torch module in evaluation mode, on its device and with images of its own type."""
+    from unpose.audit import evaluation
+    from unpose.audit.precision import model_type
+
     target = pick_device(device)
-    return lambda images: model(images.to(target))
+
+    def called(images: "Tensor") -> Any:
+        with evaluation(network):
+            return call(images.to(target, model_type(network, images)))
+
+    return called
 
 
 def _digest(*parts: bytes) -> str:

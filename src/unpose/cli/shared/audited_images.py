@@ -80,7 +80,7 @@ def read_pairs(table: Path, like: "AuditedImages") -> "tuple[AuditedImages, list
     from unpose.images import as_batch
     from unpose.runs.audits import AuditedImages
 
-    with table.open(newline="", encoding="utf-8") as file:
+    with table.open(newline="", encoding="utf-8-sig") as file:  # Excel writes the mark
         rows = list(csv.DictReader(file))
     if not rows or any(name not in rows[0] for name in ("image", "thing")):
         raise click.BadParameter(
@@ -116,16 +116,30 @@ def read_class_names(path: Path | None) -> tuple[str, ...]:
     """The names of classes in a file, one per line."""
     if path is None:
         return ()
-    return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    return tuple(line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip())
 
 
 def class_folders(images: Path, labels: Path | None) -> tuple[str, ...]:
-    """The classes in a table of labels, or the folders of the images if there are at least two; sorted."""
+    """The classes in a table of labels, or the folders that hold images if there are at least two; sorted.
+
+    The first row of a table is a header if it names no file.
+    """
+    from unpose.files.listing import list_images
+
+    files = list_images(images).files
     if labels is not None:
-        with labels.open(newline="", encoding="utf-8") as file:
-            return tuple(sorted({row[1].strip() for row in csv.reader(file) if len(row) >= 2}))
-    folders = sorted(each.name for each in images.iterdir() if each.is_dir()) if images.is_dir() else []
+        rows = _label_rows(labels)
+        if rows and not Path(rows[0][0]).suffix and rows[0][0] not in {file.name for file in files}:
+            rows = rows[1:]
+        return tuple(sorted({text for _, text in rows}))
+    folders = sorted({file.folder for file in files if file.folder is not None})
     return tuple(folders) if len(folders) > 1 else ()
+
+
+def _label_rows(path: Path) -> list[tuple[str, str]]:
+    """The first two columns of a table: the name of each image and its class."""
+    with path.open(newline="", encoding="utf-8-sig") as file:  # Excel writes the mark
+        return [(row[0].strip(), row[1].strip()) for row in csv.reader(file) if len(row) >= 2]
 
 
 def _square(batch: "Tensor", side: int | None) -> "Tensor":
@@ -169,8 +183,7 @@ def labels_of(path: Path | None, found: "ImageSet") -> list[str] | None:
     """The class of each image as text: from a table, or from its folder."""
     if path is None:
         return found.labels
-    with path.open(newline="", encoding="utf-8-sig") as file:  # Excel writes the mark
-        table = {row[0].strip(): row[1].strip() for row in csv.reader(file) if len(row) >= 2}
+    table = dict(_label_rows(path))
     missing = [name for name in found.names if name not in table]
     if missing:
         raise click.BadParameter(

@@ -42,7 +42,7 @@ def render_audit(results: AuditResults) -> str:
         r=results,
         headline=first,
         verdict=verdict,
-        state=_state(results),
+        state=results.state,
         elements=_element_rows(results),
         polar=_polar(results),
         pictures=[(_picture(each.image, results), _picture(each.moved, results)) for each in results.worst_images],
@@ -53,15 +53,6 @@ def render_audit(results: AuditResults) -> str:
         number=_number,
         isfinite=math.isfinite,
     )
-
-
-def _state(results: AuditResults) -> str:
-    """The mark beside the headline: good, bad or open."""
-    if results.nearly_constant:
-        return "bad"
-    if results.has_answers:
-        return "bad" if results.worst.excess > 0 else "good"
-    return ("good" if results.holds else "bad") if results.decides else "open"
 
 
 def _element_rows(results: AuditResults) -> list[dict[str, Any]]:

@@ -188,6 +188,8 @@ class AuditResults:
     discrimination: float  # how much the outputs of different images differ, relative to their size
     tolerance: float  # largest error of an exact element that counts as rounding
     reproduction: Reproduction
+    fail_above: float | None = None  # largest excess that passes; None if exact elements must be within the tolerance
+    unsteady: str = ""  # why the model is no function of the image: "random", "stateful" or "batch"
     nearly_constant: bool = False  # whether the model gives nearly the same output or answer to every image
     angles: Sequence[AuditedElement] = ()  # rotations of the full circle, for the polar plot
     angles_count: int = 0  # images that they were measured on
@@ -225,7 +227,31 @@ class AuditResults:
     @property
     def worst(self) -> AuditedElement:
         """The element with the largest excess, and among equals with the largest error."""
-        return max(self.moved, key=lambda element: (element.excess, element.error))
+        errors = {element.name: -1.0 if math.isnan(element.error) else element.error for element in self.moved}
+        return max(self.moved, key=lambda element: (element.excess, errors[element.name]))
+
+    @property
+    def passes(self) -> bool:
+        """The verdict, which the page, the exit status, JSON and JUnit state.
+
+        Without ``fail_above`` the model must be a function of the image and every exact element within the tolerance.
+        With it, no element may change more, and a random model passes if its own noise changes no more either.
+        """
+        if self.nearly_constant or self.unsteady in ("stateful", "batch"):
+            return False
+        if self.fail_above is None:
+            return self.holds and not self.unsteady
+        return all(element.excess <= self.fail_above for element in self.elements)
+
+    @property
+    def state(self) -> str:
+        """The verdict as "good" or "bad"; "open" if it passes although elements change that the verdict leaves out."""
+        if not self.passes:
+            return "bad"
+        if self.fail_above is not None:
+            return "good"
+        settled = self.worst.excess == 0 if self.has_answers else self.decides
+        return "good" if settled else "open"
 
     @property
     def holds(self) -> bool:

@@ -9,6 +9,13 @@ _FEW = 5
 """Classes with fewer images are not named as the worst."""
 
 
+_UNSTEADY = {
+    "random": "The model is random: the same picture gets different answers.",
+    "stateful": "The model keeps state: the answer to a picture depends on earlier calls.",
+    "batch": "The answer to a picture depends on the other pictures of the same call.",
+}
+
+
 def percent(share: float) -> str:
     """A share as per cent: whole numbers from 10 on, one digit below, never 0 or 100 unless exactly so.
 
@@ -58,11 +65,19 @@ def headline(results: AuditResults) -> str:
         return (
             f"The model gives {'the same answer' if results.has_answers else 'nearly the same output'} to every image."
         )
+    if results.unsteady and not results.passes:
+        return _UNSTEADY[results.unsteady]
     if results.has_answers:
         if not any(element.changed for element in results.moved):
-            return "The answers do not change."
+            if results.passes:
+                return "The answers do not change."
+            exact = max((element for element in results.elements if element.exact), key=lambda each: each.error)
+            return (
+                f"The answers do not change, but the scores do: by {exact.error:.1g} of their size when the picture is "
+                f"{movement(exact.name)}."
+            )
         return f"{percent(worst.changed or 0.0)} of the answers change when the picture is {movement(worst.name)}."
-    if results.holds and results.decides:
+    if results.holds and results.decides and results.passes:
         return "The output does not change."
     return f"The output changes by {percent(worst.error)} when the picture is {movement(worst.name)}."
 
@@ -120,7 +135,7 @@ def _how_much(results: AuditResults) -> list[str]:
                 f"{percent(upright)} of the answers are right for the pictures as they are, {percent(mean)} on average "
                 f"for transformed ones, and {percent(lowest)} at worst."
             )
-    elif results.holds and results.decides:
+    elif results.holds and results.decides and results.passes:
         found.append(
             f"Under the elements of {results.group} that only permute pixels, the largest change is "
             f"{max(element.error for element in results.elements if element.exact):.1g} of its size, which is rounding."
@@ -131,6 +146,13 @@ def _how_much(results: AuditResults) -> list[str]:
         found.append(f"The outputs of different images differ by {percent(results.discrimination)}.")
     if results.has_answers and noise.changed:
         found.append(f"{percent(noise.changed)} of the answers change even when the same picture is shown again.")
+    if results.fail_above is not None:
+        found.append(
+            f"{'No more than' if results.passes else 'More than'} {percent(results.fail_above)} changes beyond what "
+            "interpolation alone changes, the bound of --fail-above."
+        )
+    elif results.has_answers and not results.passes and not results.unsteady:
+        found.append(f"The scores change by more than rounding, which is {results.tolerance:.1g} of their size.")
     return found
 
 
