@@ -102,7 +102,7 @@ def test_a_sample_of_the_references_still_assigns(monkeypatch):
     images = images.reshape(3, 25, 20, 20).swapaxes(0, 1).reshape(75, 20, 20)  # one of each kind after the other
     model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
     full = model.assign(images[60:])
-    monkeypatch.setattr(estimator, "_MAX_REFERENCE_BYTES", 30 * 2 * 400)
+    monkeypatch.setattr(estimator, "_MAX_REFERENCE_BYTES", 30 * 4 * 400)
     model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
     assert len(model.references_) == 30
     found = model.assign(images[60:])

@@ -108,6 +108,36 @@ def test_a_few_labels_name_the_clusters(fitted):
     assert not set(taught.suggest(5)) & set(chosen.tolist())
 
 
+def test_suggestions_leave_out_what_was_labelled_and_nothing_else(tmp_path):
+    """Two kinds in one part of the graph, of which one is labelled: images of the other must be asked for, too."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat([0, 30, 60], [9, 9, 8])
+    X = groups[:, None] + rng.normal(size=(26, 2))
+    y = np.full(26, -1)
+    y[[2, 10]] = 5, 7
+    model = InvariantClustering().fit(X, y)
+    assert sorted(model.suggest(99)) == sorted(set(range(26)) - {2, 10})
+    assert (model.probabilities_.max(1) == 1.0).sum() == 2
+    model.save(tmp_path)
+    assert np.array_equal(InvariantClustering.load(tmp_path).suggest(99), model.suggest(99))
+    model.partial_fit(X[:1] + 0.1)
+    assert 26 in model.suggest(99)
+    one_class = InvariantClustering().fit(X, np.where(y == 7, -1, y))
+    assert set(groups[one_class.suggest(2)]) == {30, 60}, "one class says nothing about the others"
+
+
+def test_known_classes_must_fit_the_number_of_clusters():
+    X = np.repeat([0.0, 9.0, 18.0, 27.0], 6)[:, None] + np.random.default_rng(1).normal(size=(24, 2))
+    y = np.full(24, -1)
+    y[[0, 6, 12, 18]] = 0, 1, 2, 3
+    with pytest.raises(ValueError, match="at least 4, the number of classes in y"):
+        InvariantClustering(3).fit(X, y)
+    assert InvariantClustering(4).fit(X, y).n_clusters_ == 4
+    more = InvariantClustering(4).fit(X, np.where(np.arange(24) < 2, np.arange(24), -1))  # both in one of the four
+    assert more.n_clusters_ == 5
+    assert any("there are 5 groups; 4 were asked for" in note for note in more.notes_)
+
+
 def test_complete_labels_are_ignored_and_wrong_ones_are_refused(fitted):
     model, images, kind = fitted
     again = InvariantClustering(3, features=brightness, max_shift=1.0).fit(images, kind)

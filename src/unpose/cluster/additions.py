@@ -25,6 +25,7 @@ def append_assigned(model: Any, found: Assignment, neighbours: Neighbours) -> No
     model.labels_ = np.concatenate([model.labels_, found.labels])
     model.confidences_ = np.concatenate([model.confidences_, found.confidences])
     model.poses_ = np.concatenate([model.poses_, found.poses])
+    model._labelled = np.concatenate([model._labelled, np.zeros(m, bool)])
     model.copies_ = np.concatenate([model.copies_, np.arange(n, n + m)])
     both = [(each.indices, each.distances, each.poses) for each in (model.neighbours_, neighbours)]
     joined = (np.concatenate([old, new.astype(old.dtype)]) for old, new in zip(*both, strict=True))

@@ -29,6 +29,7 @@ from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_a
 from unpose.cluster.inputs import (
     are_files,
     as_images,
+    check_n_classes,
     check_n_clusters,
     count_axes,
     is_channels_first,
@@ -78,7 +79,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     Parameters
     ----------
     n_clusters : int or None, default None
-        Exact number of clusters; None finds it from the data (see Notes).
+        Exact number of clusters; None finds it from the data (see Notes). With known classes it is the number of
+        clusters before those with known images become the classes, and at least the number of classes.
     group : str, default "se2"
         Transformations that do not count as a difference: translation, so2, se2, similarity, affine or perspective,
         each also with ``+mirror``. "auto" finds the group, its largest angle and scale from the images.
@@ -226,6 +228,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     range_: PoseRange
     references_: NDArray
     _reference_rows: NDArray | None
+    _labelled: NDArray  # (n,) bool, images whose class was given, or that of a copy
     _n_fitted: int
 
     def __init__(
@@ -304,7 +307,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         batch, shown = self._without_light(given, folder)
         rng = check_random_state(self.random_state)
         n = len(batch)
-        known = known_classes(y, n)
+        known, self._labelled = known_classes(y, n), np.zeros(n, bool)
+        if known is not None and self.n_clusters is not None:
+            check_n_classes(self.n_clusters, len(known[0]))
         check_content(shown)
         self.features_, self.classes_, self.probabilities_ = None, None, None
         same = self.copies_  # exact copies; near copies are found below
@@ -390,6 +395,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             notes += missing_network_notes()
         if self.features_ is not None:
             notes += self.features_.notes()
+        if self.classes_ is not None and self.n_clusters not in (None, self.n_clusters_):
+            notes.append(f"With the known classes there are {self.n_clusters_} groups; {self.n_clusters} were asked for.")
         return notes + light_notes(self.light, self._local_gain) + self.range_.notes()
 
     def transform(self, X: ArrayLike) -> NDArray:
@@ -547,10 +554,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Indices of images.
         """
         rows, weights = self._counted_graph()
-        known, uncertainty = np.zeros(0, np.int64), np.ones(len(rows))
-        if self.probabilities_ is not None:
-            best = self.probabilities_[rows].max(1)
-            known, uncertainty = np.flatnonzero(best == 1.0), 1 - best
+        known, uncertainty = np.flatnonzero(self._labelled[rows]), np.ones(len(rows))
+        if self.probabilities_ is not None and self.probabilities_.shape[1] > 1:  # one class says nothing of others
+            uncertainty = 1 - self.probabilities_[rows].max(1)
         return rows[most_instructive(weights, known, uncertainty, n_images)]
 
     def _counted_rows(self) -> NDArray:
@@ -600,6 +606,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         first = index.copy()  # the class of a copy is that of the first image with the same content
         for image in np.flatnonzero(index >= 0)[::-1]:
             first[self.copies_[image]] = index[image]
+        self._labelled = first >= 0
         if self.features_ is None:
             spread = spread_labels(weights, first[rows], len(classes))
         else:
@@ -777,12 +784,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             return
         m = len(images)
         some = small_images(images[:1])
-        most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (2 * some.numel()))
+        most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (4 * some.numel()))
         if m > most:
             self._reference_rows = evenly_spaced_rows(m, most)
             self._typical_distances = typical * sparser_factor(self.neighbours_.distances, most / m)
         rows = np.arange(m) if self._reference_rows is None else self._reference_rows
-        self.references_ = np.empty((len(rows), *some.shape[1:]), np.float16)
+        self.references_ = np.empty((len(rows), *some.shape[1:]), np.float32)  # images may have values of any size
         for start in range(0, len(rows), BLOCK):
             part = rows[start : start + BLOCK]
             self.references_[start : start + len(part)] = small_images(images[part]).numpy()
