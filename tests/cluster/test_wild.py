@@ -108,6 +108,19 @@ def test_a_few_labels_name_the_clusters(fitted):
     assert not set(taught.suggest(5)) & set(chosen.tolist())
 
 
+def test_added_images_attend_to_what_their_features_are_like(fitted):
+    """Pixels say nothing here; weights of added images are of the size of those that walks over the graph gave."""
+    model, new, kinds = copy.deepcopy(fitted[0]), *lumps(5, seed=1)
+    n = len(model.labels_)
+    model.partial_fit(new)
+    weights = model.weights_[n:].toarray()[:, :n]
+    own = (weights * (fitted[2] == kinds[:, None])).sum(1) / weights.sum(1)
+    assert own.min() > 0.8
+    rows = np.sort(fitted[0].weights_.toarray(), axis=1)[:, -8:]
+    assert 0.7 < np.sort(weights, axis=1)[:, -8:].mean() / rows.mean() < 1.4
+    assert (np.count_nonzero(weights, axis=1) == 8).all()
+
+
 def test_suggestions_leave_out_what_was_labelled_and_nothing_else(tmp_path):
     """Two kinds in one part of the graph, of which one is labelled: images of the other must be asked for, too."""
     rng = np.random.default_rng(0)

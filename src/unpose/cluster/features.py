@@ -266,6 +266,11 @@ class FeatureSpace:
 
     def __call__(self, features: NDArray) -> NDArray:
         """(n, d) -> (n, r), rows of norm one."""
+        if features.shape[1] != len(self.mean):
+            raise ValueError(
+                f"the features are vectors of {features.shape[1]} numbers, and those that were fitted had "
+                f"{len(self.mean)}; give the network that was fitted, or fit again"
+            )
         points = (features - self.mean) @ self.basis
         return points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
 

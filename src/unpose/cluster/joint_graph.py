@@ -9,7 +9,7 @@ processes for retrieval revisited).
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numba
 import numpy as np
@@ -108,14 +108,18 @@ class FittedFeatures:
     whitening: NDArray  # (r, r)
     points: NDArray  # (m, r), the fitted images that count
 
-    def votes(self, points: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, NDArray, NDArray]:
+    @cached_property
+    def own_neighbours(self) -> Graph:
+        """The nearest of the fitted images among themselves: (m, k)."""
+        return cosine_neighbours(self.points, None, N_NEIGHBOURS)
+
+    def votes(self, points: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, Graph]:
         """Share of each cluster in the attention of points (n, r) to fitted images with ``labels`` (m,): (n, K).
 
-        Also returns the distances of the points, (n, k), and of the fitted images, (m, k), to their nearest ones.
+        Also returns the nearest fitted images of the points, (n, k).
         """
-        indices, distances = cosine_neighbours(points, self.points, N_NEIGHBOURS)
-        own = cosine_neighbours(self.points, None, N_NEIGHBOURS)[1]
-        return vote_shares(indices, distances, bandwidths(own), labels, n_clusters), distances, own
+        near = cosine_neighbours(points, self.points, N_NEIGHBOURS)
+        return vote_shares(*near, bandwidths(self.own_neighbours[1]), labels, n_clusters), near
 
     def notes(self) -> list[str]:
         """What was compared, and by how much the features still depend on pose, in a sentence."""
