@@ -183,13 +183,14 @@ def test_unstable_clusters_say_what_the_extra_would_gain(fitted):
 @pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
 def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
     images, kind = textures()
-    model = InvariantClustering(3, max_shift=1.0).fit(images)
+    model = InvariantClustering(3, group="se2+mirror", max_shift=1.0).fit(images)
     assert model.features_.network == "statistics"
     assert model.features_.pixel_share < 0.5
     assert accuracy(model.labels_, kind) > 0.95
     pixels = InvariantClustering(3, features="pixels", max_shift=1.0).fit(images)
     assert accuracy(pixels.labels_, kind) < 0.8
     assert any("statistics of texture and shape" in note for note in model.notes_)
+    assert not any("do not see" in note for note in model.notes_)
     model.save(tmp_path / "model.npz")
     new, new_kind = textures(each=3, seed=1)
     found = InvariantClustering.load(tmp_path / "model.npz").predict(new)
@@ -197,12 +198,22 @@ def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
 
 
 @pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
-@pytest.mark.parametrize("bounds", [{}, {"max_angle": 0.3}, {"group": "translation"}])
+@pytest.mark.parametrize("bounds", [{"group": "se2+mirror"}, {}, {"group": "so2+mirror", "max_angle": 0.3}])
 def test_unasked_statistics_change_nothing_where_pixels_decide(bounds):
-    """Shapes at any angle; and images whose angle means something, which the statistics do not see."""
-    images = posed(drawings(SIDE), copies=9, max_shift=1.0, random_state=3).images if not bounds else textures()[0]
+    """Shapes; and images whose mirror image or angle counts, which the statistics do not see."""
+    shapes = bounds == {"group": "se2+mirror"}
+    images = posed(drawings(SIDE), copies=9, max_shift=1.0, random_state=3).images if shapes else textures()[0]
     model = InvariantClustering(3, **bounds).fit(images)
     pixels = InvariantClustering(3, features="pixels", **bounds).fit(images)
     assert model.features_ is None
     assert model.means_.tobytes() == pixels.means_.tobytes()
     assert model.confidences_.tobytes() == pixels.confidences_.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("features", "group", "lost"),
+    [("statistics", "se2", "mirror images"), ("contour", "translation", "rotations and mirror images and sizes")],
+)
+def test_features_that_were_asked_for_say_what_they_do_not_see(features, group, lost):
+    model = InvariantClustering(3, features=features, group=group, max_shift=1.0).fit(textures(9)[0])
+    assert any(f"do not see {lost}, which count as differences in the group {group}" in note for note in model.notes_)

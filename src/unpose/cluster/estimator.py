@@ -24,7 +24,7 @@ from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, sparser_factor
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import content_digests, first_equal
-from unpose.cluster.features import STATISTICS, feature_network, missing_network_notes
+from unpose.cluster.features import STATISTICS, feature_network, missing_network_notes, not_seen
 from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_all, vector_neighbours, weights_of_all
 from unpose.cluster.inputs import (
     are_files,
@@ -105,8 +105,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         module; or a function from images (m, h, w) or (m, h, w, c) to vectors (m, d). "statistics" are fixed statistics
         of texture and shape, without a network. "learn" first learns an encoder from the images themselves
         (:func:`unpose.train.train_unlabelled`), which is kept as ``encoder_``. "auto" is the network of the extra if
-        that is installed. Otherwise, for up to 24,000 images at any angle, it is "statistics" where they divide the
-        images clearly better than pixels do, and else "pixels".
+        that is installed. Otherwise, for up to 24,000 images, it is "statistics" where they divide the images clearly
+        better than pixels do, and else "pixels"; statistics see neither rotations nor mirror images, and are used only
+        if the group has both, with any angle.
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -398,6 +399,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             notes += missing_network_notes()
         if self.features_ is not None:
             notes += self.features_.notes()
+            lost = not_seen(self.features_.network, self.range_.group, self.range_.max_angle)
+            if lost:
+                notes.append(
+                    f"These features do not see {' and '.join(lost)}, which count as differences in the group "
+                    f"{parse_continuous(self.range_.group).name}."
+                )
         if self.classes_ is not None and self.n_clusters not in (None, self.n_clusters_):
             notes.append(
                 f"With the known classes there are {self.n_clusters_} groups; {self.n_clusters} were asked for."
@@ -594,8 +601,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             return False
         if self.features != "auto" or has_extra_network():
             return True
-        any_angle = parse_continuous(self.range_.group).turns and self.range_.max_angle >= math.pi
-        return any_angle and n_images <= _MOST_WITH_STATISTICS
+        lost = not_seen(STATISTICS, self.range_.group, self.range_.max_angle)
+        return not lost and n_images <= _MOST_WITH_STATISTICS
 
     def _network(self) -> Any:
         """What :func:`unpose.cluster.features.feature_network` makes the network from."""

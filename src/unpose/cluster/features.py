@@ -82,6 +82,20 @@ class FeatureNetwork:
         return rotation(torch.arange(count) * (math.pi / 2 / count))
 
 
+def not_seen(network: str, group: str, max_angle: float) -> list[str]:
+    """What vectors of this network do not show although it counts as a difference in the group, in words.
+
+    Known of the statistics and of outlines; nothing is known of other networks.
+    """
+    if network not in (STATISTICS, outline_features.__name__):
+        return []
+    kind = parse_continuous(group)
+    found = ["rotations"] * (not kind.turns or max_angle < math.pi) + ["mirror images"] * (not kind.mirrored)
+    if network != STATISTICS:
+        found += ["shifts"] * (not kind.shifts) + ["sizes"] * (not kind.scales)
+    return found
+
+
 def missing_network_notes() -> list[str]:
     """What a reader of unstable clusters gains by the extra; nothing if it is installed."""
     if has_extra_network():
