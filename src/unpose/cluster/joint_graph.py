@@ -48,6 +48,8 @@ _POSITIVES = 5
 _RIDGE = 0.1
 """Isotropic share of the covariance of differences between neighbours, so that no direction is amplified too much."""
 
+_BLOCK_BYTES = 2**28
+"""Most memory of the differences between neighbours."""
 _AUDITED = 16
 """Images whose change under a rotation is measured."""
 
@@ -185,8 +187,13 @@ def neighbour_whitening(points: NDArray, pairs: NDArray) -> NDArray:
     Directions in which neighbours differ say little about the kind. This is the within-class covariance normalisation
     of Hatch, Kajarekar and Stolcke (2006), with neighbours in place of classes.
     """
-    differences = (points[:, None] - points[pairs[:, :_POSITIVES]]).reshape(-1, points.shape[1])
-    covariance = differences.T @ differences / len(differences)
+    near, block = pairs[:, :_POSITIVES], max(1, _BLOCK_BYTES // (8 * _POSITIVES * points.shape[1]))
+    covariance = np.zeros((points.shape[1],) * 2)
+    for start in range(0, len(points), block):
+        rows = slice(start, start + block)
+        differences = (points[rows, None] - points[near[rows]]).reshape(-1, points.shape[1])
+        covariance += differences.T @ differences
+    covariance /= near.size
     spread, directions = np.linalg.eigh(covariance)
     spread = np.maximum(spread, 0.0) + _RIDGE * max(float(spread.mean()), 1e-12)
     return (directions / np.sqrt(spread)) @ directions.T
