@@ -335,6 +335,11 @@ class FeatureSpace:
         return points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
 
 
+def sampled_rows(n: int) -> NDArray:
+    """The up to 10,000 of n vectors, at equal steps, that a space is fitted to."""
+    return np.linspace(0, n - 1, min(n, _FITTED)).round().astype(np.int64)
+
+
 def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> FeatureSpace:
     """The space of up to 128 principal directions of vectors (n, d), each scaled to the square root of its spread.
 
@@ -343,7 +348,7 @@ def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> Featu
     equal steps, are used.
     """
     if len(features) > _FITTED:
-        features = features[np.linspace(0, len(features) - 1, _FITTED).round().astype(np.int64)]
+        features = features[sampled_rows(len(features))]
     mean = features.mean(0)
     centred = features - mean
     ends = np.cumsum(blocks or (features.shape[1],))
