@@ -52,6 +52,39 @@ def test_what_was_added_is_saved(tmp_path):
     assert len(again.partial_fit(blobs(4, seed=4)[0]).labels_) == 73
 
 
+def test_the_same_images_again_are_copies_as_in_a_fit(tmp_path):
+    X, new = blobs()[0], blobs(6, seed=2)[0]
+    model = InvariantClustering(3).fit(X).partial_fit(np.concatenate([new, X[[7, 3]], new[[4]]]))
+    assert model.copies_[60:].tolist() == [60, 61, 62, 63, 64, 65, 7, 3, 64]
+    model.save(tmp_path)
+    model = InvariantClustering.load(tmp_path).partial_fit(new[:2])
+    assert model.copies_[69:].tolist() == [60, 61]
+    copies = np.flatnonzero(model.copies_ != np.arange(71))
+    for values in (model.labels_, model.confidences_, model.poses_):
+        assert np.array_equal(values[copies], values[model.copies_[copies]])
+    assert model.weights_[copies].nnz == 0
+    assert (model.neighbours_.indices[copies] == -1).all()
+    assert any("5 images are copies" in note for note in model.notes_)
+    everything = np.concatenate([X, new, X[[7, 3]], new[[4]], new[:2]])
+    assert np.array_equal(InvariantClustering(3).fit(everything).copies_, model.copies_)
+
+
+def test_groups_that_were_made_have_the_stability_and_confidences_of_themselves():
+    X, kind = blobs()
+    model = InvariantClustering(3).fit(X)
+    stability, confidences = model.stability_, model.confidences_.copy()
+    model.regroup(X, np.array([2, 0, 1])[model.labels_])  # the same clusters with other numbers
+    assert model.stability_ == stability > 0.9
+    assert np.array_equal(model.confidences_, confidences)
+    model.regroup(X, np.arange(60) % 3)
+    assert model.stability_ < 0.2
+    assert model.confidences_.max() < 0.5
+    assert any("not stable" in note for note in model.notes_)
+    model.regroup(X, kind)
+    assert model.stability_ > 0.9
+    assert model.confidences_.min() > 0.9
+
+
 def test_other_clusters_can_be_cut_from_the_extended_graph():
     model = InvariantClustering(3).fit(blobs()[0]).partial_fit(blobs(12, seed=2)[0])
     labels = model.cut(2)

@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from unpose import InvariantClustering
 from unpose.align import Search
 from unpose.cluster import neighbours
-from unpose.cluster.copies import first_copies
+from unpose.cluster.copies import content_digests, first_equal
 from unpose.cluster.graph import N_NEIGHBOURS
 from unpose.cluster.neighbours import find_neighbours
 from unpose.data import posed
@@ -105,7 +105,7 @@ def test_first_copies_compares_pixels():
     images = np.zeros((5, 4, 4), np.float32)
     images[[1, 4], 2, 2] = 1
     images[3, 2, 2] = 1 + 1e-6
-    assert first_copies(as_batch(images)).tolist() == [0, 1, 0, 3, 1]
+    assert first_equal(content_digests(as_batch(images))).tolist() == [0, 1, 0, 3, 1]
 
 
 @pytest.fixture

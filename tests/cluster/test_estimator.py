@@ -158,6 +158,17 @@ def test_new_images_go_to_their_group(turned, fitted):
     assert np.array_equal(fitted.predict(turned.images), fitted.labels_)
 
 
+@pytest.mark.parametrize("unit", [1e6, 1e-9])
+def test_new_images_in_other_units_go_to_their_group(unit):
+    bars = np.zeros((3, 15, 15), np.float32)
+    bars[0, 2:13, 6:8] = bars[1, 4:11, 4:11] = bars[2, 3:12, 3:6] = bars[2, 9:12, 3:11] = 1
+    old, new = (posed(bars, copies=copies, max_shift=1.0, random_state=copies) for copies in (7, 3))
+    plain = InvariantClustering(3, features="pixels").fit(old.images)
+    scaled = InvariantClustering(3, features="pixels").fit(unit * old.images.astype(np.float64))
+    assert np.array_equal(scaled.labels_, plain.labels_)
+    assert np.array_equal(scaled.predict(unit * new.images.astype(np.float64)), plain.predict(new.images))
+
+
 def test_rows_of_pixels_and_colour(turned, fitted):
     rows = turned.images.reshape(36, -1)
     model = InvariantClustering(4, image_shape=(21, 21)).fit(rows)

@@ -109,7 +109,10 @@ def test_pose_change_is_zero_for_what_ignores_pose_and_large_for_what_does_not()
     assert changes[0] < 0.1 < 0.2 < changes[1]
 
 
-def test_functions_are_called_with_arrays_of_the_own_size():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_functions_are_called_with_arrays_of_the_own_size(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
     shapes = []
 
     def mean_colour(batch):
@@ -117,7 +120,7 @@ def test_functions_are_called_with_arrays_of_the_own_size():
         return batch.mean((1, 2))
 
     images = blobs(channels=3, side=17)
-    found = orbit_features(images, feature_network(mean_colour, images), orbit_poses("se2"))
+    found = orbit_features(images, feature_network(mean_colour, images, device), orbit_poses("se2"), device)
     assert found.shape == (5, 3)
     assert set(shapes) == {(17, 17, 3)}
 
@@ -205,6 +208,20 @@ def test_the_space_ignores_offsets_and_the_scale_of_blocks():
     one, other = fit_space(features, (4, 5))(features), fit_space(changed, (4, 5))(changed)
     np.testing.assert_allclose(one @ one.T, other @ other.T, atol=1e-8)
     np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1.0)
+
+
+def test_neighbours_by_cosine_of_many_points_are_found_in_little_memory():
+    """Each product of a block of points with all others would take 2.5 GB for 300,000 points."""
+    rng = np.random.default_rng(0)
+    points, others = rng.standard_normal((600, 2)), rng.standard_normal((60_000, 2))
+    points, others = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (points, others))
+    with torch.profiler.profile(profile_memory=True) as memory:
+        indices, distances = cosine_neighbours(points, others, 3)
+    assert max(each.self_cpu_memory_usage for each in memory.events()) < 2**28
+    rows = [0, 300, 599]
+    full = np.linalg.norm(points[rows, None] - others, axis=-1)
+    assert np.array_equal(indices[rows], np.argsort(full, axis=1)[:, :3])
+    np.testing.assert_allclose(distances[rows], np.sort(full, axis=1)[:, :3], atol=1e-6)
 
 
 def test_neighbours_by_cosine_are_those_of_a_full_sort():

@@ -5,11 +5,12 @@ import pytest
 import torch
 from scipy import sparse
 
-from unpose.cluster.features import cosine_neighbours
+from unpose.cluster.features import FeatureNetwork, cosine_neighbours
 from unpose.cluster.graph import attention_matrix
 from unpose.cluster.joint_graph import (
     clarity,
     diffused_neighbours,
+    fit_features,
     join_graphs,
     neighbour_whitening,
     share_of_pixels,
@@ -121,3 +122,27 @@ def test_clarity_ranks_graphs_by_how_well_kinds_are_separated():
     rng = np.random.RandomState(0)
     found = [clarity(cosine_neighbours(kinds(spread=spread)[0], None, 12), rng) for spread in (0.2, 0.5, 3.0)]
     assert found[0] > found[1] > found[2]
+
+
+def test_the_features_of_many_images_are_not_lost_when_a_fit_is_stopped():
+    """The function fails on the image of this value; what was computed before is in a checkpoint."""
+
+    class InMemory(dict):
+        load, store = dict.get, dict.__setitem__
+
+    def moments(images):
+        if images.max() > 5:
+            raise KeyboardInterrupt
+        seen.append(len(images))
+        return np.stack([images.mean((1, 2)), images[:, 2, 3], images[:, 1, 1]], axis=1)
+
+    images = torch.rand(10_040, 1, 5, 5, generator=torch.Generator().manual_seed(0))
+    network = FeatureNetwork("moments", lambda views: torch.from_numpy(moments(views[:, 0].numpy())))
+    graph = np.zeros((10_040, 12), int), np.zeros((10_040, 12))
+    store, seen = InMemory(), []
+    images[125] = 9  # not among the 10,000 at equal steps
+    for counts in ([10_000], []):
+        seen.clear()
+        with pytest.raises(KeyboardInterrupt):
+            fit_features(images, network, graph, "translation", 0.0, "cpu", np.random.RandomState(0), None, store)
+        assert seen == counts

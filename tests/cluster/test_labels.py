@@ -29,6 +29,18 @@ def test_one_label_of_each_kind_reaches_its_whole_ring():
     assert (probabilities[[3, 20, 50], ring[[3, 20, 50]]] == 1.0).all()
 
 
+def test_no_image_is_certain_unless_its_class_was_given():
+    """Labels of one class alone reach most images of these rings, which may still hold other kinds."""
+    weights, ring = rings()
+    known = np.full(len(ring), -1)
+    known[[0, 20]] = 0, 1
+    spread = spread_labels(weights, known, 2)
+    assert np.array_equal(spread.max(1) == 1.0, known >= 0)
+    assert spread[ring == 0, 0].min() > 0.99
+    only_one = class_probabilities(weights, np.where(known == 1, -1, known), 2, np.eye(3)[ring], 0.5)
+    assert np.array_equal(only_one.max(1) == 1.0, known == 0)
+
+
 def test_images_that_no_label_reaches_have_equal_probabilities():
     weights, ring = rings()
     known = np.full(len(ring), -1)

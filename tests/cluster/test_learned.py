@@ -8,7 +8,7 @@ from unpose import InvariantClustering
 from unpose.cluster import learned
 from unpose.cluster.features import feature_network
 from unpose.data import posed
-from unpose.nn import group_resnet
+from unpose.nn import equivariant_vit, group_cnn, group_resnet, lie_cnn, scale_net, swivel_net
 from unpose.train import recipe_from, save_network
 
 TINY = {
@@ -45,6 +45,50 @@ def test_a_network_of_the_package_is_called_at_its_own_size_and_with_its_channel
         torch.testing.assert_close(at_size.call(same_size), encoder(same_size))
         grey = torch.rand(2, 1, 9, 9)
         torch.testing.assert_close(by_folder.call(grey), encoder(grey.expand(-1, 3, -1, -1)))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        group_cnn("c4", 1, 11, 21, width=5), group_resnet("c4", 1, 11, 21, widths=(2, 3), depths=(1, 1)),
+        swivel_net("c4", 1, 11, 21, widths=(2, 3, 4)), scale_net("dilations(3)", 1, 11, 21, widths=(2, 3)),
+        equivariant_vit("c4", 1, 11, 21, patch=7, depth=1, width=32, heads=4, equivariant_until=1),
+        lie_cnn("se2", 1, 11, 21, width=5),
+    ],
+    ids=lambda network: network.description["network"],
+)  # fmt: skip
+def test_the_features_of_a_classifier_are_not_its_scores(network):
+    images = torch.rand(3, 1, 21, 21)
+    found = feature_network(network, images).call(images)
+    assert found.shape[1] != 11
+    assert found.std() > 0
+    with torch.no_grad():
+        for each in network.parameters():
+            if each.shape[0] == 11:  # of the layer of the classes
+                each.zero_()
+    assert network(images).std(1).max() < 1e-6
+    torch.testing.assert_close(feature_network(network, images).call(images), found)
+
+
+def test_features_of_timm_are_those_before_the_classes():
+    class Classifier(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.maps, self.num_classes, self.classes = torch.nn.Conv2d(3, 5, 3), 2, torch.nn.Linear(5, 2)
+
+        def forward_features(self, images):
+            return self.maps(images)
+
+        def forward_head(self, maps, pre_logits=False):
+            return maps.mean((2, 3)) if pre_logits else self.classes(maps.mean((2, 3)))
+
+        def forward(self, images):
+            return self.forward_head(self.forward_features(images))
+
+    network, images = Classifier(), torch.rand(3, 1, 21, 21)
+    found = feature_network(network, images)
+    assert found.name == "Classifier"
+    assert found.call(images).shape == (3, 5)
 
 
 def test_a_folder_without_a_network_says_what_features_may_be(tmp_path):

@@ -88,6 +88,43 @@ def test_every_kind_of_array_gives_the_same_bytes(few, tmp_path):
     assert first.regroup(given[0], np.where(first.labels_ == 2, 1, first.labels_)).means_.shape == (2, 20, 20)
 
 
+class OnDisk:
+    """Stands in for an array on disk, and counts the rows that are read at once."""
+
+    def __init__(self, images):
+        self.images, self.shape, self.dtype, self.ndim, self.most = images, images.shape, images.dtype, images.ndim, 0
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, rows):
+        found = self.images[rows]
+        self.most = max(self.most, len(found))
+        return found
+
+    def __array__(self, *args, **options):
+        return self[:]
+
+
+def test_new_images_are_read_in_pieces():
+    """Most are constant, which takes no time."""
+    images, _ = shapes(6)
+    model = InvariantClustering(3, features="pixels", light="keep", n_jobs=1)
+    model.fit(images[::2].repeat(2, 1).repeat(2, 2))
+    many = np.full((4200, 40, 40), 0.5, np.float32)
+    rows = np.arange(9) * 450
+    many[rows] = images[1::2].repeat(2, 1).repeat(2, 2)
+    stored = OnDisk(many)
+    found, whole = model.assign(stored), model.assign(many[rows])
+    np.testing.assert_array_equal(np.flatnonzero(found.labels >= 0), rows)
+    np.testing.assert_array_equal(found.labels[rows], whole.labels)
+    np.testing.assert_allclose(found.distances[rows], whole.distances, atol=1e-4)
+    np.testing.assert_array_equal(model.predict(stored), found.labels)
+    np.testing.assert_allclose(model.transform(stored)[rows], model.transform(many[rows]), atol=1e-4)
+    assert len(model.partial_fit(stored).labels_) == 4209
+    assert 0 < stored.most < 2000
+
+
 def test_few_images_and_arrays_in_memory_are_read_at_once():
     images = np.zeros((50, 8, 8), np.float32)
     assert as_pieces(images) is None
@@ -104,7 +141,7 @@ def test_a_sample_of_the_references_still_assigns(monkeypatch):
     images = images.reshape(3, 25, 20, 20).swapaxes(0, 1).reshape(75, 20, 20)  # one of each kind after the other
     model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
     full = model.assign(images[60:])
-    monkeypatch.setattr(estimator, "_MAX_REFERENCE_BYTES", 30 * 2 * 400)
+    monkeypatch.setattr(estimator, "_MAX_REFERENCE_BYTES", 30 * 4 * 400)
     model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
     assert len(model.references_) == 30
     found = model.assign(images[60:])

@@ -1,5 +1,6 @@
 """The page that a fitted estimator writes: that of a run, without what only a run folder has."""
 
+import copy
 import json
 import re
 
@@ -80,6 +81,23 @@ def test_names_are_those_of_the_files_wherever_they_are_known(folder, model, tmp
         assert shown(text)["names"] == names
     of_torch = InvariantClustering(2, max_shift=4.0).fit(batch)
     assert "14 images, 2 groups." in of_torch.report(batch, tmp_path / "page.HTM").read_text(encoding="utf-8")
+
+
+def test_images_that_were_added_are_on_the_page(folder, model, tmp_path):
+    found = unpose.read_folder(folder)
+    own = posed(np.pad(np.ones((1, 11, 9)), ((0, 0), (6, 6), (6, 6))), copies=3, max_shift=2.0).images
+    added = [tmp_path / f"new {k}.png" for k in range(3)]
+    for path, image in zip(added, own, strict=True):
+        write_image(path, image)
+    more = unpose.read_folder(added)
+    everything = np.concatenate([found.images, more.images])
+    for new, names in ((added, more.names), (more.images, ["14", "15", "16"])):
+        grown = copy.deepcopy(model).partial_fit(new)
+        assert grown.names_ == [*found.names, *names]
+        text = grown.report(everything, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert shown(text)["names"] == [*found.names, *names]
+    unnamed = InvariantClustering(2, max_shift=4.0).fit(found.images).partial_fit(added)
+    assert unnamed.names_ == [*(str(k) for k in range(14)), *more.names]
 
 
 def test_what_a_folder_held_is_fitted_with_its_names(folder, model):

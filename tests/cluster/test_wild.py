@@ -108,6 +108,49 @@ def test_a_few_labels_name_the_clusters(fitted):
     assert not set(taught.suggest(5)) & set(chosen.tolist())
 
 
+def test_added_images_attend_to_what_their_features_are_like(fitted):
+    """Pixels say nothing here; weights of added images are of the size of those that walks over the graph gave."""
+    model, new, kinds = copy.deepcopy(fitted[0]), *lumps(5, seed=1)
+    n = len(model.labels_)
+    model.partial_fit(new)
+    weights = model.weights_[n:].toarray()[:, :n]
+    own = (weights * (fitted[2] == kinds[:, None])).sum(1) / weights.sum(1)
+    assert own.min() > 0.8
+    rows = np.sort(fitted[0].weights_.toarray(), axis=1)[:, -8:]
+    assert 0.7 < np.sort(weights, axis=1)[:, -8:].mean() / rows.mean() < 1.4
+    assert (np.count_nonzero(weights, axis=1) == 8).all()
+
+
+def test_suggestions_leave_out_what_was_labelled_and_nothing_else(tmp_path):
+    """Two kinds in one part of the graph, of which one is labelled: images of the other must be asked for, too."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat([0, 30, 60], [9, 9, 8])
+    X = groups[:, None] + rng.normal(size=(26, 2))
+    y = np.full(26, -1)
+    y[[2, 10]] = 5, 7
+    model = InvariantClustering().fit(X, y)
+    assert sorted(model.suggest(99)) == sorted(set(range(26)) - {2, 10})
+    assert (model.probabilities_.max(1) == 1.0).sum() == 2
+    model.save(tmp_path)
+    assert np.array_equal(InvariantClustering.load(tmp_path).suggest(99), model.suggest(99))
+    model.partial_fit(X[:1] + 0.1)
+    assert 26 in model.suggest(99)
+    one_class = InvariantClustering().fit(X, np.where(y == 7, -1, y))
+    assert set(groups[one_class.suggest(2)]) == {30, 60}, "one class says nothing about the others"
+
+
+def test_known_classes_must_fit_the_number_of_clusters():
+    X = np.repeat([0.0, 9.0, 18.0, 27.0], 6)[:, None] + np.random.default_rng(1).normal(size=(24, 2))
+    y = np.full(24, -1)
+    y[[0, 6, 12, 18]] = 0, 1, 2, 3
+    with pytest.raises(ValueError, match="at least 4, the number of classes in y"):
+        InvariantClustering(3).fit(X, y)
+    assert InvariantClustering(4).fit(X, y).n_clusters_ == 4
+    more = InvariantClustering(4).fit(X, np.where(np.arange(24) < 2, np.arange(24), -1))  # both in one of the four
+    assert more.n_clusters_ == 5
+    assert any("there are 5 groups; 4 were asked for" in note for note in more.notes_)
+
+
 def test_complete_labels_are_ignored_and_wrong_ones_are_refused(fitted):
     model, images, kind = fitted
     again = InvariantClustering(3, features=brightness, max_shift=1.0).fit(images, kind)
@@ -140,13 +183,14 @@ def test_unstable_clusters_say_what_the_extra_would_gain(fitted):
 @pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
 def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
     images, kind = textures()
-    model = InvariantClustering(3, max_shift=1.0).fit(images)
+    model = InvariantClustering(3, group="se2+mirror", max_shift=1.0).fit(images)
     assert model.features_.network == "statistics"
     assert model.features_.pixel_share < 0.5
     assert accuracy(model.labels_, kind) > 0.95
     pixels = InvariantClustering(3, features="pixels", max_shift=1.0).fit(images)
     assert accuracy(pixels.labels_, kind) < 0.8
     assert any("statistics of texture and shape" in note for note in model.notes_)
+    assert not any("do not see" in note for note in model.notes_)
     model.save(tmp_path / "model.npz")
     new, new_kind = textures(each=3, seed=1)
     found = InvariantClustering.load(tmp_path / "model.npz").predict(new)
@@ -154,12 +198,22 @@ def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
 
 
 @pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
-@pytest.mark.parametrize("bounds", [{}, {"max_angle": 0.3}, {"group": "translation"}])
+@pytest.mark.parametrize("bounds", [{"group": "se2+mirror"}, {}, {"group": "so2+mirror", "max_angle": 0.3}])
 def test_unasked_statistics_change_nothing_where_pixels_decide(bounds):
-    """Shapes at any angle; and images whose angle means something, which the statistics do not see."""
-    images = posed(drawings(SIDE), copies=9, max_shift=1.0, random_state=3).images if not bounds else textures()[0]
+    """Shapes; and images whose mirror image or angle counts, which the statistics do not see."""
+    shapes = bounds == {"group": "se2+mirror"}
+    images = posed(drawings(SIDE), copies=9, max_shift=1.0, random_state=3).images if shapes else textures()[0]
     model = InvariantClustering(3, **bounds).fit(images)
     pixels = InvariantClustering(3, features="pixels", **bounds).fit(images)
     assert model.features_ is None
     assert model.means_.tobytes() == pixels.means_.tobytes()
     assert model.confidences_.tobytes() == pixels.confidences_.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("features", "group", "lost"),
+    [("statistics", "se2", "mirror images"), ("contour", "translation", "rotations and mirror images and sizes")],
+)
+def test_features_that_were_asked_for_say_what_they_do_not_see(features, group, lost):
+    model = InvariantClustering(3, features=features, group=group, max_shift=1.0).fit(textures(9)[0])
+    assert any(f"do not see {lost}, which count as differences in the group {group}" in note for note in model.notes_)

@@ -70,17 +70,26 @@ def vote_shares(indices: NDArray, distances: NDArray, scales: NDArray, labels: N
     """Share of each cluster in the attention that images pay to their nearest fitted images, (n, K).
 
     ``indices`` and ``distances`` are (n, k), nearest first; ``scales`` and ``labels`` are (m,), the bandwidths and the
-    clusters of the fitted images. The weights are those of the attention matrix, ``exp(-d_ij^2 / (s_i s_j))``. A copy
-    of a fitted image attends to that image only.
+    clusters of the fitted images. See :func:`vote_weights`.
+    """
+    weights = vote_weights(indices, distances, scales)
+    shares = np.zeros((len(distances), n_clusters))
+    np.add.at(shares, (np.arange(len(distances))[:, None], labels[indices[:, : weights.shape[1]]]), weights)
+    return shares / shares.sum(1, keepdims=True)
+
+
+def vote_weights(indices: NDArray, distances: NDArray, scales: NDArray) -> NDArray:
+    """Attention of images to their nearest eight among m fitted images with the bandwidths ``scales``, (n, k).
+
+    The weights are those of the attention matrix, ``exp(-d_ij^2 / (s_i s_j))``. A copy of a fitted image attends to
+    that image only.
     """
     own = bandwidths(distances)
     k = min(N_ATTENDED, distances.shape[1])
     weights = np.exp(-(distances[:, :k] ** 2) / np.maximum(own[:, None] * scales[indices[:, :k]], 1e-300))
     is_copy = distances[:, 0] <= _COPY * own
     weights[is_copy, 1:] = 0.0
-    shares = np.zeros((len(distances), n_clusters))
-    np.add.at(shares, (np.arange(len(distances))[:, None], labels[indices[:, :k]]), np.maximum(weights, 1e-12))
-    return shares / shares.sum(1, keepdims=True)
+    return np.maximum(weights, 1e-12)
 
 
 def neighbour_distance(distances: NDArray) -> NDArray:

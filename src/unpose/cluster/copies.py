@@ -23,11 +23,16 @@ _FIRST_LOOK = 0.95
 """Pairs that correlate less than this, according to the distance that the search found, are not compared again."""
 
 
-def first_copies(images: Tensor | Batch) -> NDArray:
-    """Index of the first image with the same pixels, for each of the images (n, ...): (n,)."""
+def content_digests(images: Tensor | Batch) -> NDArray:
+    """SHA-256 of the pixels of each of the images (n, ...): (n, 32) bytes."""
+    digests = b"".join(hashlib.sha256(image.cpu().numpy().tobytes()).digest() for image in images)
+    return np.frombuffer(digests, np.uint8).reshape(-1, 32)
+
+
+def first_equal(digests: NDArray) -> NDArray:
+    """Index of the first row that is the same, for each of the rows (n, 32): (n,)."""
     first: dict[bytes, int] = {}
-    digests = (hashlib.sha256(image.cpu().numpy().tobytes()).digest() for image in images)
-    return np.array([first.setdefault(digest, i) for i, digest in enumerate(digests)])
+    return np.array([first.setdefault(row.tobytes(), i) for i, row in enumerate(digests)], np.int64)
 
 
 def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distances: bool) -> NDArray:

@@ -23,12 +23,13 @@ from unpose.cluster import saving
 from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, sparser_factor
 from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
-from unpose.cluster.copies import first_copies
-from unpose.cluster.features import STATISTICS, feature_network, missing_network_notes
+from unpose.cluster.copies import content_digests, first_equal
+from unpose.cluster.features import STATISTICS, feature_network, missing_network_notes, not_seen
 from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_all, vector_neighbours, weights_of_all
 from unpose.cluster.inputs import (
     are_files,
     as_images,
+    check_n_classes,
     check_n_clusters,
     count_axes,
     is_channels_first,
@@ -49,13 +50,13 @@ from unpose.cluster.light import (
     normalise_light,
 )
 from unpose.cluster.neighbours import find_neighbours, gain_of_local_contrast, small_images
-from unpose.cluster.new_images import assign_new, voted_labels
+from unpose.cluster.new_images import assign_new, blocks, voted_labels
 from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
 from unpose.cluster.pose_range import PoseRange, pose_range
 from unpose.cluster.readout import read_out
 from unpose.cluster.resolution import UNSTABLE
 from unpose.cluster.rounds import Round
-from unpose.cluster.stability import reliability_notes, subset_stability
+from unpose.cluster.stability import reliability_notes, stability_of_groups, subset_stability
 from unpose.cluster.tree import cut_tree
 from unpose.groups import parse_continuous
 from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
@@ -79,7 +80,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     Parameters
     ----------
     n_clusters : int or None, default None
-        Exact number of clusters; None finds it from the data (see Notes).
+        Exact number of clusters; None finds it from the data (see Notes). With known classes it is the number of
+        clusters before those with known images become the classes, and at least the number of classes.
     group : str, default "se2"
         Transformations that do not count as a difference: translation, so2, se2, similarity, affine or perspective,
         each also with ``+mirror``. "auto" finds the group, its largest angle and scale from the images.
@@ -104,8 +106,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         (m, h, w) or (m, h, w, c) to vectors (m, d). "statistics" are fixed statistics of texture and shape, without a
         network. "learn" first learns an encoder from the images themselves (:func:`unpose.train.train_unlabelled`),
         which is kept as ``encoder_``. "auto" is the network of the extra if that is installed. Otherwise, for up to
-        24,000 images at any angle, it is "statistics" where they divide the images clearly better than pixels do, and
-        else "pixels". :meth:`save` keeps the checksum of a file, not its path.
+        24,000 images, it is "statistics" where they divide the images clearly better than pixels do, and else "pixels";
+        statistics see neither rotations nor mirror images, and are used only if the group has both, with any angle.
+        :meth:`save` keeps the checksum of a file, not its path.
     mask : None or "disc", default None
         Pixels that are compared.
     channels_first : bool or None, default None
@@ -136,8 +139,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         How far an image's cluster is found again in random subsets of 70 % of the images, in [0, 1]: the mean Jaccard
         index of the two clusters. 0 for constant images, and for all if there are fewer than ten images.
     stability_ : float
-        Mean adjusted Rand index of the clusters of two such subsets, on the images they share; NaN for fewer than ten
-        images. Clusters below 0.7 may be slices of a continuum.
+        Mean adjusted Rand index of the clusters of two such subsets, on the images they share, or after
+        :meth:`regroup` of its groups and the clusters of a subset; NaN for fewer than ten images. Clusters below 0.7
+        may be slices of a continuum.
     copies_ : (n,) array of int
         The first image with the same content, which may be the image itself: the same pixels, or the same up to
         rotation, shift, scale and light (:mod:`unpose.cluster.copies`). Copies count once: they are not in
@@ -151,7 +155,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     weights_ : (n, n) sparse array
         The attention matrix that the clusters are read from.
     neighbours_ : unpose.align.Neighbours
-        The nearest neighbours from which the attention matrix is computed.
+        The nearest neighbours by pixels. Without features, the attention matrix is computed from them.
     encoder_ : unpose.nn.Network or None
         The encoder that was learnt with ``features="learn"``.
     features_ : unpose.cluster.joint_graph.FittedFeatures or None
@@ -183,8 +187,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     2. Invariant attention: replace images by means of their neighbours while the differences between neighbours look
        like noise (:mod:`unpose.cluster.rounds`).
     3. Compute an attention matrix over the eight nearest, with a bandwidth per image (:mod:`unpose.cluster.graph`).
-    4. Read out clusters by modularity at resolution 2, and their number if it is not given
-       (:mod:`unpose.cluster.readout`), and once more for random subsets (:mod:`unpose.cluster.stability`).
+    4. Read out clusters by modularity (:mod:`unpose.cluster.readout`), at resolution 2 if their number is given, and
+       else at the resolution from 0.5 to 8 at which random subsets of the images agree most
+       (:mod:`unpose.cluster.resolution`); and once more for random subsets (:mod:`unpose.cluster.stability`).
     5. Alternate between alignment and averaging at full size (:mod:`unpose.cluster.averaging`).
 
     With a network, its features are averaged over eight rotations (and mirror images, if the group has them), reduced
@@ -227,6 +232,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     range_: PoseRange
     references_: NDArray
     _reference_rows: NDArray | None
+    _digests: NDArray | None = None  # (n, 32) bytes, of the pixels of each image; None in models of earlier versions
+    _labelled: NDArray  # (n,) bool, images whose class was given, or that of a copy
     _n_fitted: int
 
     def __init__(
@@ -305,7 +312,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         batch, shown = self._without_light(given, folder)
         rng = check_random_state(self.random_state)
         n = len(batch)
-        known = known_classes(y, n)
+        known, self._labelled = known_classes(y, n), np.zeros(n, bool)
+        if known is not None and self.n_clusters is not None:
+            check_n_classes(self.n_clusters, len(known[0]))
         check_content(shown)
         self.features_, self.classes_, self.probabilities_ = None, None, None
         same = self.copies_  # exact copies; near copies are found below
@@ -318,7 +327,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             if self.features == LEARN:
                 chosen, seed = self.range_, int(rng.randint(2**31))
                 self.encoder_ = learn_encoder(
-                    given[rows], chosen.group, chosen.max_angle, device=self.device, random_state=seed,
+                    take(given, rows), chosen.group, chosen.max_angle, device=self.device, random_state=seed,
                     progress=progress,
                 )  # fmt: skip
             network = feature_network(self._network(), given[rows[:16]], self.device, self.light_)
@@ -391,6 +400,16 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             notes += missing_network_notes()
         if self.features_ is not None:
             notes += self.features_.notes()
+            lost = not_seen(self.features_.network, self.range_.group, self.range_.max_angle)
+            if lost:
+                notes.append(
+                    f"These features do not see {' and '.join(lost)}, which count as differences in the group "
+                    f"{parse_continuous(self.range_.group).name}."
+                )
+        if self.classes_ is not None and self.n_clusters not in (None, self.n_clusters_):
+            notes.append(
+                f"With the known classes there are {self.n_clusters_} groups; {self.n_clusters} were asked for."
+            )
         return notes + light_notes(self.light, self._local_gain) + self.range_.notes()
 
     def transform(self, X: ArrayLike) -> NDArray:
@@ -403,13 +422,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         Constant images have infinite distances and identity poses.
         """
         check_is_fitted(self)
-        batch, shown = self._without_light(self._given(X, fitting=False))
+        batch, shown = self._without_light(self._given(X, fitting=False, pieces=True))
         poses = np.tile(np.eye(3), (len(batch), self.n_clusters_, 1, 1))
         if self._is_vectors:
             return pairwise_distances(batch[:, 0, 0].numpy(), self.means_), poses
         distances = np.full((len(batch), self.n_clusters_), np.inf)
-        rows = np.flatnonzero(shown)
-        if len(rows):
+        for rows in blocks(batch, np.flatnonzero(shown)):
             images, means = batch[rows].movedim(1, -1), self._means_with_channels()
             found = align(images, means, every=True, search=self._search(progress))
             distances[rows], poses[rows] = found.distances, found.poses
@@ -418,7 +436,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> NDArray:
         """Cluster of each image by the votes of its nearest fitted images, (n,); -1 for constant images."""
         check_is_fitted(self)
-        return voted_labels(self, X)
+        return voted_labels(self, self._given(X, fitting=False, pieces=True))
 
     def assign(self, X: ArrayLike, *, progress: Progress | None = None) -> Assignment:
         """Assign new images to the clusters, with confidences, outliers and poses.
@@ -440,14 +458,16 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Labels, confidences, p-values that are small for images of none of the clusters, and poses.
         """
         check_is_fitted(self)
-        return assign_new(self, X, progress)[0]
+        return assign_new(self, self._given(X, fitting=False, pieces=True), progress).assignment
 
     def partial_fit(self, X: Any, y: object = None, *, progress: Progress | None = None) -> "InvariantClustering":
         """Add images that arrive later: assign them as :meth:`assign` does, and append them to the fitted images.
 
         The first call is a :meth:`fit`. Later calls append to ``labels_``, ``confidences_``, ``poses_``, ``copies_``,
-        ``neighbours_``, ``weights_`` and ``probabilities_``, and set ``added_`` to the assignment of the new images.
-        Clusters, averages and ``references_`` stay; :meth:`regroup` with all images computes new averages.
+        ``neighbours_``, ``weights_``, ``probabilities_`` and ``names_``, and set ``added_`` to the assignment of the
+        new images. An image with the same pixels as an earlier one is a copy of it, which counts once; copies up to
+        pose or light are found by a :meth:`fit` only. Clusters, averages and ``references_`` stay; :meth:`regroup` with
+        all images computes new averages.
 
         Parameters
         ----------
@@ -465,8 +485,11 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """
         if not hasattr(self, "references_"):
             return self.fit(X, y, progress=progress)
-        self.added_, near = assign_new(self, X, progress)
-        append_assigned(self, self.added_, near)
+        X, names = self._named(X, fitting=False)
+        given = self._given(X, fitting=False, pieces=True)
+        new = assign_new(self, given, progress)
+        append_assigned(self, new, names, content_digests(given))
+        self.added_ = new.assignment
         return self
 
     def cut(self, n_clusters: int) -> NDArray:
@@ -493,8 +516,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     def regroup(self, X: ArrayLike, labels: ArrayLike, *, progress: Progress | None = None) -> "InvariantClustering":
         """Replace the clusters by given ones, such as those that a person made: new averages, poses and exemplars.
 
-        The attention matrix and ``confidences_`` stay. A copy gets the label of the first image with the same content,
-        and constant images stay in no cluster.
+        The attention matrix stays, and ``probabilities_``, which are those of the classes in ``y``. Unless the clusters
+        are those that there were, ``confidences_`` and ``stability_`` say how far the new ones are found again in
+        random subsets of the images that are read out with as many clusters. A copy gets the label of the first image
+        with the same content, and constant images stay in no cluster.
 
         Parameters
         ----------
@@ -525,6 +550,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 f"{np.unique(counted)[:20].tolist()}"
             )
         search = None if self._is_vectors else self._search(progress)
+        pairs = np.unique(np.stack([counted, self.labels_[rows]]), axis=1)
+        if not pairs.shape[1] == counted.max() + 1 == self.n_clusters_:  # other clusters, not other numbers of the same
+            found_again = stability_of_groups(weights, counted, check_random_state(0))
+            self.stability_, self.confidences_ = found_again.agreement, np.zeros(len(given))
+            self.confidences_[rows] = found_again.confidences
+            self.confidences_ = self.confidences_[self.copies_]
         self._set_averages(batch, rows, counted, weights, search, None)
         self.n_clusters_range_ = self.n_clusters_, self.n_clusters_
         copies = np.flatnonzero((self.copies_ != np.arange(len(given))) & (self.labels_ >= 0))
@@ -548,10 +579,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             Indices of images.
         """
         rows, weights = self._counted_graph()
-        known, uncertainty = np.zeros(0, np.int64), np.ones(len(rows))
-        if self.probabilities_ is not None:
-            best = self.probabilities_[rows].max(1)
-            known, uncertainty = np.flatnonzero(best == 1.0), 1 - best
+        known, uncertainty = np.flatnonzero(self._labelled[rows]), np.ones(len(rows))
+        if self.probabilities_ is not None and self.probabilities_.shape[1] > 1:  # one class says nothing of others
+            uncertainty = 1 - self.probabilities_[rows].max(1)
         return rows[most_instructive(weights, known, uncertainty, n_images)]
 
     def _counted_rows(self) -> NDArray:
@@ -572,8 +602,8 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             return False
         if self.features != "auto" or has_extra_network():
             return True
-        any_angle = parse_continuous(self.range_.group).turns and self.range_.max_angle >= math.pi
-        return any_angle and n_images <= _MOST_WITH_STATISTICS
+        lost = not_seen(STATISTICS, self.range_.group, self.range_.max_angle)
+        return not lost and n_images <= _MOST_WITH_STATISTICS
 
     def _network(self) -> Any:
         """What :func:`unpose.cluster.features.feature_network` makes the network from."""
@@ -601,6 +631,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         first = index.copy()  # the class of a copy is that of the first image with the same content
         for image in np.flatnonzero(index >= 0)[::-1]:
             first[self.copies_[image]] = index[image]
+        self._labelled = first >= 0
         if self.features_ is None:
             spread = spread_labels(weights, first[rows], len(classes))
         else:
@@ -730,7 +761,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             if self._is_vectors:
                 vectors = torch.tensor(rows if rows.dtype.kind == "f" else rows.astype(np.float64))[:, None, None]
                 if fitting:
-                    self.copies_ = first_copies(vectors)
+                    self._set_copies(vectors)
                 return vectors
             X = as_images(rows, self.image_shape_ if self.image_shape is None else self.image_shape)
         elif not fitting and self._is_vectors:
@@ -747,13 +778,19 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             batch = bounded(as_batch(X, dtype=torch.float32, channels_first=channels_first).detach())
         if fitting:
             self._is_vectors, self._has_channels = False, has_channels
-            self.n_features_in_, self.copies_ = math.prod(batch.shape[1:]), first_copies(batch)
+            self.n_features_in_ = math.prod(batch.shape[1:])
+            self._set_copies(batch)
         channels, height, width = batch.shape[1:]
         shape = (height, width, channels) if has_channels else (height, width)
         if not fitting and shape != self.image_shape_:
             raise ValueError(f"images must be of the shape that was fitted, {self.image_shape_}, got {shape}")
         self.image_shape_: tuple[int, ...] = shape
         return batch
+
+    def _set_copies(self, images: Any) -> None:
+        """Find the images (n, ...) with the same pixels as an earlier one."""
+        self._digests = content_digests(images)
+        self.copies_ = first_equal(self._digests)
 
     def _means_with_channels(self) -> NDArray:
         """The averages as (K, h, w, c)."""
@@ -778,12 +815,12 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             return
         m = len(images)
         some = small_images(images[:1])
-        most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (2 * some.numel()))
+        most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (4 * some.numel()))
         if m > most:
             self._reference_rows = evenly_spaced_rows(m, most)
             self._typical_distances = typical * sparser_factor(self.neighbours_.distances, most / m)
         rows = np.arange(m) if self._reference_rows is None else self._reference_rows
-        self.references_ = np.empty((len(rows), *some.shape[1:]), np.float16)
+        self.references_ = np.empty((len(rows), *some.shape[1:]), np.float32)  # images may have values of any size
         for start in range(0, len(rows), BLOCK):
             part = rows[start : start + BLOCK]
             self.references_[start : start + len(part)] = small_images(images[part]).numpy()

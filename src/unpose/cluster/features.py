@@ -54,6 +54,8 @@ _POWER = 0.5
 _FULL_SVD = 1000
 _FITTED = 10_000
 """Images that a space is fitted to: the principal directions of more are nearly the same, and cost time and memory."""
+_BLOCK_BYTES = 2**27
+"""Most memory of the products of some points with all others."""
 _MAX_BYTES = 2**33
 
 
@@ -84,6 +86,20 @@ class FeatureNetwork:
         return rotation(torch.arange(count) * (math.pi / 2 / count))
 
 
+def not_seen(network: str, group: str, max_angle: float) -> list[str]:
+    """What vectors of this network do not show although it counts as a difference in the group, in words.
+
+    Known of the statistics and of outlines; nothing is known of other networks.
+    """
+    if network not in (STATISTICS, outline_features.__name__):
+        return []
+    kind = parse_continuous(group)
+    found = ["rotations"] * (not kind.turns or max_angle < math.pi) + ["mirror images"] * (not kind.mirrored)
+    if network != STATISTICS:
+        found += ["shifts"] * (not kind.shifts) + ["sizes"] * (not kind.scales)
+    return found
+
+
 def missing_network_notes() -> list[str]:
     """What a reader of unstable clusters gains by the extra; nothing if it is installed."""
     if has_extra_network():
@@ -104,8 +120,9 @@ def feature_network(
     :mod:`unpose.nn` or its file or run folder.
     Functions are called with arrays (m, h, w) or (m, h, w, c) of the size of the images. Other networks are called with
     tensors (m, c, s, s), normalised as photographs of ImageNet are, with c = 3 if the network refuses the channels of
-    the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts. Statistics
-    ignore contrast unless ``light`` is "keep".
+    the images, and with the first side s of 160, 224, 256, 128, 96, 64, 32 and 28 pixels that it accepts. Vectors of
+    classifiers of :mod:`unpose.nn` and of timm are what the class scores are computed from; any other network must
+    itself return features. Statistics ignore contrast unless ``light`` is "keep".
     """
     if isinstance(features, str) and features == EXTRA_NETWORK:
         statistics, blocks = extra_network(device)
@@ -137,7 +154,8 @@ def feature_network(
 
         if isinstance(features, Network):
             return _own_network(features, "encoder", images, device)
-        return _probe(features.to(device), type(features).__name__, images)
+        network = _BeforeClasses(features) if _gives_classes(features) else features
+        return _probe(network.to(device), type(features).__name__, images)
     if callable(features):
         from unpose.adapt import as_model  # loads the networks of the package, which pixels alone do not need
 
@@ -145,6 +163,7 @@ def feature_network(
         model, has_channels = as_model(features), images.shape[1] > 1
 
         def call(views: Tensor) -> Tensor:
+            views = views.cpu()
             array = views.movedim(1, -1).numpy() if has_channels else views[:, 0].numpy()
             batch, run = model.on(array)
             return run(batch)
@@ -157,9 +176,9 @@ def _own_network(network: Any, name: str, images: Tensor, device: str | torch.de
     """Make a :class:`unpose.nn.Network` callable on images like the given ones (n, c, h, w).
 
     It is called with images at the size that it was trained at; grey images are repeated and colours averaged where it
-    takes the other.
+    takes the other. Of a classifier, the vector is what its class scores are computed from.
     """
-    network = network.to(device).eval()
+    network, last = network.to(device).eval(), _class_layer(network)
     channels, size = network.description["in_channels"], tuple(network.description["image_size"])
     if channels not in (1, 3, images.shape[1]):
         raise ValueError(f"{name} takes images with {channels} channels, and these have {images.shape[1]}")
@@ -168,15 +187,56 @@ def _own_network(network: Any, name: str, images: Tensor, device: str | torch.de
     def vectors(views: Tensor) -> Tensor:
         if views.shape[1] != channels:
             views = views.mean(1, keepdim=True).expand(-1, channels, -1, -1)
-        answer: Tensor = network(views.float())
+        answer = network(views.float()) if last is None else _input_of(last, network, views.float())
         if answer.ndim != 2 or not torch.isfinite(answer).all():
             raise ValueError(f"{name} must give finite vectors (n, d), got shape {tuple(answer.shape)}")
         return answer
 
     vectors(torch.nn.functional.interpolate(images[:2].float(), size).to(device))
-    is_encoder = network.description["network"] == "group_resnet" and network.description["head"] is None
-    blocks = tuple(width for width in network.description["widths"] for _ in range(4)) if is_encoder else None
+    is_resnet = network.description["network"] == "group_resnet"
+    blocks = tuple(width for width in network.description["widths"] for _ in range(4)) if is_resnet else None
     return FeatureNetwork(name, vectors, None if size == tuple(images.shape[-2:]) else max(size), blocks=blocks)
+
+
+def _class_layer(network: Any) -> nn.Module | None:
+    """The linear layer that gives the class scores of a :class:`unpose.nn.Network`; None if it gives something else."""
+    about = network.description
+    if about.get("head", "classes") != "classes":
+        return None
+    layers = [each for each in network.modules() if isinstance(each, nn.Linear)]
+    scores = [each for each in layers if each.out_features == about.get("n_classes")]
+    return scores[-1] if scores else None
+
+
+def _input_of(layer: nn.Module, network: Any, images: Tensor) -> Tensor:
+    """What a layer of a network gets for images, pooled to vectors (n, d): over the group, scales and pixels."""
+    seen: list[Tensor] = []
+    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        network(images)
+    finally:
+        hook.remove()
+    found = seen[0]
+    if found.ndim == 5:  # (n, d, group, h, w)
+        return found.amax(2).mean((-2, -1))
+    return found if found.ndim == 2 else found.flatten(1, -2).amax(1)  # (n, scales, d), (n, tokens, frames, d)
+
+
+class _BeforeClasses(nn.Module):
+    """A classifier with the interface of timm, (n, c, h, w) -> (n, d): what its class scores are computed from."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Any:
+        return self.network.forward_head(self.network.forward_features(images), pre_logits=True)
+
+
+def _gives_classes(network: Any) -> bool:
+    """Whether this is a classifier with the interface of timm; other modules do not say what they return."""
+    has_parts = all(callable(getattr(network, name, None)) for name in ("forward_features", "forward_head"))
+    return isinstance(network, nn.Module) and has_parts and getattr(network, "num_classes", 0) > 0
 
 
 def _statistics_of_unit_contrast(images: Tensor) -> Tensor:
@@ -267,8 +327,18 @@ class FeatureSpace:
 
     def __call__(self, features: NDArray) -> NDArray:
         """(n, d) -> (n, r), rows of norm one."""
+        if features.shape[1] != len(self.mean):
+            raise ValueError(
+                f"the features are vectors of {features.shape[1]} numbers, and those that were fitted had "
+                f"{len(self.mean)}; give the network that was fitted, or fit again"
+            )
         points = (features - self.mean) @ self.basis
         return points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
+
+
+def sampled_rows(n: int) -> NDArray:
+    """The up to 10,000 of n vectors, at equal steps, that a space is fitted to."""
+    return np.linspace(0, n - 1, min(n, _FITTED)).round().astype(np.int64)
 
 
 def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> FeatureSpace:
@@ -279,7 +349,7 @@ def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> Featu
     equal steps, are used.
     """
     if len(features) > _FITTED:
-        features = features[np.linspace(0, len(features) - 1, _FITTED).round().astype(np.int64)]
+        features = features[sampled_rows(len(features))]
     mean = features.mean(0)
     centred = features - mean
     ends = np.cumsum(blocks or (features.shape[1],))
@@ -306,8 +376,9 @@ def cosine_neighbours(points: NDArray, others: NDArray | None, k: int) -> tuple[
     """
     pool = torch.from_numpy(points if others is None else others)
     indices, cosines = [], []
-    for start in range(0, len(points), 1024):
-        part = torch.from_numpy(points[start : start + 1024]) @ pool.T
+    block = max(1, min(1024, _BLOCK_BYTES // (8 * len(pool))))
+    for start in range(0, len(points), block):
+        part = torch.from_numpy(points[start : start + block]) @ pool.T
         if others is None:
             part[torch.arange(len(part)), torch.arange(start, start + len(part))] = -2.0
         best = part.topk(min(k, part.shape[1] - (others is None)), dim=1)

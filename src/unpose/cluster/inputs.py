@@ -89,3 +89,12 @@ def check_n_clusters(n_clusters: Any, n: int, n_different: int) -> None:
             f"n_clusters must be at most the number of images that differ and are not constant ({n_different} of "
             f"{n}), got {n_clusters}"
         )
+
+
+def check_n_classes(n_clusters: Any, n_classes: int) -> None:
+    """Refuse a number of clusters that is smaller than the number of known classes, each of which is a cluster."""
+    if isinstance(n_clusters, int | np.integer) and 1 <= n_clusters < n_classes:
+        raise ValueError(
+            f"n_clusters must be at least {n_classes}, the number of classes in y, each of which becomes a cluster, or "
+            f"None; got {n_clusters}"
+        )

@@ -9,7 +9,7 @@ processes for retrieval revisited).
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -29,10 +29,11 @@ from unpose.cluster.features import (
     fit_space,
     orbit_features,
     pose_change,
+    sampled_rows,
 )
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, symmetric_walk
 from unpose.cluster.modularity import RESOLUTION, louvain, modularity
-from unpose.cluster.pieces import Batch
+from unpose.cluster.pieces import Batch, take
 from unpose.compiled import CACHE, in_threads
 
 _SHARPNESS = 8.0
@@ -48,6 +49,8 @@ _POSITIVES = 5
 _RIDGE = 0.1
 """Isotropic share of the covariance of differences between neighbours, so that no direction is amplified too much."""
 
+_BLOCK_BYTES = 2**28
+"""Most memory of the differences between neighbours."""
 _AUDITED = 16
 """Images whose change under a rotation is measured."""
 
@@ -120,14 +123,18 @@ class FittedFeatures:
             f"{network.name} ({given})"
         )
 
-    def votes(self, points: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, NDArray, NDArray]:
+    @cached_property
+    def own_neighbours(self) -> Graph:
+        """The nearest of the fitted images among themselves: (m, k)."""
+        return cosine_neighbours(self.points, None, N_NEIGHBOURS)
+
+    def votes(self, points: NDArray, labels: NDArray, n_clusters: int) -> tuple[NDArray, Graph]:
         """Share of each cluster in the attention of points (n, r) to fitted images with ``labels`` (m,): (n, K).
 
-        Also returns the distances of the points, (n, k), and of the fitted images, (m, k), to their nearest ones.
+        Also returns the nearest fitted images of the points, (n, k).
         """
-        indices, distances = cosine_neighbours(points, self.points, N_NEIGHBOURS)
-        own = cosine_neighbours(self.points, None, N_NEIGHBOURS)[1]
-        return vote_shares(indices, distances, bandwidths(own), labels, n_clusters), distances, own
+        near = cosine_neighbours(points, self.points, N_NEIGHBOURS)
+        return vote_shares(*near, bandwidths(self.own_neighbours[1]), labels, n_clusters), near
 
     def notes(self) -> list[str]:
         """What was compared, and by how much the features still depend on pose, in a sentence."""
@@ -154,27 +161,48 @@ def fit_features(
         once = orbit_features(images, network, poses[:1], device, progress)
         if share_of_pixels(pixels, fit_space(once, network.blocks)(once), rng) > largest_share:
             return pixels, None
-    compute = partial(_extract, images, network, poses, device, progress)
-    stored = load_or_compute(checkpoints, "features", compute)
-    space = fit_space(stored["features"], network.blocks)
-    points = space(stored["features"])
+    rows, vectors, space, points = _points_in_space(images, network, poses, device, progress, checkpoints)
     joint = join_graphs(pixels, points, share_of_pixels(pixels, points, rng))
     turns = len(poses) > 2  # not the identity, or a mirror image, alone
     some = slice(0, _AUDITED)
-    change = pose_change(images[some], stored["features"][some], network, poses, space, device) if turns else np.nan
+    change = pose_change(images[rows[some]], vectors[some], network, poses, space, device) if turns else np.nan
     points = whitened(points, joint.whitening)
     fitted = FittedFeatures(network.name, joint.pixel_share, change, space, joint.whitening, points, network.digest)
     return (joint.indices, joint.distances), fitted
 
 
-def _extract(
-    images: Tensor | Batch,
-    network: FeatureNetwork,
-    poses: Tensor,
-    device: str | torch.device,
-    progress: Progress | None,
-) -> Arrays:
-    return {"features": orbit_features(images, network, poses, device, progress)}
+def _points_in_space(
+    images: Tensor | Batch, network: FeatureNetwork, poses: Tensor, device: str | torch.device,
+    progress: Progress | None, checkpoints: Checkpoints | None,
+) -> tuple[NDArray, NDArray, FeatureSpace, NDArray]:  # fmt: skip
+    """The feature space of images (n, c, h, w) and their points in it, (n, r); and the images it was fitted to.
+
+    These are rows (m,) with vectors (m, d). The vectors of the others, which may take 50 KB each, are computed and
+    projected in blocks of as many, each a checkpoint.
+    """
+    n, done = len(images), 0
+
+    def vectors_of(rows: NDArray) -> NDArray:
+        report = None if progress is None else lambda stage, count, total: progress(stage, done + count, n)
+        return orbit_features(take(images, rows) if len(rows) < n else images, network, poses, device, report)
+
+    rows = sampled_rows(n)
+    name = "features" if len(rows) == n else "features-sample"
+    vectors = load_or_compute(checkpoints, name, lambda: {"features": vectors_of(rows)})["features"]
+    space = fit_space(vectors, network.blocks)
+    if len(rows) == n:
+        return rows, vectors, space, space(vectors)
+    points, others, done = np.empty((n, space.basis.shape[1])), np.setdiff1d(np.arange(n), rows), len(rows)
+    points[rows] = space(vectors)
+    for start in range(0, len(others), len(rows)):
+        part = others[start : start + len(rows)]
+
+        def compute(part: NDArray = part) -> Arrays:
+            return {"points": space(vectors_of(part))}
+
+        points[part] = load_or_compute(checkpoints, f"features-{start}", compute)["points"]
+        done += len(part)
+    return rows, vectors, space, points
 
 
 def clarity(graph: Graph, rng: np.random.RandomState) -> float:
@@ -193,8 +221,13 @@ def neighbour_whitening(points: NDArray, pairs: NDArray) -> NDArray:
     Directions in which neighbours differ say little about the kind. This is the within-class covariance normalisation
     of Hatch, Kajarekar and Stolcke (2006), with neighbours in place of classes.
     """
-    differences = (points[:, None] - points[pairs[:, :_POSITIVES]]).reshape(-1, points.shape[1])
-    covariance = differences.T @ differences / len(differences)
+    near, block = pairs[:, :_POSITIVES], max(1, _BLOCK_BYTES // (8 * _POSITIVES * points.shape[1]))
+    covariance = np.zeros((points.shape[1],) * 2)
+    for start in range(0, len(points), block):
+        rows = slice(start, start + block)
+        differences = (points[rows, None] - points[near[rows]]).reshape(-1, points.shape[1])
+        covariance += differences.T @ differences
+    covariance /= near.size
     spread, directions = np.linalg.eigh(covariance)
     spread = np.maximum(spread, 0.0) + _RIDGE * max(float(spread.mean()), 1e-12)
     return (directions / np.sqrt(spread)) @ directions.T

@@ -22,7 +22,7 @@ _TAKEN_AS_KNOWN = 0.5
 _TRUST = 0.2
 """Weight of such an image beside an image whose class is known."""
 _LEAST = 1e-3
-"""Added to probabilities before their logarithm: no single judge can exclude a class."""
+"""Share of a probability that is equal for all classes: neither the graph nor any other judge can exclude a class."""
 
 
 def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -> NDArray:
@@ -30,8 +30,15 @@ def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -
 
     Scores diffuse over the attention matrix (Zhou et al., 2004, Learning with local and global consistency):
     ``F <- a S F + (1 - a) Y`` with ``S = D^-1/2 W D^-1/2``. Every class starts with the same total, whatever the number
-    of its labelled images. Known images keep their class; images that no label reaches have equal probabilities.
+    of its labelled images. Known images keep their class; images that no label reaches have equal probabilities. Of
+    several classes none is certain where no label was given, even if labels of one class alone reach the image.
     """
+    probabilities = (1 - _LEAST) * _diffused_labels(weights, classes, n_classes) + _LEAST / n_classes
+    return _with_known(probabilities, classes)
+
+
+def _diffused_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -> NDArray:
+    """The probabilities of :func:`spread_labels` as the scores alone give them, which may be one for any image."""
     known = np.flatnonzero(classes >= 0)
     start = np.zeros((len(classes), n_classes))
     start[known, classes[known]] = 1.0
@@ -41,7 +48,12 @@ def spread_labels(weights: sparse.csr_array, classes: NDArray, n_classes: int) -
     for _ in range(_STEPS):
         scores = _MEMORY * (walk @ scores) + (1 - _MEMORY) * start
     total = scores.sum(1, keepdims=True)
-    probabilities = np.where(total > 1e-300, scores / np.maximum(total, 1e-300), 1 / n_classes)
+    return _with_known(np.where(total > 1e-300, scores / np.maximum(total, 1e-300), 1 / n_classes), classes)
+
+
+def _with_known(probabilities: NDArray, classes: NDArray) -> NDArray:
+    """Set the probabilities (n, C) of images whose class (n,) is known, which are not -1, to one and zero."""
+    known = np.flatnonzero(classes >= 0)
     probabilities[known] = 0.0
     probabilities[known, classes[known]] = 1.0
     return probabilities
@@ -58,9 +70,9 @@ def class_probabilities(
     weight of the points in the joined graph: where pixels tell the classes apart, the graph decides. The classifier is
     then fitted once more, also to the half of the images of each class that is most certain.
     """
-    spread = spread_labels(weights, classes, n_classes)
     if len(np.unique(classes[classes >= 0])) < 2:  # a class may have constant images only, which are not in the graph
-        return spread
+        return spread_labels(weights, classes, n_classes)
+    spread = _diffused_labels(weights, classes, n_classes)
     scaled, exponent = _POINT_SCALE * points, 2 * point_share
     targets, trust = classes, np.ones(len(classes))
     for is_last in (False, True):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unpose.align import Progress
-from unpose.cluster.pieces import as_stored
+from unpose.cluster.pieces import Batch, as_stored
 
 LEARN = "learn"
 """Features of an encoder that is learnt from the images themselves."""
@@ -17,7 +17,7 @@ _MOST_IMAGES = 20_000
 
 
 def learn_encoder(
-    images: Tensor,
+    images: Tensor | Batch,
     group: str,
     max_angle: float = math.pi,
     *,
@@ -25,7 +25,7 @@ def learn_encoder(
     random_state: int = 0,
     progress: Progress | None = None,
 ) -> Any:
-    """Learn an encoder from images (n, c, h, w), of at most 20,000 of them; returns a network.
+    """Learn an encoder from images (n, c, h, w), of which at most 20,000 are read; returns a network.
 
     On a CPU the small recipe is taken, which costs minutes for images of 40 pixels.
     """

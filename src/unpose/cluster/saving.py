@@ -45,12 +45,14 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "typical_distances": model._typical_distances,
     }  # fmt: skip
     if model.probabilities_ is not None:
-        arrays |= {"classes_": model.classes_, "probabilities_": model.probabilities_}
+        arrays |= {"classes_": model.classes_, "probabilities_": model.probabilities_, "labelled": model._labelled}
     if (fitted := model.features_) is not None:
         arrays |= {
             "features.mean": fitted.space.mean, "features.basis": fitted.space.basis,
             "features.whitening": fitted.whitening, "features.points": fitted.points,
         }  # fmt: skip
+    if model._digests is not None:
+        arrays["digests"] = model._digests
     if model._reference_rows is not None:
         arrays["reference_rows"] = model._reference_rows
     parameters = {name: _json_value(getattr(model, name)) for name in _PARAMETERS}
@@ -160,6 +162,14 @@ def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:
     model.classes_, model.probabilities_ = arrays.get("classes_"), arrays.get("probabilities_")
     if model.classes_ is not None and arrays["probabilities_"].shape != (n, len(model.classes_)):
         raise ValueError("probabilities_ do not belong to the images and classes")
+    model._digests = arrays.get("digests")
+    if model._digests is not None and (model._digests.shape != (n, 32) or model._digests.dtype != np.uint8):
+        raise ValueError(f"digests are not 32 bytes for each of {n} images")
+    model._labelled = arrays.get("labelled", np.zeros(n, bool))
+    if "labelled" not in arrays and model.classes_ is not None:  # of an earlier version
+        model._labelled = arrays["probabilities_"].max(1) == 1.0
+    if model._labelled.shape != (n,) or model._labelled.dtype != bool:
+        raise ValueError(f"labelled are not {n} truth values")
     model.light_, model._local_gain = str(about["light"]), float(about["local_gain"])
     if model.light_ not in LIGHT_CONTRAST:
         raise ValueError(f"light is {model.light_!r}")

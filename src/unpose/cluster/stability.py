@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.metrics.cluster import contingency_matrix
 
 from unpose.cluster.graph import attention_matrix
+from unpose.cluster.modularity import RESOLUTION
 from unpose.cluster.readout import partition
 from unpose.cluster.resolution import MIN_IMAGES, UNSTABLE, mean_agreement, random_subsets
 
@@ -45,6 +47,32 @@ def subset_stability(
     if n < MIN_IMAGES:
         return Stability(math.nan, np.zeros(n), (found_clusters, found_clusters))
     graph = attention_matrix(indices, distances, indices.shape[1])  # all neighbours, since some are left out
+    found, confidences = _found_again(graph, labels, n_clusters, resolution, rng)
+    counts = [found_clusters]
+    if n_clusters is None:
+        counts += (found.max(1) + 1).tolist()
+    return Stability(mean_agreement(found), confidences, (min(counts), max(counts)))
+
+
+def stability_of_groups(weights: sparse.csr_array, labels: NDArray, rng: np.random.RandomState) -> Stability:
+    """How far given groups, such as those that a person made, are found again in random subsets of the images.
+
+    ``weights`` is the attention matrix (n, n). Subsets are read out with as many clusters as there are ``labels`` (n,),
+    and the agreement is that with the groups.
+    """
+    n, n_groups = len(labels), int(labels.max()) + 1
+    if n < MIN_IMAGES:
+        return Stability(math.nan, np.zeros(n), (n_groups, n_groups))
+    found, confidences = _found_again(weights, labels, n_groups, RESOLUTION, rng)
+    agreement = float(np.mean([mean_agreement(np.stack([labels, again])) for again in found]))
+    return Stability(agreement, confidences, (n_groups, n_groups))
+
+
+def _found_again(
+    graph: sparse.csr_array, labels: NDArray, n_clusters: int | None, resolution: float, rng: np.random.RandomState
+) -> tuple[NDArray, NDArray]:
+    """Clusters (m, n) of m random subsets, -1 for what is left out, and mean Jaccard indices with those of all (n,)."""
+    n = len(labels)
     subsets = random_subsets(n, 5 if n < _LARGE else 3, rng)
     found, jaccard = np.full((len(subsets), n), -1), np.zeros((len(subsets), n))
     for number, kept in enumerate(subsets):
@@ -56,10 +84,7 @@ def subset_stability(
         common = contingency_matrix(before, again)
         union = common.sum(1, keepdims=True) + common.sum(0) - common
         found[number, kept], jaccard[number, kept] = again, (common / union)[before, again]
-    counts = [found_clusters]
-    if n_clusters is None:
-        counts += (found.max(1) + 1).tolist()
-    return Stability(mean_agreement(found), jaccard.sum(0) / (found >= 0).sum(0), (min(counts), max(counts)))
+    return found, jaccard.sum(0) / (found >= 0).sum(0)
 
 
 def reliability_notes(stability: float, n_different: int, n_copies: int, n_clusters: tuple[int, int]) -> list[str]:
