@@ -1,16 +1,18 @@
 """Models that a command line names: networks of this package, ONNX files, Python objects and other programs."""
 
+import contextlib
 import csv
 import hashlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -150,22 +152,46 @@ def _source(module: Any) -> bytes:
 
 
 def _state(model: Any) -> bytes:
-    """What a model has learnt, as far as it can be read: it may come from another file than the code."""
-    import pickle
-
+    """Hash what a model has learnt: it may come from another file than the code."""
     import torch
 
-    if isinstance(model, torch.nn.Module):
-        digest = hashlib.sha256()
-        for name, tensor in model.state_dict().items():
-            if isinstance(tensor, torch.Tensor):
-                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.digest()
-    try:
-        return pickle.dumps(model)  # of a function only its name
-    except Exception:  # objects that cannot be pickled raise many kinds of errors
-        return b""
+    digest = hashlib.sha256()
+    learnt = model.state_dict() if isinstance(model, torch.nn.Module) else model
+    for entry in _entries(learnt, {}):
+        digest.update(entry)
+    return digest.digest()
+
+
+def _entries(value: Any, seen: dict[int, Any]) -> "Iterator[bytes]":
+    """The numbers and texts of which an object consists, each object once; of functions and classes only the name."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, str | bytes | int | float | complex | np.generic | None):
+        yield repr(value).encode()
+    elif id(value) not in seen:
+        seen[id(value)] = value  # kept, so that no other object gets its number
+        yield type(value).__qualname__.encode()
+        if isinstance(value, torch.Tensor):
+            yield f"{value.dtype} {tuple(value.shape)}".encode()
+            yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            yield f"{value.dtype} {value.shape}".encode()  # between the fields of a row there may be anything
+            yield from (value[name].tobytes() for name in value.dtype.names or [...])
+        elif isinstance(value, dict):
+            for name, part in value.items():
+                yield from _entries(name, seen)
+                yield from _entries(part, seen)
+        elif isinstance(value, list | tuple | np.ndarray):
+            for part in value:
+                yield from _entries(part, seen)
+        elif callable(value) and hasattr(value, "__qualname__"):
+            yield value.__qualname__.encode()
+            if isinstance(value, MethodType):
+                yield from _entries(value.__self__, seen)
+        else:
+            with contextlib.suppress(TypeError):  # objects of C code that tell nothing
+                yield from _entries(value.__getstate__(), seen)
 
 
 def as_scores(answers: Any, class_names: Sequence[str]) -> Any:
