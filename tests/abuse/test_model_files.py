@@ -280,7 +280,10 @@ def test_another_network_or_a_name_is_refused_where_a_checksum_is_known(places, 
         assert "compared by" in done.stderr
 
 
-@pytest.mark.parametrize("place", ["outside.onnx", "/outside.onnx", "../outside.onnx", "run/../../outside.onnx", ".."])
+@pytest.mark.parametrize(
+    "place",
+    ["outside.onnx", "/outside.onnx", "../outside.onnx", "run/../../outside.onnx", "..", "images.json", "\0", ""],
+)
 def test_a_run_of_a_stranger_names_no_file(place, stolen, tmp_path):
     run, change = stolen
     (tmp_path / "outside.onnx").write_bytes(SECRET)

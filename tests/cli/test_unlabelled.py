@@ -185,6 +185,10 @@ def test_cluster_learns_an_encoder_in_its_run_folder(photos, tmp_path, monkeypat
     assert result.exit_code == 0, result.output
     assert "about" in result.output  # the estimate
     assert "compared by encoder" in result.output
+    moved = shutil.copytree(tmp_path / "run", tmp_path / "moved")  # the run is complete: it finds its own encoder
+    assert command("predict", moved, photos).exit_code == 0
+    assert command("update", moved, photos / "00.png").exit_code == 0
+    assert command("predict", moved, photos).exit_code == 0
     made = tmp_path / "run" / "encoder" / "model.safetensors"
     model, when = made.read_bytes(), made.stat().st_mtime_ns
     again = command(*arguments, "--force")

@@ -13,13 +13,14 @@ import safetensors.numpy
 from scipy import sparse
 
 from unpose.align import Neighbours
-from unpose.cluster.features import EXTRA_NETWORK, NAMES, STATISTICS, FeatureSpace, network_digest
+from unpose.cluster.features import NAMES, STATISTICS, FeatureSpace, network_digest
 from unpose.cluster.joint_graph import FittedFeatures
 from unpose.cluster.light import LIGHT_CONTRAST
 from unpose.cluster.pose_range import PoseRange
 from unpose.cluster.rounds import Round
-from unpose.files import read_file, write_chunks
+from unpose.files import file_inside, read_file, write_chunks
 from unpose.groups import LieGroup
+from unpose.images.imagenet import EXTRA_NETWORK
 
 FORMAT = 4
 """Version of the format; increased when an older version of unpose would misread the files."""
@@ -109,13 +110,10 @@ def _network_inside(folder: Path, fitted: FittedFeatures) -> str | None:
     The folder may come from a stranger: only a plain name is followed, to a file that is no link, of the checksum that
     is written down.
     """
-    place = folder / fitted.network
-    if place.name != fitted.network or place.name == ".." or place.is_symlink():
+    file = file_inside(folder, fitted.network) or file_inside(folder, fitted.network, "model.safetensors")
+    if file is None or file.suffix not in (".onnx", ".safetensors") or network_digest(file) != fitted.digest:
         return None
-    file = place / "model.safetensors" if place.is_dir() else place
-    if not file.is_file() or file.is_symlink() or network_digest(place) != fitted.digest:
-        return None
-    return str(place)
+    return str(folder / fitted.network)
 
 
 def _rebuild(kind: type, about: dict[str, Any], arrays: dict[str, Any]) -> Any:

@@ -30,7 +30,7 @@ from unpose.files.atomic import atomic_file, read_file, write_chunks, write_imag
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
 from unpose.files.frames import LUMINANCE, UnreadableError, printable_name
-from unpose.files.model_files import refuse_code
+from unpose.files.model_files import file_inside, refuse_code
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
 from unpose.files.texts import read_text
 
@@ -40,6 +40,7 @@ __all__ = [
     "UnreadableError",
     "atomic_file",
     "available_memory",
+    "file_inside",
     "images_in_pieces",
     "in_bytes",
     "open_images",

@@ -1,6 +1,7 @@
 """Files of models: those that can run code when they are read are refused, whatever they hold."""
 
 import os
+from pathlib import Path
 
 _RUN_CODE = (".pt2", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill")
 
@@ -33,3 +34,33 @@ def refuse_code(path: str | os.PathLike[str]) -> None:
             'dynamic_shapes=({0: "n"},))\n'
             '  unpose.train.save_network("model.safetensors", model)'
         )
+
+
+def file_inside(folder: Path, *names: str) -> Path | None:
+    """Find a regular file by the names of folders and the file below a folder that may come from a stranger.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to look.
+    *names : str
+        Plain names, without separators.
+
+    Returns
+    -------
+    Path or None
+        The file; None if a name is not plain, or if any part is a link or is not there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = (Path(place) / "a.txt").write_text("abc")
+    ...     file_inside(Path(place), "a.txt").name, file_inside(Path(place), "..", "a.txt")
+    ('a.txt', None)
+    """
+    for name in names:
+        folder = folder / name
+        if folder.name != name or name == ".." or folder.is_symlink():
+            return None
+    return folder if folder.is_file() else None

@@ -24,16 +24,15 @@ root_option = click.option(
 
 def check_features(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Refuse files that can run code, and files that only a file of settings names, before any image is read."""
-    if value is None or not (os.path.splitext(value)[1] or os.path.exists(value)):
+    if value is None or not (os.path.dirname(value) or os.path.splitext(value)[1]):
         return value
-    from unpose.cluster.features import NAMES
     from unpose.files import refuse_code
 
     try:
         refuse_code(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
-    if value not in NAMES and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP:
+    if ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP:
         raise click.BadParameter(
             f"the settings name {value!r}, and settings may come from a stranger; name the file yourself, with "
             "--features FILE on the command line"

@@ -155,7 +155,7 @@ class IrrepNorm(ConstantTables):
 
     def forward(self, tokens: Tensor) -> Tensor:
         channels = len(self.bias)
-        scale = self.weight  # (width,)
+        scale: Tensor = self.weight  # (width,)
         if self.weight_pairs is not None:
             scale = torch.cat([scale, self.weight_pairs.expand(-1, 2, -1).flatten()])
         full = tokens.float() if tokens.dtype in (torch.bfloat16, torch.float16) else tokens
