@@ -155,7 +155,7 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
     try:
         with progress(quiet=quiet) as report:
             first = read_folder(run.source, size=size or max(run.canvas_shape), colour=colour, progress=report)
-            whole = first.images.shape[1:3]
+            whole = first.images.shape[1], first.images.shape[2]
             parts = [cropped(first, _margin_on(run, whole))]
             for each in run.added:
                 part = read_on_canvas(run, Path(each["input"]), report, whole, colour)
@@ -195,7 +195,7 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
 
 
 def read_on_canvas(
-    run: "FinishedRun", source: Path, report: Report, whole: tuple[int, ...] = (),
+    run: "FinishedRun", source: Path, report: Report, whole: tuple[int, int] | None = None,
     colour: "Literal['auto', 'grey', 'rgb'] | None" = None,
 ) -> "ImageSet":  # fmt: skip
     """New images on the canvas of a run, or on one of another size (height, width), and cropped as the run was."""
@@ -211,7 +211,7 @@ def read_on_canvas(
     return cropped(placed, _margin_on(run, whole))
 
 
-def _margin_on(run: "FinishedRun", whole: tuple[int, ...]) -> int:
+def _margin_on(run: "FinishedRun", whole: tuple[int, int]) -> int:
     """What the run cut off at every side, in pixels of a canvas (height, width)."""
     return round(int(run.settings.crop) * max(whole) / max(run.canvas_shape))
 
