@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from unpose.data import Dataset, Split
+from unpose.nn import Network
 from unpose.train import recipe_from
 
 
@@ -40,3 +43,18 @@ def small_recipe():
         return recipe_from(table)
 
     return make
+
+
+@pytest.fixture
+def watched():
+    """The number of images of each training pass of a network, and the steps of optimizers."""
+    sizes, steps = [], []
+
+    def look(module, given):
+        if isinstance(module, Network) and module.training:
+            sizes.append(len(given[0]))
+
+    hooks = register_module_forward_pre_hook(look), register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    yield sizes, steps
+    for hook in hooks:
+        hook.remove()

@@ -3,7 +3,7 @@
 import pytest
 
 from unpose.train import named_recipe, recipe_from
-from unpose.train.cost import CPU_BUDGET, fit_to_cpu, training_operations
+from unpose.train.cost import CPU_BUDGET, fit_to_cpu, measured_seconds, training_operations
 
 
 def test_operations_grow_with_images_epochs_and_pixels():
@@ -28,3 +28,11 @@ def test_the_choice_keeps_within_the_budget_or_at_the_fewest_epochs(images, size
 def test_recipes_of_networks_whose_operations_are_not_counted_are_kept():
     recipe = named_recipe("rotmnist-r4")
     assert fit_to_cpu(recipe, 10_000, 1, 10, 128) == recipe
+
+
+@pytest.mark.parametrize(("symmetry", "views"), [({}, 1), ({"method": "soft", "groups": ["d1"]}, 2)])
+def test_a_duration_is_that_of_the_steps_that_are_run(symmetry, views, problem, small_recipe, watched):
+    sizes, steps = watched
+    assert measured_seconds(small_recipe(batch_size=20, symmetry=symmetry), problem) > 0
+    assert set(sizes) == {20 * views}
+    assert len(steps) >= 2

@@ -20,6 +20,7 @@ from unpose.train import (
     train,
     train_unlabelled,
     unlabelled_recipe,
+    unlabelled_seconds,
     vicreg_loss,
 )
 from unpose.train.unlabelled import (
@@ -248,6 +249,15 @@ def test_the_recipe_follows_the_group(group, options, network, degrees, mirror):
     assert recipe.network.group == network
     assert abs(np.degrees(recipe.poses.max_angle) - degrees) < 0.01
     assert recipe.poses.mirror is mirror
+
+
+def test_a_duration_is_that_of_the_steps_that_are_run(images, watched):
+    sizes, steps = watched
+    before = torch.get_rng_state()
+    assert unlabelled_seconds(tiny(batch_size=20), images) > 0
+    assert set(sizes) == {40}  # two views of each image
+    assert len(steps) >= 2
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_bad_input_says_what_is_needed(images):

@@ -1,16 +1,13 @@
 """How much a training costs, counted in operations, and a recipe that two CPU cores finish in minutes."""
 
-import copy
-import math
-import time
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
 
-from unpose.data import Split
-from unpose.images import as_batch
-from unpose.nn import Network, create_network
+from unpose.data import Dataset
+from unpose.nn import create_network
+from unpose.train.batches import steps_in_epoch
+from unpose.train.loop import objective_of, step_seconds
 from unpose.train.recipe import Recipe
 
 __all__ = ["fit_to_cpu", "measured_seconds", "training_operations"]
@@ -20,8 +17,6 @@ CPU_BUDGET = 6e12
 _LARGEST_SIZE, _SMALLER_SIZES = 64, (48, 40, 32)
 """Longer sides of the images that are tried, in pixels."""
 _FEWEST_EPOCHS = 12
-_TIMED = 8
-"""Images of the measured step."""
 
 
 def training_operations(recipe: Recipe, images: int, channels: int, n_classes: int, size: int) -> float:
@@ -73,27 +68,12 @@ def fit_to_cpu(
     return replace(recipe.changed(epochs=epochs), data=data)
 
 
-def measured_seconds(network: Network, recipe: Recipe, train: Split) -> float:
-    """Estimate the duration of a training on the CPU from a forward and a backward pass of a few images.
+def measured_seconds(recipe: Recipe, dataset: Dataset, device: torch.device | str = "cpu") -> float:
+    """Estimate the duration of a training from its first steps; one pass forward is a third of a step.
 
     >>> from unpose.data import load
-    >>> from unpose.train import build_network
-    >>> digits = load("digits")
-    >>> measured_seconds(build_network(Recipe(), digits), Recipe(), digits.train) > 0
+    >>> measured_seconds(Recipe(epochs=1), load("digits")) > 0
     True
     """
-    images = as_batch(train.images[: min(len(train), recipe.batch_size, _TIMED)], dtype=torch.float32)
-    return seconds_per_image(copy.deepcopy(network), images) * len(train) * recipe.epochs
-
-
-def seconds_per_image(network: nn.Module, images: Tensor) -> float:
-    """Measure a forward and a backward pass of images (n, c, h, w) in training mode; gradients are left behind."""
-    network.train()
-    seconds = math.inf
-    for _ in range(2):  # the first pass also allocates memory and compiles kernels
-        started = time.perf_counter()
-        network(images).sum().backward()
-        if images.is_cuda:
-            torch.cuda.synchronize()
-        seconds = min(seconds, time.perf_counter() - started)
-    return seconds / len(images)
+    steps = steps_in_epoch(len(dataset.train), recipe.batch_size) + len(dataset.validation) / recipe.batch_size / 3
+    return step_seconds(recipe, dataset, kind=objective_of(recipe), device=device) * steps * recipe.epochs

@@ -286,17 +286,15 @@ def train(
     if recipe.network.group == AUTO:
         discovery = discovery or discover_group(dataset.train.images, dataset.train.labels)
         recipe = recipe.changed(group=discovery.finite_group)
-    learns_symmetry = recipe.symmetry.method != "none"
     state = optimize(
-        dataset, recipe, folder, kind=SymmetryObjective if learns_symmetry else Objective, device=device,
-        processes=processes, resume=resume, force=force,
-        checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch,
+        dataset, recipe, folder, kind=objective_of(recipe), device=device, processes=processes, resume=resume,
+        force=force, checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch,
     )  # fmt: skip
     best = state.best_network()
     row = state.history[state.best_epoch - 1]
     tested = class_figures(best, dataset.test, dataset.classes, processes=processes, device=torch.device(device))
     symmetry = None
-    if learns_symmetry:
+    if recipe.symmetry.method != "none":
         symmetry = make_symmetry(recipe, dataset)
         symmetry.load_state_dict(state.extra)
     result = TrainingResult(
@@ -307,6 +305,51 @@ def train(
         write_text(Path(folder) / RESULT_FILE, table + "\n")
     processes.wait()
     return result
+
+
+def objective_of(recipe: Recipe) -> type[Objective]:
+    """What a recipe for labelled images optimizes."""
+    return Objective if recipe.symmetry.method == "none" else SymmetryObjective
+
+
+def step_seconds(
+    recipe: Recipe, dataset: Dataset, *, kind: type[Objective] = Objective, device: torch.device | str = "cpu"
+) -> float:
+    """Time a step as :func:`optimize` runs it: the batch, its poses, the precision, the optimizer and the average.
+
+    The first step also allocates memory and compiles or captures kernels; the second one counts, unless it is slower.
+    """
+    device, processes = torch.device(device), Processes()
+    seconds = math.inf
+    with _reproducible(device):
+        objective = kind(dataset, recipe, device, processes)
+        state = _fresh_state(recipe, dataset, objective, device, device.type == "cuda")
+        state.network.train()
+        step = _step_of(state, recipe, processes, min(recipe.batch_size, len(dataset.train)), objective, device)
+        store = make_image_store(dataset.train, device)
+        rows = objective.order(0, recipe.batch_size)[: recipe.batch_size]
+        for number in range(2):
+            started = time.perf_counter()
+            step(*objective.batch(store, rows, number), number)
+            state.totals.tolist()  # waits for a GPU
+            seconds = min(seconds, time.perf_counter() - started)
+    return seconds
+
+
+def _step_of(
+    state: State, recipe: Recipe, processes: Processes, batch: int, objective: Objective, device: torch.device
+) -> Step:
+    """The training step, captured on a GPU: from then on tensors of the state are only written in place.
+
+    With several processes nothing is captured: all-reduce would have to be captured in all of them or in none, and a
+    process that cannot capture would leave the others waiting.
+    """
+    step: Step = partial(training_step, state, recipe, processes, batch, objective)
+    return GraphedFunction(step, state.changing, device) if _is_captured(device, processes) else step
+
+
+def _is_captured(device: torch.device, processes: Processes) -> bool:
+    return device.type == "cuda" and processes.count == 1
 
 
 def optimize(
@@ -333,22 +376,17 @@ def optimize(
         raise InputError(f"{len(dataset.train)} training images are fewer than the {processes.count} processes")
     if folder is not None and processes.is_first:
         _prepare_folder(folder, resume, force)
-    # With several processes nothing is captured: all-reduce would have to be captured in all of them or in none, and a
-    # process that cannot capture would leave the others waiting.
-    captured = device.type == "cuda" and processes.count == 1
     with _reproducible(device):
         objective = kind(dataset, recipe, device, processes)
         per_epoch = objective.steps_in_epoch(batch)
-        state = _fresh_state(recipe, dataset, objective, device, captured)
+        state = _fresh_state(recipe, dataset, objective, device, _is_captured(device, processes))
         identity = {"recipe": recipe_table(recipe), "data": data_fingerprint(dataset), "processes": processes.count}
         if folder is not None and resume and (folder / STATE_FILE).exists():
             load_state(folder / STATE_FILE, state, identity, objective.columns)
         elif folder is not None and processes.is_first:
             write_text(folder / CONFIG_FILE, recipe_toml(recipe))
         share_batch_statistics(state.network, processes)
-        # From here on tensors of the state are only written in place: a captured step holds their addresses.
-        step: Step = partial(training_step, state, recipe, processes, min(batch, len(dataset.train)), objective)
-        step = GraphedFunction(step, state.changing, device) if captured else step
+        step = _step_of(state, recipe, processes, min(batch, len(dataset.train)), objective, device)
         store = make_image_store(dataset.train, device)
         notes = _data_notes(dataset, recipe) if folder is not None and processes.is_first else {}
         run = _Run(

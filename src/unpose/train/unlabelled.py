@@ -29,7 +29,6 @@ from unpose.images import as_batch, displacements, sample, source_points
 from unpose.nn import Network, count_parameters
 from unpose.train.batches import ImageStore, random_bends, random_poses, seed_for, to_device
 from unpose.train.checkpoint import read_notes
-from unpose.train.cost import seconds_per_image
 from unpose.train.evaluation import predict_logits
 from unpose.train.loop import (
     CONFIG_FILE,
@@ -37,9 +36,9 @@ from unpose.train.loop import (
     RESULT_FILE,
     EpochCallback,
     ProgressCallback,
-    build_network,
     data_fingerprint,
     optimize,
+    step_seconds,
 )
 from unpose.train.objective import Objective
 from unpose.train.processes import Processes
@@ -61,8 +60,6 @@ _CONFIRM_AT = 1 / 3
 """Share of the epochs after which neighbours that the encoder does not confirm are dropped."""
 _SAMPLED, _NEARER_THAN = 1000, 0.95
 """A neighbour must be nearer than this share of so many images."""
-_TIMED = 16
-"""Images of the pass that is measured."""
 _LARGEST_BOX = 0.5
 """Largest side of an erased rectangle, as a share of the image."""
 _SMALLEST_BOX = 0.15
@@ -434,7 +431,7 @@ def train_unlabelled(
 
 
 def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device | str = "cpu") -> float:
-    """Estimate the duration of :func:`train_unlabelled` from a forward and a backward pass of a few images.
+    """Estimate the duration of :func:`train_unlabelled` from its first two steps.
 
     The search for neighbours, where the recipe asks for them, is not included.
 
@@ -455,11 +452,10 @@ def unlabelled_seconds(recipe: Recipe, images: ArrayLike, device: torch.device |
     >>> unlabelled_seconds(recipe, np.random.default_rng(0).random((9, 12, 12))) > 0
     True
     """
-    dataset = _unlabelled_dataset(np.asarray(images)[:_TIMED], "a few")
-    network = EncoderAndExpander(build_network(recipe, dataset), recipe.unlabelled.expander).to(device)
-    batch = as_batch(dataset.train.images, dtype=torch.float32).to(device)
-    views = 2 * recipe.batch_size * recipe.unlabelled.steps * recipe.epochs
-    return seconds_per_image(network, batch) * views
+    dataset = _unlabelled_dataset(np.asarray(images)[: recipe.batch_size], "a few")
+    alone = replace(recipe, unlabelled=replace(recipe.unlabelled, neighbour_share=0.0))
+    seconds = step_seconds(alone, dataset, kind=Unlabelled, device=device)
+    return seconds * recipe.unlabelled.steps * recipe.epochs
 
 
 def _unlabelled_dataset(images: NDArray, name: str) -> Dataset:

@@ -43,7 +43,7 @@ def print_estimate(network: Any, recipe: "Recipe", dataset: "Dataset", resume: b
     from unpose.nn import count_parameters
     from unpose.train.cost import measured_seconds
 
-    seconds = measured_seconds(network, recipe, dataset.train)
+    seconds = measured_seconds(recipe, dataset)
     duration = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{max(seconds, 2):.0f} seconds"
     height, width = dataset.image_size
     change = "" if resume else "; --size, --epochs and --group change it, --quick takes seconds"
