@@ -64,6 +64,7 @@ SIDE_DOORS = {
     "unpose.align.memory",  # what a search needs, for plans
     "unpose.audit.calls",  # calls of a model, checks of what it returns, messages of its errors
     "unpose.audit.outputs",  # entries of what a model returns
+    "unpose.audit.precision",  # the type in which a model computes, and its rounding, for runs of an audit
     "unpose.cluster.graph",  # the largest entries of an attention matrix, for the page of many images
     "unpose.cluster.page",  # what the page shows, for run folders
     "unpose.cluster.published",  # the paper's method as published

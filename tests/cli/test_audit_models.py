@@ -309,6 +309,8 @@ def test_maps_without_channels_and_maps_of_labels_move_with_the_image(place):
             assert done.exit_code == 0, done.output
             numbers = json.loads(done.stdout)
             assert numbers["output"] == "image"
+            noise = audit(model(name), "--size", 11, "--group", group, "--json")
+            assert (noise.exit_code, json.loads(noise.stdout)["output"]) == (0, "image")
             assert all(row["error"] < 1e-6 for row in numbers["elements"] if row["exact"])
             assert "NaN" not in done.stdout
 

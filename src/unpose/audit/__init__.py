@@ -20,7 +20,7 @@ of interpolation alone and the error of a control outside the group. Files, by w
 ``probes.py``        :func:`smooth_noise`, :func:`probe_images`, and inputs for a model of which nothing is known
 ``outputs.py``       dictionaries and tuples of outputs as named tensors (a door of its own)
 ``finding.py``       which action explains best how an output transforms
-``precision.py``     in which type a model computes, and what rounding does to it
+``precision.py``     in which type a model computes, and what rounding does to it (a door of its own)
 ``call_checks.py``   :func:`check_calls`: is the model random, does it keep state, does it mix the images of a batch?
 ==================== ================================================================================================
 

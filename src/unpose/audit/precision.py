@@ -17,6 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 from unpose.audit.outputs import outputs_of
 
+__all__ = ["measure_precision", "model_type"]
+
 _MARGIN = {torch.float64: 64.0, torch.float32: 64.0}
 _COARSE_MARGIN = 6.0
 """Rounding errors of all operations together, in units of the error that rounding the input once causes. In coarse

@@ -82,10 +82,8 @@ def read_numbers(path: str | os.PathLike[str], names: Sequence[str] | None = Non
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "a.csv").write_text("file,label\\nb.png,3\\na.png,4\\n")
-    ...     read_numbers(folder + "/a.csv").tolist()
-    [[3], [4]]
-    ...     read_numbers(folder + "/a.csv", ["a.png", "b.png"]).tolist()
-    [[4], [3]]
+    ...     read_numbers(folder + "/a.csv").tolist(), read_numbers(folder + "/a.csv", ["a.png", "b.png"]).tolist()
+    ([[3], [4]], [[4], [3]])
     """
     path = Path(path)
     if path.suffix == ".npy":

@@ -26,6 +26,7 @@ class AuditedImages:
     source: str = ""  # where they come from, in words
     offset: tuple[float, ...] = (0.0,)
     scale: tuple[float, ...] = (1.0,)
+    are_noise: bool = False  # so that answers mean nothing
 
     def __len__(self) -> int:
         return len(self.batch)

@@ -35,11 +35,8 @@ from unpose.audit import (
     version_diff,
 )
 from unpose.audit.calls import first_line
-from unpose.audit.measurement import some_inputs
-from unpose.audit.orbit import over_orbit
 from unpose.audit.precision import measure_precision, model_type
 from unpose.files import readable_bytes
-from unpose.groups import parse
 from unpose.report import Rejected, Reproduction, evenly_spaced
 from unpose.report.audit import (
     AuditedClass,
@@ -77,8 +74,6 @@ WORST_SHOWN = 12
 """Images shown with their answers before and after."""
 MODULE_IMAGES = 8
 """Images on which single modules are tested."""
-N_ELEMENTS = 16
-"""Random elements of a continuous group, as in the measures themselves."""
 _COPIES = 8
 """Copies of the pictures, and of maps, that are held at once."""
 LEAST_NEIGHBOURS = 9
@@ -129,8 +124,8 @@ def run_audit(
         Transformations to test.
     kind : {"scores", "embedding", "image"}, optional
         What the model returns. By default maps (n, ..., h, w) move with the image (with fewer than four axes those of
-        the size of the images), vectors of two or more entries are scores of classes, and single numbers must not
-        change. Whole numbers (n, ..., h, w) are maps of labels.
+        the size of the images), vectors of two or more entries are scores of classes unless the images are noise, and
+        single numbers must not change. Whole numbers (n, ..., h, w) are maps of labels.
     network : torch.nn.Module, optional
         The network in ``model`` whose modules are tested if it is not invariant.
     name : str, default "model"
@@ -177,17 +172,19 @@ def run_audit(
     """
     f = model if isinstance(model, RememberedCalls) else RememberedCalls(model)
     outputs = f(images.batch[: f.batch_size])
-    kind = kind or _kind_of(outputs, images.batch)
+    kind = kind or _kind_of(outputs, images)
     if memory is not None:
         _check_memory(f, images.batch, outputs[0], group, random_state, kind, angles, memory)
-    images, failures = _without_failures(f, images, group, random_state, progress)
+    action = "image" if kind == "image" else "invariant"
+    report = _measured(f, images.batch, group, action, random_state, "transformations", progress)
+    images, failures = _without_failures(f, images)
+    if failures:
+        report = equivariance_error(f, images.batch, group, action, random_state=random_state)
     steady = _steadiness(f, network, images.batch)
     if kind == "scores" and (outputs.ndim != 2 or outputs.shape[1] < 2):
         raise ValueError(f"scores must be (n, classes) with two classes or more, got {tuple(outputs.shape)}")
-    action = "image" if kind == "image" else "invariant"
-    report = equivariance_error(f, images.batch, group, action, random_state=random_state)
     # Remembered answers are equal and only read, so the error of the identity and the tolerance come from other calls.
-    precision = measure_precision(f.fresh, some_inputs(f.fresh, images.batch))
+    precision = measure_precision(f.fresh, images.batch[evenly_spaced(len(images), MODULE_IMAGES)])
     errors = np.array([0.0 if steady.repeats else steady.difference, *report.errors[1:]])
     report = replace(report, errors=errors, tolerance=precision.tolerance(""))
     tolerance = report.tolerance if tolerance is None else tolerance
@@ -329,11 +326,8 @@ def _unsteady(checks: CallChecks) -> list[str]:
     ]
 
 
-def _without_failures(
-    f: RememberedCalls, images: AuditedImages, group: str, seed: int, progress: Progress | None
-) -> tuple[AuditedImages, list[Rejected]]:
-    """Call the model on all pictures of the audit, and leave out the images on which it failed."""
-    _call_over_orbit(f, images.batch, group, seed, "transformations", progress)
+def _without_failures(f: RememberedCalls, images: AuditedImages) -> tuple[AuditedImages, list[Rejected]]:
+    """Leave out the images on which the model failed."""
     failed = f.failed_rows
     if not failed:
         return images, []
@@ -347,16 +341,19 @@ def _without_failures(
     return images.subset(kept), left
 
 
-def _call_over_orbit(
-    f: RememberedCalls, batch: Tensor, group: str, seed: int, stage: str, progress: Progress | None
-) -> None:
-    """Call the model over the orbits of the images, report how far it is, and list the images on which it failed."""
+def _measured(
+    f: RememberedCalls, batch: Tensor, group: str, action: str, seed: int, stage: str, progress: Progress | None
+) -> EquivarianceReport:
+    """Measure the errors, say how far it is, and list the images on which the model failed."""
     total = len(batch) * _number_of_calls(batch, group, seed)
     f.restart()
     f.progress = None if progress is None else lambda done: progress(stage, min(done, total), total)
-    for _ in over_orbit(lambda x, _: f(x), batch, parse(group), N_ELEMENTS, seed):
-        pass  # the answers are kept by f, not here
-    f.progress = None
+    try:
+        return equivariance_error(f, batch, group, action, random_state=seed)
+    except ValueError as error:
+        raise (error.__cause__ if isinstance(error.__cause__, ModelCallError) else error) from None
+    finally:
+        f.progress = None
 
 
 def _check_memory(
@@ -394,10 +391,10 @@ def _number_of_calls(batch: Tensor, group: str, seed: int) -> int:
     return len(calls)
 
 
-def _kind_of(outputs: Tensor, images: Tensor) -> str:
-    if outputs.ndim >= 4 or (outputs.ndim == 3 and outputs.shape[-2:] == images.shape[-2:]):
+def _kind_of(outputs: Tensor, images: AuditedImages) -> str:
+    if outputs.ndim >= 4 or (outputs.ndim == 3 and outputs.shape[-2:] == images.batch.shape[-2:]):
         return "image"
-    return "scores" if outputs.ndim == 2 and outputs.shape[1] >= 2 else "embedding"
+    return "scores" if not images.are_noise and outputs.ndim == 2 and outputs.shape[1] >= 2 else "embedding"
 
 
 def _with_fitting_labels(images: AuditedImages, count: int) -> tuple[AuditedImages, list[str]]:
@@ -506,10 +503,9 @@ def _angles(
     """The full circle, on some of the images."""
     group = f"c{N_ANGLES}"
     chosen = images.subset(evenly_spaced(len(images), ANGLE_IMAGES))
-    _call_over_orbit(f, chosen.batch, group, 0, "angles", progress)
+    report = _measured(f, chosen.batch, group, action, 0, "angles", progress)
     if f.failed_rows:  # images on which the model fails at some angle would count as changes
         return []
-    report = equivariance_error(f, chosen.batch, group, action)
     answers = answer_changes(orbit_outputs(f, chosen.batch, group), chosen.labels) if kind == "scores" else None
     rows = _elements(report, answers)
     return [replace(row, degrees=360 / N_ANGLES * i) for i, row in enumerate(rows)]

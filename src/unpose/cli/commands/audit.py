@@ -362,11 +362,10 @@ def _run(
     from unpose.runs.audits import run_audit
 
     calls = _remembered(asked, model, fitting(model))
-    kind = asked.kind or ("embedding" if asked.images is None else None)
     settings = {"group": group, "batch": _batch_size(asked, model), "device": asked.device}
     try:
         found = run_audit(
-            calls, images, group, kind=kind, network=model.network,
+            calls, images, group, kind=asked.kind, network=model.network,
             name=model.name, tolerance=asked.tolerance, angles=asked.out is not None,
             repair=asked.repair and asked.images is not None and asked.picture is None, steps=asked.steps,
             measures=asked.wanted, random_state=asked.seed, memory=memory_budget(asked.memory),

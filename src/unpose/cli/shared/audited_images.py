@@ -34,7 +34,7 @@ def noise_images(model: "AnyModel", count: int | None, size: int | None, seed: i
         raise click.UsageError(f"{model.name} does not say which images it takes; give --images, or --size for noise")
     side = (height, width) if model.own is not None else (min(height, width),) * 2
     batch = smooth_noise(count or DEFAULT_NOISE, channels or 3, side, random_state=seed)
-    return AuditedImages(batch, [f"noise {i}" for i in range(len(batch))], source="smooth noise")
+    return AuditedImages(batch, [f"noise {i}" for i in range(len(batch))], source="smooth noise", are_noise=True)
 
 
 def read_audited(

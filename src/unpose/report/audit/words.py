@@ -116,6 +116,8 @@ def _how_much(results: AuditResults) -> list[str]:
     if results.has_answers:
         if not any(element.changed for element in others):
             found.append(f"{results.count} images and {len(others)} transformations of {results.group} were tried.")
+            if not results.passes and results.fail_above is None and not results.unsteady:
+                found.append(f"Rounding changes the scores by at most {results.tolerance:.1g} of their size.")
         else:
             changed = worst.changed or 0.0
             text = f"That is {round(changed * results.count)} of {results.count} images"
@@ -151,8 +153,6 @@ def _how_much(results: AuditResults) -> list[str]:
             f"{'No more than' if results.passes else 'More than'} {percent(results.fail_above)} changes beyond what "
             "interpolation alone changes, the bound of --fail-above."
         )
-    elif results.has_answers and not results.passes and not results.unsteady:
-        found.append(f"The scores change by more than rounding, which is {results.tolerance:.1g} of their size.")
     return found
 
 
