@@ -128,7 +128,7 @@ class _Votes:
 def _joined(parts: list[_Votes]) -> _Votes:
     """The votes of the images of all parts."""
 
-    def together(read: Callable[[_Votes], Any]) -> NDArray:
+    def together(read: Callable[[Any], Any]) -> NDArray:
         return np.concatenate([read(part) for part in parts])
 
     nearest = Neighbours(
