@@ -332,6 +332,15 @@ def test_a_spoilt_model_is_refused(fitted, tmp_path, spoil):
         InvariantClustering.load(tmp_path)
 
 
+def test_files_of_two_models_are_no_model(turned, tmp_path):
+    """As a crash between the two leaves them; all shapes agree."""
+    for name, image in (("one", 0), ("other", 1)):
+        InvariantClustering(1, features="pixels", n_jobs=1).fit(turned.images[[image]]).save(tmp_path / name)
+    (tmp_path / "one" / "model.json").write_bytes((tmp_path / "other" / "model.json").read_bytes())
+    with pytest.raises(ValueError, match="not saved together"):
+        InvariantClustering.load(tmp_path / "one")
+
+
 def test_bad_input(turned):
     images = turned.images[:6]
     for model, data, message in [

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+import torch
 
 from unpose import InvariantClustering
 from unpose.cluster import agreement_with_classes
@@ -164,6 +165,25 @@ def test_complete_labels_are_ignored_and_wrong_ones_are_refused(fitted):
     ):
         with pytest.raises(ValueError, match=message):
             InvariantClustering(3, features="pixels").fit(images, y)
+
+
+def test_features_are_computed_by_as_many_threads_as_n_jobs(fitted):
+    seen, before = set(), torch.get_num_threads()
+
+    def counted(batch):
+        seen.add(torch.get_num_threads())
+        return brightness(batch)
+
+    try:
+        torch.set_num_threads(3)
+        model = InvariantClustering(3, features=counted, max_shift=1.0, n_jobs=2).fit(fitted[1][:24])
+        assert max(seen) == 2
+        seen.clear()
+        model.set_params(n_jobs=1).predict(fitted[1][:2])
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert max(seen) == 1
 
 
 def test_a_network_that_fails_says_so():

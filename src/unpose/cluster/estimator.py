@@ -58,6 +58,7 @@ from unpose.cluster.resolution import UNSTABLE
 from unpose.cluster.rounds import Round
 from unpose.cluster.stability import reliability_notes, stability_of_groups, subset_stability
 from unpose.cluster.tree import cut_tree
+from unpose.compiled import torch_threads
 from unpose.groups import parse_continuous
 from unpose.images import as_batch, from_batch, onto_one_canvas, smooth
 from unpose.images.imagenet import EXTRA_NETWORK, has_extra_network
@@ -359,14 +360,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             report = progress or (lambda stage, done, total: None)
             report("read out", 0, 1)
             graph = neighbours.indices, neighbours.distances
-            if network is not None:
+            if network is not None and search is not None:
                 # Statistics that nobody asked for join only where they divide the images more clearly than pixels do.
                 unasked = self.features == "auto" and network.statistics
                 largest, draws = (_LARGEST_SHARE, np.random.RandomState(0)) if unasked else (1.0, rng)
-                graph, self.features_ = fit_features(
-                    take(batch if network.statistics else given, rows), network, graph, self.range_.group,
-                    self.range_.max_angle, self.device, draws, progress, checkpoints, largest,
-                )  # fmt: skip
+                with torch_threads(search.n_threads):
+                    graph, self.features_ = fit_features(
+                        take(batch if network.statistics else given, rows), network, graph, self.range_.group,
+                        self.range_.max_angle, self.device, draws, progress, checkpoints, largest,
+                    )  # fmt: skip
             labels, weights, resolution = read_out(*graph, self.n_clusters, rng)
             found_again = subset_stability(*graph, labels, self.n_clusters, resolution, rng)
             self.stability_, confidences = found_again.agreement, found_again.confidences

@@ -34,6 +34,7 @@ from unpose.cluster.joint_graph import FittedFeatures, whitened
 from unpose.cluster.light import evenly_spaced_rows
 from unpose.cluster.neighbours import nearest_references, small_images
 from unpose.cluster.pieces import Batch, take
+from unpose.compiled import torch_threads
 
 _BLOCK_PIXELS = 2**25
 """Pixels of images in pieces that are compared at a time."""
@@ -128,7 +129,7 @@ class _Votes:
 def _joined(parts: list[_Votes]) -> _Votes:
     """The votes of the images of all parts."""
 
-    def together(read: Callable[[_Votes], Any]) -> NDArray:
+    def together(read: Callable[[Any], Any]) -> NDArray:
         return np.concatenate([read(part) for part in parts])
 
     nearest = Neighbours(
@@ -173,9 +174,10 @@ def _vote(
     if network is not None:
         features: FittedFeatures = model.features_
         poses, seen = network.poses(model.range_.group, model.range_.max_angle), images if network.statistics else given
-        vectors = orbit_features(seen, network, poses, model.device, progress)
-        points = whitened(features.space(vectors), features.whitening)
-        by_features, near_points = features.votes(points, known, model.n_clusters_)
+        with torch_threads(model._search().n_threads):
+            vectors = orbit_features(seen, network, poses, model.device, progress)
+            points = whitened(features.space(vectors), features.whitening)
+            by_features, near_points = features.votes(points, known, model.n_clusters_)
         shares = features.pixel_share * shares + (1 - features.pixel_share) * by_features
         if features.pixel_share < 0.5:  # what decides the cluster also decides whether an image belongs to it
             new, own, decides = near_points[1], features.own_neighbours[1], True

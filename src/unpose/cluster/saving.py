@@ -1,5 +1,6 @@
 """Save a fitted estimator as JSON and safetensors. Loading executes no code from the files."""
 
+import hashlib
 import json
 import math
 import os
@@ -77,7 +78,9 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
     }  # fmt: skip
     target = Path(folder)
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others would be saved transposed
-    write_chunks(target / "model.safetensors", [safetensors.numpy.save(arrays)])
+    content = safetensors.numpy.save(arrays)
+    about["arrays_sha256"] = hashlib.sha256(content).hexdigest()  # each file is written at once, but not both together
+    write_chunks(target / "model.safetensors", [content])
     write_chunks(target / "model.json", [(json.dumps(about, indent=1, allow_nan=False) + "\n").encode()])
 
 
@@ -93,8 +96,10 @@ def load(kind: type, folder: str | os.PathLike[str]) -> Any:
                 f"it has format {about.get('format')!r}, this version of unpose reads format {FORMAT}; another version "
                 "wrote it"
             )
-        arrays = safetensors.numpy.load(read_file(source / "model.safetensors", _MAX_BYTES))
-        model = _rebuild(kind, about, arrays)
+        content = read_file(source / "model.safetensors", _MAX_BYTES)
+        if about.get("arrays_sha256", digest := hashlib.sha256(content).hexdigest()) != digest:
+            raise ValueError("model.json and model.safetensors were not saved together; save the model again")
+        model = _rebuild(kind, about, safetensors.numpy.load(content))
     except FileNotFoundError as error:
         raise ValueError(f"{source} contains no saved model: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:

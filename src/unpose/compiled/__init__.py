@@ -8,6 +8,7 @@
 ``inlined``                         numba decorator for a small function that is inlined into kernels
 ``llvm_intrinsic``                  makes hand-written LLVM vector code callable from a kernel
 ``in_threads``                      run a kernel on slices of a range, one slice per thread
+``torch_threads``                   bound the threads of torch and of ``in_threads`` for a while
 ``worker_pool``                     a thread pool whose workers each run torch on one core
 ``is_transformed``                  whether a ``torch.func`` transform is active
 ``is_traced_or_transformed``        the same, or whether torch.compile or torch.export traces
@@ -19,7 +20,7 @@ tracing, ``llvm.py`` for vector code. This room imports no other room.
 
 from typing import TYPE_CHECKING, Any
 
-from unpose.compiled.threads import in_threads, worker_pool
+from unpose.compiled.threads import in_threads, torch_threads, worker_pool
 from unpose.compiled.tracing import is_traced_or_transformed, is_transformed
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "is_traced_or_transformed",
     "is_transformed",
     "llvm_intrinsic",
+    "torch_threads",
     "worker_pool",
 ]
 

@@ -60,6 +60,34 @@ def _in_new_thread(call: Callable[[], Any]) -> Any:
     return results[0]
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Bound the threads of torch, and of :func:`in_threads`, inside of the ``with`` block.
+
+    Parameters
+    ----------
+    count : int
+        Number of threads.
+
+    Returns
+    -------
+    context manager
+        On exit it restores the number of torch threads of the caller.
+
+    Examples
+    --------
+    >>> with torch_threads(1):
+    ...     torch.get_num_threads()
+    1
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def in_threads(run: Callable[[int, int], None], n: int) -> None:
     """Split ``range(n)`` into one slice per torch thread and call ``run(start, stop)`` on each slice in parallel.
 

@@ -262,7 +262,7 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
     rest = n * (measured.decode + measured.write)
     return Plan(
         n, survey.shape, survey.channels, survey.in_pieces, search + features + rest, search, features,
-        memory, int(n * _STORED_EACH + min(_REFERENCE_BYTES, 2 * n * small)), int(stored + n * _STORED_EACH), cores,
+        memory, int(n * _STORED_EACH + min(_REFERENCE_BYTES, 4 * n * small)), int(stored + n * _STORED_EACH), cores,
         measured,
     )  # fmt: skip
 
