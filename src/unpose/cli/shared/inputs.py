@@ -149,9 +149,12 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
     in_colour = run.colour == "rgb" if channels is None else channels == 3
     try:
         with progress(quiet=quiet) as report:
-            parts = [_read_on(shape, in_colour, run.source, memory=value_or_none(run.settings.memory), progress=report)]
+            memory = memory_budget(run.settings.memory)
+            # What the run cut off at every side, in pixels of this canvas.
+            margin = round(int(run.settings.crop) * max(shape) / max(run.canvas_shape))
+            parts = [cropped(_read_on(shape, in_colour, run.source, memory=memory, progress=report), margin)]
             for each in run.added:
-                part = _read_on(shape, in_colour, Path(each["input"]), min_images=1)
+                part = cropped(_read_on(shape, in_colour, Path(each["input"]), min_images=1), margin)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
     except (RunError, ValueError) as error:
@@ -167,7 +170,7 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     try:
         with progress() as report:
             images = _read_on(
-                run.canvas_shape, run.colour == "rgb", source, memory=value_or_none(run.settings.memory), pieces=True,
+                run.canvas_shape, run.colour == "rgb", source, memory=memory_budget(run.settings.memory), pieces=True,
                 progress=report,
             )  # fmt: skip
             parts = [cropped(images, int(run.settings.crop))]
@@ -240,7 +243,7 @@ def read_run_images(
         ) from error
     with progress() as report:
         images = read_folder(
-            source, size=value_or_none(settings.size), memory=value_or_none(settings.memory),
+            source, size=value_or_none(settings.size), memory=memory_budget(settings.memory),
             pieces=pieces, n_jobs=value_or_none(settings.jobs), progress=report,
         )  # fmt: skip
     size, margin = max(images.images.shape[1:3]), _margin(settings.crop, images)
