@@ -1,6 +1,7 @@
 """Find images that are copies of others: they would form clusters of their own, and count too much in averages."""
 
 import hashlib
+import math
 
 import numpy as np
 import torch
@@ -19,6 +20,8 @@ _VIEW = (0.99, 0.1)
 """The same for another view of a thing: the stretch of a thin bar is not known to 2 %."""
 _AT_REST = 0.2
 """Largest shift of a corner, in pixels, by the pose of a picture that was saved again, such as by another format."""
+_PAIR_PIXELS = 2**22
+"""Pixels of the pairs that are compared at a time."""
 _FIRST_LOOK = 0.95
 """Pairs that correlate less than this, according to the distance that the search found, are not compared again."""
 
@@ -50,7 +53,8 @@ def near_copies(images: Tensor | Batch, neighbours: Neighbours, *, cosine_distan
         possible &= 1 - neighbours.distances**2 / 2 > _FIRST_LOOK
     pairs = np.argwhere(possible)
     links = []  # (5, number): two images, correlation, deformation, largest shift of a corner
-    for part in np.array_split(pairs, len(pairs) // 1024 + 1):
+    at_once = max(1, min(1024, _PAIR_PIXELS // math.prod(images.shape[1:])))
+    for part in np.array_split(pairs, len(pairs) // at_once + 1):
         row, rank = part.T
         others = neighbours.indices[row, rank]
         own = images[row]

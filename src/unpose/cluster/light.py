@@ -61,7 +61,7 @@ def normalise_light(images: Tensor, light: str) -> Tensor:
         flat = torch.cat([local_contrast(part) for part in flat.split(_chunk(flat))])
         norm = torch.linalg.vector_norm(flat.flatten(1), dim=1)
     factor = torch.where(has_signal, norm[has_signal].median() / norm.clamp(min=1e-30), 0.0)
-    return flat * factor[:, None, None, None]
+    return flat.mul_(factor[:, None, None, None])
 
 
 def bounded(images: Tensor) -> Tensor:
@@ -144,7 +144,11 @@ def without_background(images: Tensor) -> Tensor:
     of its own: torch's threads share each of the many small products, and mostly wait for each other.
     """
     with worker_pool(torch.get_num_threads()) as threads:
-        return torch.cat(list(threads.map(_without_plane, images.split(_chunk(images)))))
+        size = _chunk(images)
+        flat = torch.empty(images.shape, dtype=images.dtype, device=images.device)
+        for part, made in zip(flat.split(size), threads.map(_without_plane, images.split(size)), strict=True):
+            part.copy_(made)
+        return flat
 
 
 def _without_plane(images: Tensor) -> Tensor:

@@ -415,8 +415,8 @@ def _in_file(
         ),
         folder,
     )
-    if stored is not None and folder is not None and stored.path is not None:
-        stored.path.unlink()
+    if stored is not None:
+        stored.discard()
     return in_colour
 
 

@@ -98,6 +98,11 @@ class ImagesInPieces:
         factors = None if self._factors is None else self._factors[rows]
         return self._with(inner, factors)
 
+    def discard(self) -> None:
+        """Remove the file that the images were opened from; nobody may read them any more."""
+        if self.path is not None:
+            self.path.unlink()
+
     def scaled(self, factors: NDArray) -> "ImagesInPieces":
         """The images, each multiplied by a factor (n,) when it is read."""
         before = np.float32(1) if self._factors is None else self._factors

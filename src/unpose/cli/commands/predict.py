@@ -160,7 +160,7 @@ def _predict_classes(
     if match_light and (light is None or not light.is_common):
         raise click.UsageError("--match-light: the network's file does not state a background that its images share")
     with parameter_errors("IMAGES"):
-        images = read_folder(source, size=max(height, width), colour="auto" if channels == 1 else "rgb", min_images=1)
+        images = read_folder(source, size=(height, width), colour="auto" if channels == 1 else "rgb", min_images=1)
     pixels, notes = _fit_to_network(images, channels, (height, width))
     if match_light and light is not None:
         pixels = with_light(pixels, light)

@@ -165,7 +165,7 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
     in_colour = run.colour == "rgb" if channels is None else channels == 3
     try:
         with progress(quiet=quiet) as report:
-            memory = value_or_none(run.settings.memory)
+            memory = memory_budget(run.settings.memory)
             parts = [_read_on(run, run.source, shape, in_colour, memory=memory, progress=report)]
             for each in run.added:
                 part = _read_on(run, Path(each["input"]), shape, in_colour, min_images=1, progress=report)
@@ -183,7 +183,7 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
     source = moved or run.source
     try:
         with progress() as report:
-            shape, in_colour, memory = run.canvas_shape, run.colour == "rgb", value_or_none(run.settings.memory)
+            shape, in_colour, memory = run.canvas_shape, run.colour == "rgb", memory_budget(run.settings.memory)
             parts = [_read_on(run, source, shape, in_colour, memory=memory, pieces=True, progress=report)]
             parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
@@ -254,7 +254,7 @@ def read_run_images(
         ) from error
     with progress() as report:
         images = read_folder(
-            source, size=value_or_none(settings.size), memory=value_or_none(settings.memory),
+            source, size=value_or_none(settings.size), memory=memory_budget(settings.memory),
             pieces=pieces, n_jobs=value_or_none(settings.jobs), progress=report,
         )  # fmt: skip
     size, margin = max(images.images.shape[1:3]), _margin(settings.crop, images)
