@@ -173,9 +173,11 @@ def check_memory(
     --------
     >>> check_memory(100, 0, (48, 48), 1, Search(memory="4GB"))
     """
-    _refuse_above_budget(
-        lambda *of: needed_memory(n_fixed, n_moving, *of, n_starts=n_starts), n_fixed, shape, channels, search, n_starts
-    )
+
+    def need(shape: tuple[int, int], channels: int, search: Search) -> int:
+        return needed_memory(n_fixed, n_moving, shape, channels, search, n_starts)
+
+    _refuse_above_budget(need, n_fixed, shape, channels, search, n_starts)
 
 
 def check_index_memory(n: int, shape: tuple[int, int], channels: int, search: Search) -> None:
