@@ -63,3 +63,14 @@ def test_refinement_is_the_same(contrast, blots):
     here, _ = refinement.refine(images, fixed, start.clone(), parse("se2"), contrast=contrast)
     there, _ = refinement.refine(images.cuda(), fixed.cuda(), start.cuda(), parse("se2"), contrast=contrast)
     torch.testing.assert_close(there.cpu(), here, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("budget", [2 * 10**9, 4 * 10**9])
+def test_pairs_are_refined_in_chunks_that_fit_the_budget(budget, blots):
+    images = np.concatenate([blots] * 12)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    found = align(images, images[:120], every=True, device="cuda", memory=budget)
+    assert torch.cuda.max_memory_allocated() < budget
+    free = align(images, images[:120], every=True, device="cuda")
+    np.testing.assert_allclose(np.median(np.abs(found.distances - free.distances)), 0, atol=1e-4)

@@ -14,9 +14,11 @@ import sys
 import time
 from concurrent.futures import CancelledError
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
+import torch
 
 from unpose.align import api, nearest, neighbour_graph, pipeline
 from unpose.align.dask_executor import DaskExecutor, _pickled, dask_client
@@ -160,6 +162,21 @@ def test_a_mapped_array_is_sent_as_its_path(tmp_path):
     (tmp_path / "images.npy").unlink()
     with pytest.raises(FileNotFoundError):
         pickle.loads(sent)
+
+
+def test_a_worker_of_this_process_uses_one_core_and_leaves_the_others_to_the_program(scribbles):
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+            nearest(scribbles[:14], 4, max_shift=3.0, executor=DaskExecutor(client))
+            found = []
+            thread = Thread(target=lambda: found.append(torch.get_num_threads()))
+            thread.start()
+            thread.join()
+        assert found == [3]
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.slow

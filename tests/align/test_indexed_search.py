@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.align import Search, coarse, graph_descent, indexed_search, nearest
+from unpose.align import Search, coarse, graph_descent, indexed_search, memory, nearest
 from unpose.align.cells import divide, nearest_signatures
 from unpose.align.graph_descent import Pairs, propose
 from unpose.align.signatures import fit_normaliser, in_normal_position, invariants, normal_poses
@@ -79,6 +79,18 @@ def test_invariants_do_not_change_with_the_pose(group):
 
 
 @pytest.mark.laws
+def test_mirrors_take_no_memory_beside_the_views():
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    plan = coarse.make_plan((96, 96), Search(group="similarity+mirror", max_shift=48.0))
+    partner = plan.mirrored_shifts
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < (2e8 if sys.platform == "darwin" else 2e5)  # a distance for each two views took 1.1 GB
+    flipped = plan.unmirrored[partner].clone()
+    flipped[:, 0, 2] *= -1
+    assert torch.equal(flipped, plan.unmirrored)
+
+
 def test_normal_position_does_not_depend_on_shift_and_scale():
     images = torch.from_numpy(drawings(5))[:, None]
     images = torch.nn.functional.pad(images, (12, 12, 12, 12))
@@ -173,7 +185,7 @@ def test_images_are_read_in_blocks_with_the_same_bytes_for_any_number_of_threads
     images = (turned.images[::2] * 255).round().clip(0, 255).astype(np.uint8)
     source = OnDisk(images)
     with monkeypatch.context() as tight:
-        tight.setitem(indexed_search._PIXELS, "cpu", 45 * SIDE * SIDE)
+        tight.setattr(memory, "_PIXELS_IN_BLOCK", 45 * SIDE * SIDE)
         found = nearest(source, 3, candidates="index", n_jobs=2)
     assert source.largest <= 45 < len(images)
     again = nearest(images, 3, candidates="index", n_jobs=1)

@@ -3,11 +3,12 @@
 import os
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpose.align import MemoryBudgetError, Search, check_memory
+from unpose.align import MemoryBudgetError, Search, check_memory, orbit_distances
 from unpose.align.memory import needed_memory
 from unpose.files import available_memory, in_bytes, readable_bytes
 
@@ -53,3 +54,25 @@ def test_more_images_views_channels_and_threads_need_no_less():
     for more in (need(n=3000), need(group="similarity"), need(group="se2+mirror"), need(jobs=2), need(max_shift=20.0)):
         assert more > least
     assert need(group="similarity+mirror") < 3e9  # measured: 2.6 GB
+
+
+def test_pairs_count_and_are_refused_before_they_are_refined():
+    images = np.random.default_rng(0).random((300, 9, 9), np.float32)
+    check_memory(300, 0, (9, 9), 1, Search(max_shift=1.0, memory="600MB"))
+    with pytest.raises(MemoryBudgetError, match="134,550 poses of their pairs") as caught:
+        orbit_distances(images, max_shift=1.0, memory="600MB")
+    search = Search(max_shift=1.0, memory=readable_bytes(caught.value.needed))
+    check_memory(300, 0, (9, 9), 1, search, n_starts=134_550)
+
+
+@pytest.mark.parametrize("group", ["se2", "similarity+mirror"])
+def test_on_a_gpu_the_smallest_chunks_of_pairs_count(group):
+    def check(device, memory):
+        check_memory(100, 0, (40, 40), 1, Search(group=group, device=device, memory=memory, n_jobs=1))
+
+    with pytest.raises(MemoryBudgetError) as caught:
+        check("cuda", "1GB")
+    check("cuda", readable_bytes(caught.value.needed))
+    with pytest.raises(MemoryBudgetError) as on_cpu:
+        check("cpu", "1MB")
+    assert caught.value.needed - on_cpu.value.needed > 1e9

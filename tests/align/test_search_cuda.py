@@ -1,10 +1,13 @@
 """The CUDA kernel of the pose search: equal to the plain sum in Triton's interpreter, and it compiles."""
 
+import ast
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
+import unpose
 from kit.kernels import answer_job, compile_only, needs_interpreter, needs_triton, run_job
 
 # moving images, views, fixed images, coefficients of each frequency, angles
@@ -30,6 +33,24 @@ def all_scores(views, fixed, frequencies, angles):
     """Compute the score of every pose in float64: (n, m, V * A)."""
     phases = torch.exp(-1j * angles.double()[:, None] * frequencies)  # (A, C)
     return torch.einsum("nvc,ac,mc->nmva", views.cdouble(), phases, fixed.cdouble().conj()).real.flatten(2)
+
+
+def launches(node, on_device=False):
+    """Calls ``kernel[grid](...)`` below a node, and whether they stand under ``with torch.cuda.device_of(...)``."""
+    if isinstance(node, ast.With):
+        on_device |= any("torch.cuda.device_of" in ast.unparse(item) for item in node.items)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+        yield node.lineno, on_device
+    for child in ast.iter_child_nodes(node):
+        yield from launches(child, on_device)
+
+
+def test_kernels_are_launched_on_the_gpu_that_holds_the_tensors():
+    folders = [Path(unpose.__file__).parent / room / "kernels" for room in ("align", "images")]
+    kernels = {str(path): ast.parse(path.read_text("utf-8")) for folder in folders for path in folder.glob("*_cuda.py")}
+    found = {(name, *each) for name, tree in kernels.items() for each in launches(tree)}
+    assert len(found) >= 2
+    assert [each for each in found if not each[2]] == []
 
 
 @pytest.fixture(scope="module")

@@ -57,10 +57,11 @@ class Plan:
     @cached_property
     def mirrored_shifts(self) -> Tensor:
         """For each view without mirror, the index of the view of the same scale whose shift has the opposite x."""
-        views = self.unmirrored
-        wanted = views.clone()
-        wanted[:, 0, 2] *= -1
-        return (wanted[:, None] - views).abs().amax((-1, -2)).argmin(1)
+        x, y = self.views[: self.n_shifts, :2, 2].numpy().T
+        partner = np.empty(self.n_shifts, np.int64)
+        partner[np.lexsort((y, x))] = np.lexsort((y, -x))  # the shifts of one scale are the same with x mirrored
+        scales = torch.arange(0, len(self.unmirrored), self.n_shifts)
+        return (scales[:, None] + torch.from_numpy(partner)).flatten()
 
     @property
     def full_circle(self) -> bool:

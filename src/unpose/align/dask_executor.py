@@ -30,6 +30,7 @@ import torch
 
 from unpose.align.blocks import Work
 from unpose.align.checkpoints import Arrays
+from unpose.compiled import worker_pool
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -273,8 +274,13 @@ _LOCK = Lock()
 
 
 def _run_block(work: Work, token: str, payload: bytes, arguments: Mapping[str, Any]) -> Arrays:
-    """Compute one block on a worker, with the shared object that the worker keeps from earlier blocks."""
-    torch.set_num_threads(1)  # torch would use all cores for each of the workers of a machine
+    """Compute one block on a worker, on one core: torch would use all of them for each of the workers of a machine."""
+    with worker_pool(1) as one:
+        return one.submit(_compute_block, work, token, payload, arguments).result()
+
+
+def _compute_block(work: Work, token: str, payload: bytes, arguments: Mapping[str, Any]) -> Arrays:
+    """Compute one block with the shared object that the worker keeps from earlier blocks."""
     with _LOCK:
         if token not in _SHARED:
             _SHARED[token] = _unpickled(payload)

@@ -27,11 +27,12 @@ from unpose.align.blocks import Work
 from unpose.align.cells import Cells, divide, nearest_signatures
 from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.graph_descent import descend
-from unpose.align.memory import check_index_memory
+from unpose.align.memory import check_index_memory, needed_by_index, pairs_at_once, pixels_in_block
 from unpose.align.pipeline import Job, SharedInBlocks
 from unpose.align.search import Search
 from unpose.align.signatures import Normaliser, fit_normaliser, in_normal_position, normal_poses
 from unpose.compiled import worker_pool
+from unpose.files import in_bytes
 from unpose.groups import inverse, scaling
 from unpose.images import as_batch
 
@@ -45,10 +46,10 @@ _BLOCK = {"cpu": 2**11, "cuda": 2**15}
 """Images described, or whose candidates are searched, at once, and stored as one checkpoint."""
 _TILE = {"cpu": 256, "cuda": 2**13}
 """Images of a block that a thread describes at once. It is fixed, so that results are the same bytes."""
-_PIXELS = {"cpu": 2**23, "cuda": 2**30}
-"""Pixels of all images of a block of pairs that are held at once."""
 _RESIDENT_SHARE = 0.3
-"""Share of the free memory of a GPU up to which all images are kept there."""
+"""Share of the free memory of a GPU, and of the budget, up to which all images are kept there."""
+_HALF = 0.5
+"""Share of what the budget leaves on a GPU that chunks of pairs fill; blocks of images fill the other half."""
 
 
 class IndexedJob(SharedInBlocks):
@@ -58,7 +59,13 @@ class IndexedJob(SharedInBlocks):
     of integers, such as an array of HDF5 or Zarr. It is pickled as it is.
     """
 
-    def __init__(self, images: ArrayLike | Tensor, search: Search, normaliser: Normaliser | None = None) -> None:
+    def __init__(
+        self,
+        images: ArrayLike | Tensor,
+        search: Search,
+        normaliser: Normaliser | None = None,
+        sizes: tuple[int, int] | None = None,
+    ) -> None:
         source: Any = images if hasattr(images, "shape") else np.asarray(images)
         self.images = source
         self.search, self.device = search, torch.device(search.device)
@@ -66,12 +73,18 @@ class IndexedJob(SharedInBlocks):
         self.n, self.shape = len(source), (first.shape[2], first.shape[3])
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
         check_index_memory(self.n, self.shape, first.shape[1], search)
+        if sizes is None:
+            needed = needed_by_index(self.n, self.shape, first.shape[1], search)
+            chunk = pairs_at_once(needed, first[0].numel(), search, _HALF)
+            sizes = chunk, pixels_in_block(needed, self.shape, search, _HALF)
+        self.chunk, self.pixels = sizes  # of pairs refined at once, of images of a block of pairs
         if normaliser is not None:
             self.normaliser = normaliser
 
     def __reduce__(self) -> tuple[Any, ...]:
         images = self.images.cpu().numpy() if isinstance(self.images, Tensor) else self.images
-        return IndexedJob, (images, self._local_search(n_jobs=1, device=self.device.type), self.normaliser)
+        search = self._local_search(n_jobs=1, device=self.device.type)
+        return IndexedJob, (images, search, self.normaliser, (self.chunk, self.pixels))
 
     def _local_search(self, **changes: Any) -> Search:
         """The settings without what a part of the search must not do again: report, distribute, refuse."""
@@ -95,7 +108,9 @@ class IndexedJob(SharedInBlocks):
         if self.device.type != "cuda":
             return None
         size = 1 if getattr(self.images, "dtype", None) in (np.uint8, torch.uint8) else 4
-        if size * np.prod(self.images.shape) > _RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]:
+        budget = math.inf if self.search.memory is None else in_bytes(self.search.memory)
+        free = min(budget, torch.cuda.mem_get_info(self.device)[0])
+        if size * math.prod(self.images.shape) > _RESIDENT_SHARE * free:
             return None
         step = _BLOCK["cuda"]
         parts = (torch.as_tensor(_as_array(self.images[start : start + step])) for start in range(0, self.n, step))
@@ -114,7 +129,7 @@ class IndexedJob(SharedInBlocks):
             images = self.images[torch.from_numpy(rows)]
         else:
             images = _as_array(self.images[rows])
-        return Job(images, None, self._local_search())
+        return Job(images, None, self._local_search(), self.chunk)
 
     def describe(self, rows: NDArray) -> tuple[Tensor, Tensor]:
         """Images (m, c, h, w) in normal position, and the poses (m, 3, 3) that bring them there, in coarse pixels."""
@@ -213,7 +228,7 @@ def _on_few_images(job: IndexedJob, moving: Tensor, fixed: Tensor, poses: Tensor
     A block with too many different images is halved, which changes no byte of the results.
     """
     images, where = np.unique(np.concatenate([moving.numpy(), fixed.numpy()]), return_inverse=True)
-    most = _PIXELS.get(job.device.type, _PIXELS["cpu"]) // math.prod(job.images.shape[1:])
+    most = job.pixels // math.prod(job.images.shape[1:])
     if len(images) > max(2, most):
         middle = len(moving) // 2
         parts = [

@@ -13,7 +13,7 @@ from torch import Tensor
 from unpose.align import coarse, photometry, refine
 from unpose.align.blocks import Work, concatenate, run_blocks
 from unpose.align.checkpoints import Arrays, Checkpoints
-from unpose.align.memory import check_memory
+from unpose.align.memory import check_memory, needed_memory, pairs_at_once
 from unpose.align.pyramid import Level
 from unpose.align.search import Search
 from unpose.compiled import worker_pool
@@ -22,9 +22,6 @@ from unpose.images import as_batch, downscale, pixel_grid, warp
 
 _Result = TypeVar("_Result")
 
-_CHUNK = {"cpu": 256, "cuda": 65536}
-"""Pairs of 40-pixel images processed at once. It is fixed for each device type and image size, whatever the memory
-budget, so that results are the same bytes."""
 _PADDING = {"cpu": 64}
 """The last chunk of pairs is padded to a multiple of this; on other devices to a whole chunk. The CPU kernels compute
 each pair by itself, so that only the vector instructions of torch must find complete vectors."""
@@ -78,7 +75,9 @@ class Job(SharedInBlocks):
     It is pickled as its input, images and settings, and computes the rest again where it arrives.
     """
 
-    def __init__(self, fixed: ArrayLike | Tensor, moving: ArrayLike | Tensor | None, search: Search) -> None:
+    def __init__(
+        self, fixed: ArrayLike | Tensor, moving: ArrayLike | Tensor | None, search: Search, chunk: int | None = None
+    ) -> None:
         self.search, self.contrast, self.device = search, search.contrast, torch.device(search.device)
         one = as_batch(fixed, dtype=torch.float32).detach()
         two = one if moving is None else as_batch(moving, dtype=torch.float32).detach()
@@ -91,7 +90,11 @@ class Job(SharedInBlocks):
         self.plan = coarse.make_plan(shape, search)
         self.mask = search.mask_for(shape).to(self.device)
         self.n_threads = search.n_threads if self.device.type == "cpu" else 1
-        check_memory(len(one), 0 if two is one else len(two), shape, one.shape[1], search)
+        self._sizes = len(one), 0 if two is one else len(two), shape, one.shape[1]
+        check_memory(*self._sizes, search)
+        if chunk is None:
+            chunk = pairs_at_once(needed_memory(*self._sizes, search), one[0].numel(), search)
+        self.chunk = chunk  # pairs that are refined at once
         self.fixed = self._prepare(one)
         self.moving = self.fixed if moving is None else self._prepare(two)
 
@@ -100,7 +103,11 @@ class Job(SharedInBlocks):
         # Another process reports no progress, and computes on one thread and the GPU that it sees: it may be one of
         # many on its machine.
         search = replace(self.search, n_jobs=1, device=self.device.type, progress=None, executor=None, memory=None)
-        return Job, (fixed, None if self.moving is self.fixed else moving, search)
+        return Job, (fixed, None if self.moving is self.fixed else moving, search, self.chunk)
+
+    def check_pairs(self, n_starts: int) -> None:
+        """Refuse to refine pairs from so many poses if that is estimated to need more memory than the budget."""
+        check_memory(*self._sizes, self.search, n_starts=n_starts)
 
     @cached_property
     def coarse_fixed(self) -> Tensor:
@@ -225,7 +232,7 @@ def refine_and_measure(
 
     if len(moving) == 0:
         return poses.double(), torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.bool)
-    size = _chunk_size(job)
+    size = job.chunk
     found, distances, converged = _in_chunks(job, work, len(moving), size, stage, _PADDING.get(job.device.type, size))
     return found, distances, converged
 
@@ -281,7 +288,7 @@ def refine_briefly(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor, n_ste
         )
         return found.cpu(), level.distances(m, f, found, job.contrast).cpu()
 
-    size = 4 * _chunk_size(job)
+    size = 4 * job.chunk
     found, distances = _in_chunks(job, work, len(moving), size, None, _PADDING.get(job.device.type, size))
     return found, distances
 
@@ -309,11 +316,6 @@ def _in_chunks(
             if stage is not None:
                 job.search.report(stage, min(start + size, total), total)
     return [torch.cat(parts) for parts in zip(*results, strict=True)]
-
-
-def _chunk_size(job: Job) -> int:
-    """Pairs processed at once, for the device type and image size of this job."""
-    return max(16, int(_CHUNK.get(job.device.type, _CHUNK["cpu"]) * 1600 / job.fixed[0].numel()))
 
 
 def _refine_chunk(
@@ -352,6 +354,7 @@ def _refine_chunk(
 
 def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAlignments:
     """Search the whole grid for each pair (p,), refine the best ``starts`` local maxima, and choose the best."""
+    job.check_pairs(starts * len(moving))
     if job.search.executor is None or len(moving) <= _PAIR_BLOCK["cpu"]:
         return _align_pairs_here(job, moving, fixed, starts)
     found = job.run_blocks(
@@ -398,7 +401,7 @@ def _align_pairs_here(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> P
 def _search_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> Tensor:
     """Grid points of the best ``starts`` local maxima of each pair (p,): (p, starts)."""
     index, fixed_coefficients = job.index, job.fixed_coefficients
-    chunk = max(1, _chunk_size(job) // (8 * max(1, len(job.plan.views) // 64)))
+    chunk = max(1, job.chunk // (8 * max(1, len(job.plan.views) // 64)))
     unique, where = torch.unique(moving, return_inverse=True)
     tiles = list(range(0, len(unique), coarse.TILE))
     in_tiles = torch.argsort(where // coarse.TILE, stable=True)

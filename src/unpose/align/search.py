@@ -71,7 +71,8 @@ class Search:
         Results do not depend on it.
     memory : int or str, optional
         Memory budget in bytes or such as ``"2GB"``; a search that is estimated to need more raises an error before it
-        starts. Results do not depend on it.
+        starts. On the CPU results do not depend on it. A GPU refines fewer pairs at once within a smaller budget, and
+        results differ by rounding.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
     executor : Executor, optional
@@ -104,7 +105,7 @@ class Search:
             value = getattr(self, name)
             if value is None and name == "max_shift":
                 continue
-            if not isinstance(value, Real) or not least <= value < math.inf:
+            if not isinstance(value, Real) or not least <= float(value) < math.inf:
                 raise ValueError(f"{name} must be a number of at least {least:g}, got {value!r}")
         if self.contrast not in CONTRASTS:
             raise ValueError(f"contrast must be one of {', '.join(CONTRASTS)}, got {self.contrast!r}")

@@ -40,10 +40,11 @@ def best_poses(views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tensor
         bank = torch.zeros(len(some), rows, depth, dtype=torch.half, device=views.device)
         bank[:, :n_poses] = _as_real((some[:, :, None] * phases).flatten(1, 2), depth).half()
         grid = (triton.cdiv(m, _FIXED), len(some))
-        _kernel[grid](
-            bank, goal, score[start:], pose[start:], m, n_poses, rows, depth,
-            FIXED=_FIXED, POSES=_POSES, DEPTH=triton.next_power_of_2(depth), num_warps=8, num_stages=3,
-        )  # fmt: skip
+        with torch.cuda.device_of(views):  # Triton launches on the current GPU, whichever holds the tensors
+            _kernel[grid](
+                bank, goal, score[start:], pose[start:], m, n_poses, rows, depth,
+                FIXED=_FIXED, POSES=_POSES, DEPTH=triton.next_power_of_2(depth), num_warps=8, num_stages=3,
+            )  # fmt: skip
     return score * norm[:, None] * fixed_norm, pose
 
 
