@@ -166,7 +166,9 @@ def test_what_fails_leaves_what_was_there_and_nothing_else(folder):
 
 
 def test_one_process_at_a_time(folder):
-    with folder.lock(), folder.lock():  # the same thread may ask again
+    with folder.lock(), folder.lock(again=True), pytest.raises(BusyError):
+        folder.lock().__enter__()
+    with folder.lock():
         assert (folder.path / ".lock").read_text() == f"{os.getpid()}\n"
         found = []
 

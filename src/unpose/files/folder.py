@@ -112,6 +112,18 @@ class Folder:
         found = os.listdir(self.path if self._handle is None else self._handle)
         return sorted(name for name in found if fnmatch.fnmatchcase(name, pattern))
 
+    def folder_names(self, name: str, pattern: str = "*") -> list[str]:
+        """The sorted names in a folder inside this one; none if there is no such folder."""
+        if not self.has(name):
+            return []
+        with self.folder(name) as inner:
+            return inner.names(pattern)
+
+    def state(self) -> dict[str, tuple[int, ...]]:
+        """What tells one state of this folder from another: the identity, the time and the size of each entry."""
+        found = {name: self._status(name) for name in self.names()}
+        return {name: (status.st_ino, status.st_mtime_ns, status.st_size) for name, status in found.items() if status}
+
     def folder(self, name: str, *, create: bool = False) -> "Folder":
         """Open a folder inside this one, which is closed by itself; ``create`` makes it if it does not exist."""
         with self._parent(name, create=create) as (place, last):
@@ -223,6 +235,11 @@ class Folder:
             else:
                 place._unlink(last)
 
+    def copy(self, name: str, target: "Folder") -> None:
+        """Copy a plain file to the same name in another folder; folders on the way are made."""
+        with target._parent(name, create=True) as (place, last), self.open(name) as source, place.write(last) as stream:
+            shutil.copyfileobj(source, stream)
+
     def move(self, name: str, target: "Folder", new_name: str) -> None:
         """Move a file or a folder, replacing a plain file; folders on the way to the new name are made."""
         with self._parent(name) as (place, last), target._parent(new_name, create=True) as (new, new_last):
@@ -232,15 +249,16 @@ class Folder:
             place._replace(last, new, new_last)
 
     @contextmanager
-    def lock(self, name: str = ".lock") -> Iterator[None]:
+    def lock(self, name: str = ".lock", *, again: bool = False) -> Iterator[None]:
         """Be the only process that changes this folder, or raise a :class:`BusyError`.
 
-        The operating system releases the lock however the process ends. A thread that holds it may take it again.
+        The operating system releases the lock however the process ends. With ``again``, a thread that holds the lock
+        may take it once more.
         """
         with self._parent(name) as (place, last):
             status = os.stat(place.path) if place._handle is None else os.fstat(place._handle)
             mine = (status.st_dev, status.st_ino, last)
-            if mine in _held.get():
+            if again and mine in _held.get():
                 yield
                 return
             handle = place._lock_file(last)
