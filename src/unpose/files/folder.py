@@ -62,6 +62,9 @@ class Folder:
         The folder.
     create : bool, default False
         Create the folder if it does not exist.
+    durable : bool, default True
+        Wait until each file is on the disk, so that a power cut leaves the old file or the new one. Thousands of small
+        files that can be written again need not wait.
 
     Examples
     --------
@@ -79,8 +82,8 @@ class Folder:
     ('turned by 90°', ['means', 'notes.txt'])
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False, durable: bool = True) -> None:
+        self.path, self._durable = Path(path), durable
         if create:
             self.path.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(self.path, _FOLDER) if _HAS_HANDLES else None
@@ -176,7 +179,8 @@ class Folder:
                     stream.flush()
                     if mode is not None and hasattr(os, "fchmod"):
                         os.fchmod(handle, mode & 0o777)
-                    raw.synchronize()
+                    if self._durable:
+                        raw.synchronize()
                 finally:
                     with suppress(OSError):  # what could not be written was reported already
                         stream.close()
@@ -314,7 +318,7 @@ class Folder:
                 os.mkdir(self._at(name), dir_fd=self._handle)
         self._check(name, stat.S_ISDIR, "folder")
         inner = object.__new__(Folder)
-        inner.path, inner._handle = self.path / name, None
+        inner.path, inner._durable, inner._handle = self.path / name, self._durable, None
         if self._handle is not None:
             inner._handle = self._open(name, _FOLDER)
         return inner
@@ -395,7 +399,11 @@ class _Output(io.FileIO):
 
     def __init__(self, handle: int, path: Path) -> None:
         super().__init__(handle, "wb")
-        self._path = path
+        self._path, self._handle = path, handle
+
+    def fileno(self) -> int:
+        """No number, by which NumPy would write past :meth:`write`."""
+        raise io.UnsupportedOperation("fileno")
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -408,12 +416,12 @@ class _Output(io.FileIO):
         return done
 
     def synchronize(self) -> None:
-        """Wait until the content is on the disk, so that a power cut leaves the old file or the new one."""
+        """Wait until the content is on the disk."""
         try:
-            os.fsync(self.fileno())
+            os.fsync(self._handle)
         except OSError as error:
             if error.errno != errno.EINVAL:  # a file system without it
-                raise self._explained(error, os.fstat(self.fileno()).st_size) from error
+                raise self._explained(error, os.fstat(self._handle).st_size) from error
 
     def _explained(self, error: OSError, missing: int) -> OSError:
         reason = error.strerror or str(error)

@@ -198,12 +198,7 @@ class RunFolder:
         A :class:`RunError` names the process that has been faster. A thread that holds the lock may take it again.
         """
         with _locked(self.path, again=True) as folder:
-            for name in (*_RESULTS, "log.txt"):
-                if folder.has(name):
-                    with folder.open(name):  # an error if it is a link
-                        pass
-            if folder.has(MEANS_FOLDER):
-                folder.folder(MEANS_FOLDER).close()
+            _check_entries(folder)
             yield
 
     @contextmanager
@@ -232,12 +227,14 @@ class RunFolder:
             with self._opened(_COMPLETE) as new:
                 if new is None:
                     return
+            from unpose.files import BusyError
+
             try:
                 with _locked(self.path, again=True) as folder:
                     _move_complete(folder)
-            except RunError:  # the other process is moving them
-                if pause is None:
-                    raise
+            except RunError as error:
+                if pause is None or not isinstance(error.__cause__, BusyError):
+                    raise  # else the other process is moving them
                 time.sleep(pause)
 
     def state(self) -> dict[str, tuple[int, ...]]:
@@ -374,6 +371,16 @@ def _begun(pieces: "Folder") -> dict[str, Any]:
     return begun
 
 
+def _check_entries(folder: "Folder") -> None:
+    """Raise an error if something that a run writes is a link, before anything is changed."""
+    for name in (*_RESULTS, "log.txt"):
+        if folder.has(name):
+            with folder.open(name):
+                pass
+    if folder.has(MEANS_FOLDER):
+        folder.folder(MEANS_FOLDER).close()
+
+
 def _move_complete(folder: "Folder") -> None:
     """Move complete new results into place, if there are any: only files that a run writes."""
     if not folder.has(_COMPLETE):
@@ -390,6 +397,7 @@ def _move_complete(folder: "Folder") -> None:
                 f"{new.path} holds {foreign[0]!r}, which no run writes, so nothing was moved; if the run comes from "
                 f"somebody else, do not trust it, or remove {_COMPLETE}"
             )
+        _check_entries(folder)
         if not new.has(kept):
             new.write_text(kept, "\n".join(pictures))
         names = new.read_text(kept, _LARGEST_TEXT).split("\n")
