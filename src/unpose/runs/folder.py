@@ -398,14 +398,14 @@ def _move_complete(folder: "Folder") -> None:
                 f"somebody else, do not trust it, or remove {_COMPLETE}"
             )
         _check_entries(folder)
-        if not new.has(kept):
+        if not new.has(kept) and (files or pictures):  # else it is a rest that version 0.2 left, all is in place
             new.write_text(kept, "\n".join(pictures))
-        names = new.read_text(kept, _LARGEST_TEXT).split("\n")
+        names = new.read_text(kept, _LARGEST_TEXT).split("\n") if new.has(kept) else None
         for name in [*files, *(f"{MEANS_FOLDER}/{name}" for name in pictures)]:
             new.move(name, folder, name)
     with folder.folder(MEANS_FOLDER, create=True) as means:
         for picture in means.names("cluster-*.png"):
-            if picture not in names:
+            if names is not None and picture not in names:
                 means.remove(picture)
     # In one step, because a rest of it without means.txt would be taken for new results without means.
     removed = f".new.{secrets.token_hex(4)}.tmp"
