@@ -115,6 +115,12 @@ class Folder:
         found = os.listdir(self.path if self._handle is None else self._handle)
         return sorted(name for name in found if fnmatch.fnmatchcase(name, pattern))
 
+    def check_no_links(self) -> None:
+        """Raise a :class:`FolderError` if an entry of this folder is a link, before others write into it."""
+        for name in self.names():
+            if self._is_link(name):
+                self._check(name, stat.S_ISREG, "plain file")
+
     def folder_names(self, name: str, pattern: str = "*") -> list[str]:
         """The sorted names in a folder inside this one; none if there is no such folder."""
         if not self.has(name):
@@ -167,7 +173,8 @@ class Folder:
         """
         with self._parent(name) as (place, last):
             mode = place._replaceable(last)
-            temporary = f".{secrets.token_hex(8)}.tmp"  # short: the longest names leave no room for an ending
+            # The longest names leave no room for an ending.
+            temporary = f".{last if len(os.fsencode(last)) < 224 else ''}.{secrets.token_hex(8)}.tmp"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             # The replacement of a private file is never readable by others.
             handle = place._open(temporary, flags, 0o666 if mode is None else 0o600, shown=last)

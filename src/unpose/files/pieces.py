@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.files.formats import open_array
 from unpose.files.folder import Folder
+from unpose.files.formats import open_array
 from unpose.files.frames import UnreadableError, as_unreadable_error
 from unpose.files.stacks import StoredArray
 
