@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from unpose.cli import main
+from unpose.runs import RunError
 
 
 def unpose(*arguments):
@@ -263,10 +264,11 @@ def test_unreadable_images_of_a_stack_are_counted(tmp_path, rng):
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (RuntimeError("out of luck\nand more"), 1, "failed: out of luck; "),
+        (RuntimeError("out of luck\nand more"), 1, "failed: out of luck; this is a fault of unpose, "),
         (MemoryError(), 1, "failed: MemoryError; "),
         (OSError(28, "No space left on device"), 1, "No space left"),
-        (ValueError("images must be numbers"), 2, "images must be numbers"),
+        (ValueError("cannot reshape array"), 1, "failed: cannot reshape array; this is a fault of unpose, "),
+        (RunError("images must be numbers"), 2, "images must be numbers"),
     ],
 )
 @pytest.mark.parametrize("command", ["predict", "predict --model", "export", "audit", "cluster"])

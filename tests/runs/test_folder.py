@@ -60,8 +60,15 @@ def test_two_processes_never_share_a_folder(folder, images):
 def test_a_run_refused_at_once_leaves_no_trace(folder, images):
     with contextlib.suppress(ValueError), folder.begin("cluster", SETTINGS, images[1], force=False):
         folder.log("began")
-        raise ValueError("wrong")
+        raise RunError("wrong")
     assert not folder.path.exists()
+
+
+def test_a_run_that_a_fault_of_ours_ends_keeps_its_log(folder, images):
+    with contextlib.suppress(ValueError), folder.begin("cluster", SETTINGS, images[1], force=False):
+        folder.log("began")
+        np.zeros(3).reshape(2, 2)
+    assert "began" in (folder.path / "log.txt").read_text()
 
 
 def test_files_that_no_run_wrote_are_never_replaced(folder, images):

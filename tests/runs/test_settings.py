@@ -2,11 +2,14 @@
 
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unpose.runs.settings import RunError, RunSettings, config_text, read_config, read_settings
+from unpose.cluster import InvariantClustering
+from unpose.files import UnreadableError, in_bytes
+from unpose.runs.settings import RunError, RunSettings, config_text, is_users_mistake, read_config, read_settings
 
 ABOUT = {"version": "1", "input": "x", "canvas": "x"}
 
@@ -49,3 +52,23 @@ def test_threads_and_memory_do_not_decide_results():
     settings = RunSettings(seed=3)
     assert replace(settings, jobs=1, memory=10**9).decisive() == settings.decisive()
     assert settings.changed() == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    ("call", "is_theirs"),
+    [
+        (lambda: InvariantClustering(9).fit(np.zeros((3, 5, 5))), True),  # a check of ours
+        (lambda: in_bytes("many"), True),
+        (lambda: (_ for _ in ()).throw(UnreadableError("is damaged")), True),  # a class of ours, wherever it is raised
+        (lambda: b"\xff".decode(), True),
+        (lambda: np.zeros(3).reshape(2, 2), False),
+        (lambda: int("three"), False),
+        (lambda: (_ for _ in ()).throw(ValueError("raised by other code")), False),
+        (lambda: read_settings(3), False),  # an AttributeError
+        (lambda: RunSettings(max_angle="wide").search_parameters(), False),  # a TypeError of the interpreter
+    ],
+)
+def test_only_what_a_check_of_ours_raises_is_the_mistake_of_the_user(call, is_theirs):
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        call()
+    assert is_users_mistake(raised.value) is is_theirs

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 import unpose
-from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, read_config
+from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, is_users_mistake, read_config
 from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class RunFolder:
     def begin(self, command: str, settings: RunSettings, images: "ImageSet", *, force: bool) -> Iterator[None]:
         """Begin a run, or continue the unfinished one, while holding the folder's lock.
 
-        A run that raises a ``ValueError`` before its first checkpoint leaves no trace.
+        A run that the user's mistake ends before its first checkpoint leaves no trace.
         """
         now = _identity(command, settings, images)
         try:
@@ -146,8 +146,8 @@ class RunFolder:
             is_new = self._prepare(now, force)
             try:
                 yield
-            except ValueError:
-                if is_new and not self.has_checkpoints:
+            except ValueError as error:
+                if is_new and is_users_mistake(error) and not self.has_checkpoints:
                     self._abandon()
                 raise
 

@@ -1,5 +1,7 @@
 """The settings of a run as a typed value, and the ``config.toml`` that a run folder keeps them in."""
 
+import dis
+import json
 import math
 import tomllib
 from dataclasses import asdict, dataclass, fields
@@ -8,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-__all__ = ["RunConfig", "RunError", "RunSettings", "read_settings"]
+__all__ = ["RunConfig", "RunError", "RunSettings", "is_users_mistake", "read_settings"]
 
 _ABOUT_TABLE = "made"
 _HEADER = (
@@ -19,6 +21,31 @@ _HEADER = (
 
 class RunError(ValueError):
     """A run folder that cannot be read, or that a new run must not write to; the message says what to do."""
+
+
+def is_users_mistake(error: Exception) -> bool:
+    """Whether an error says that the call or the input is wrong, rather than that this package has a fault.
+
+    The user's mistakes are the ``ValueError`` that this package raises on purpose: those of its own classes, and plain
+    ones that come from a ``raise`` statement in its sources, whose message says what must hold. Text that cannot be
+    decoded is the user's, too. Every other error is a fault: a ``ValueError`` of NumPy, of torch or of an operation in
+    our own line, such as an unpacking that fails, means that a check is missing, and other classes are never raised
+    to speak to the user.
+
+    >>> is_users_mistake(RunError("the folder holds a finished run")), is_users_mistake(TypeError("no number"))
+    (True, False)
+    """
+    if not isinstance(error, ValueError):
+        return False
+    if type(error).__module__.partition(".")[0] == "unpose" or isinstance(error, UnicodeError | json.JSONDecodeError):
+        return True
+    if (raised := error.__traceback__) is None:
+        return False
+    while raised.tb_next is not None:
+        raised = raised.tb_next
+    frame = raised.tb_frame
+    is_ours = frame.f_globals.get("__name__", "").partition(".")[0] == "unpose"
+    return is_ours and dis.opname[frame.f_code.co_code[raised.tb_lasti]] == "RAISE_VARARGS"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from unpose.cli.shared.options import ByteSize, NumberOrAuto
 from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
 from unpose.cli.shared.progress import progress
 from unpose.runs.folder import folder_lock
+from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -375,6 +376,8 @@ def _run(
         text = str(error).replace("as_model(model, output=...)", "--output NAME").rstrip(".")
         raise _ModelFailed(f"{model.name}: {text}. {_kept(asked)}") from error
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
     if asked.pairs is not None:
         found = replace(found, results=replace(found.results, pairs=_pairs(asked.pairs, calls, found)))
@@ -402,6 +405,8 @@ def _comparison(runs: "list[AuditRun]") -> "Comparison":
     try:
         return compare_audits(*runs)
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise UserError(f"the models cannot be compared: {error}") from error
 
 

@@ -25,6 +25,7 @@ from unpose.cli.shared.train_output import (
     report_figures,
     report_result,
 )
+from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
     from unpose.data import Dataset
@@ -357,6 +358,8 @@ def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, f
         }
         write_text(folder / "result.json", json.dumps(table, indent=2) + "\n")
     except (ValueError, OSError) as error:
+        if isinstance(error, ValueError) and not is_users_mistake(error):
+            raise
         raise click.UsageError(str(error)) from error
     click.echo(
         f"Invariant statistics and a classifier ({result.classifier}): {result.accuracy:.2%} right in cross-validation "
@@ -388,6 +391,8 @@ def _quick_baseline(dataset: "Dataset", recipe: "Recipe", device: Any) -> "Quick
     try:
         result = train_quick(dataset, class_weights=recipe.class_weights, random_state=recipe.seed, device=device)
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         click.echo(f"note: no quick classifier as a baseline: {error}", err=True)
         return None
     click.echo(
