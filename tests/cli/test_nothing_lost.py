@@ -14,6 +14,7 @@ from PIL import Image
 
 from unpose.cli import main
 from unpose.runs import RunError
+from unpose.runs.folder import folder_lock
 
 
 def unpose(*arguments):
@@ -316,6 +317,49 @@ def test_messages_for_wrong_values_give_the_right_ones(new_shapes, tmp_path, arg
     done = unpose("cluster", new_shapes, "-o", tmp_path / "x", *arguments)
     refused(done, message)
     assert "dilations" not in done.output
+
+
+WORK_ON_IMAGES = [
+    ["dedupe"],
+    ["audit", "mnist-c8", "--force", "--images"],
+    ["adapt", "mnist-c8", "--steps", 0, "--force", "--images"],
+]
+
+
+@pytest.mark.parametrize("command", WORK_ON_IMAGES, ids=lambda command: command[0])
+@pytest.mark.parametrize("stranger", ["a run of cluster", "audit.json", "card.json", "state.json"])
+def test_results_never_go_into_a_folder_that_holds_anything_else(run, new_shapes, tmp_path, command, stranger):
+    out = tmp_path / "taken"
+    if stranger == "a run of cluster":
+        shutil.copytree(run, out)
+    else:
+        out.mkdir()
+        (out / stranger).write_text("{}")
+        (out / "report.html").write_text("dear")
+    before = contents(out)
+    refused(unpose(*command, new_shapes, "-o", out), "is not empty and holds no results of `unpose")
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["cluster"], *WORK_ON_IMAGES, ["train"], ["train", "--quick", "--force"], ["train", "--unlabelled", "--force"]],
+    ids=str,
+)
+def test_results_and_images_never_contain_each_other(new_shapes, tmp_path, command):
+    images = tmp_path / "all" / "images"
+    shutil.copytree(new_shapes, images)
+    before = contents(tmp_path)
+    for out in (images / "results", tmp_path / "all"):
+        refused(unpose(*command, images, "-o", out), "must not contain each other")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", [*WORK_ON_IMAGES, ["train", "--quick"], ["train", "--unlabelled"]], ids=str)
+def test_two_processes_never_write_into_one_folder(new_shapes, tmp_path, command):
+    with folder_lock(tmp_path / "out"):
+        refused(unpose(*command, new_shapes, "-o", tmp_path / "out"), "another unpose")
+    assert not (tmp_path / "out").exists()
 
 
 def test_train_replaces_runs_and_nothing_else(tmp_path):

@@ -126,6 +126,11 @@ def test_the_command_writes_tables_and_a_page_and_moves_and_undoes(photos, tmp_p
     rows = (out / "duplicates.csv").read_text().splitlines()
     assert len(rows) == 5
     assert [len(each["others"]) for each in json.loads((out / "duplicates.json").read_text())] == [1, 1]
+    written = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert "5 photographs were read in this run" in result.output
+    result = runner.invoke(main, ["dedupe", str(photos), "-o", str(out)])  # as after a kill, all is known already
+    assert "0 photographs were read in this run" in result.output
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == written
     before = {file.name: file.read_bytes() for file in photos.iterdir()}
     command = ["dedupe", str(photos), "-o", str(out), "--move-to", str(spare), "--json"]
     moved = json.loads(runner.invoke(main, command).stdout)

@@ -38,7 +38,7 @@ from unpose.files import printable_name, write_chunks, write_text
 from unpose.files.formats import as_unreadable_error, decoder_limits, read_grey
 from unpose.files.listing import list_images, list_paths
 
-__all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation"]
+__all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation", "holds_search"]
 
 _VERSION = 3
 """Of the stored files; others are computed anew."""
@@ -104,6 +104,19 @@ class Duplicates:
     links: list[str] = field(default_factory=list)  # symbolic links, which are left alone
     names: list[tuple[str, str]] = field(default_factory=list)  # second names (hard links), and the first ones
     rejected: list[tuple[str, str]] = field(default_factory=list)  # files that could not be read, and why
+
+
+def holds_search(folder: Path) -> bool:
+    """Whether a folder holds a search for duplicates, finished or stopped.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     holds_search(Path(name))
+    False
+    """
+    index = folder / "index"  # the first thing that a search writes
+    is_begun = index.is_dir() and all(file.name.endswith((".npz", ".tmp")) for file in index.iterdir())
+    return is_begun or "searched" in _read_json(folder / "state.json")
 
 
 @dataclass(frozen=True)

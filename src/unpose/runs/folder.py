@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from unpose.data import ImageSet
 
-__all__ = ["RunFolder", "cluster_name", "fingerprint", "folder_lock"]
+__all__ = ["LOCK", "RunFolder", "check_apart", "cluster_name", "fingerprint", "folder_lock"]
 
 MEANS_FOLDER = "means"
+LOCK = ".lock"
+"""File that a process holds while it works in a folder of results; a killed process leaves it."""
 _CHECKPOINTS = ".pieces"
 _COMPLETE = ".complete"
 """Folder of complete new results, which only need to be moved into place."""
@@ -102,12 +104,7 @@ class RunFolder:
 
         :meth:`begin` checks the same. This check needs no images, so a command can fail before it reads any.
         """
-        run, images = self.path.resolve(), source.resolve()
-        if run == images or images in run.parents or run in images.parents:
-            raise RunError(
-                f"the run folder {self.path} and the images {source} must not contain each other, or results would be "
-                "read as input; give another folder"
-            )
+        check_apart(self.path, source)
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; a run needs a folder of its own")
         self.remove_leftovers()
@@ -295,6 +292,24 @@ class RunFolder:
             self.path.rmdir()
 
 
+def check_apart(folder: Path, source: Path) -> None:
+    """Raise a :class:`RunError` if a folder of results and the images at ``source`` contain each other.
+
+    >>> check_apart(Path("run"), Path("photos"))
+    >>> try:
+    ...     check_apart(Path("photos/run"), Path("photos"))
+    ... except RunError as error:
+    ...     print(str(error)[:65])
+    the folder photos/run and the images photos must not contain each
+    """
+    results, images = folder.resolve(), source.resolve()
+    if results == images or images in results.parents or results in images.parents:
+        raise RunError(
+            f"the folder {folder} and the images {source} must not contain each other, or results would be read as "
+            "input; give another folder"
+        )
+
+
 def fingerprint(images: "ImageSet") -> str:
     """The SHA-256 of everything that was read from the input: pixels, names, classes, and files that were left out."""
     import numpy as np
@@ -353,7 +368,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"{folder} cannot be written: {error.strerror}") from error
-    file = folder / ".lock"
+    file = folder / LOCK
     with _held(file, folder):
         try:
             yield

@@ -28,7 +28,14 @@ from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.inputs import ImagesPath, memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
 from unpose.cli.shared.options import ByteSize, NumberOrAuto
-from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
+from unpose.cli.shared.output import (
+    check_output,
+    check_picture,
+    check_results_folder,
+    counted,
+    write_output,
+    write_picture,
+)
 from unpose.cli.shared.progress import progress
 from unpose.runs.folder import folder_lock
 from unpose.runs.settings import is_users_mistake
@@ -294,14 +301,21 @@ def _check(asked: _Asked) -> None:
         check_picture(asked.picture, asked.force)
     folder = asked.folder
     if folder is not None:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; give a folder for the results, or a name that ends with .png")
+        check_results_folder(folder, "audit", _holds_audit, [] if asked.images is None else [asked.images])
         if folder.suffix.lower() in _NAMES_OF_FILES and not folder.is_dir():
             raise UserError(f"{folder} looks like a file; give a folder for the results, or a name that ends with .png")
         _check_unfinished(asked)
     for file in (asked.junit, asked.json_file):
         if file is not None:
             check_output(file, asked.force)
+
+
+def _holds_audit(folder: Path) -> bool:
+    """Whether a folder holds an audit, finished or stopped."""
+    try:
+        return "headline" in json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return (folder / _CALLS).is_dir()
 
 
 def _check_unfinished(asked: _Asked) -> None:

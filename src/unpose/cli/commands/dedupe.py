@@ -9,7 +9,7 @@ import click
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath
 from unpose.cli.shared.options import json_option
-from unpose.cli.shared.output import counted, writing
+from unpose.cli.shared.output import check_results_folder, counted, writing
 from unpose.cli.shared.progress import progress
 from unpose.runs.folder import folder_lock
 from unpose.runs.tables import csv_text
@@ -80,31 +80,33 @@ def command(
         return
     if not photos:
         raise UserError("give the photographs to compare: unpose dedupe photos/")
-    from unpose.runs.duplicates import DuplicateSearch
+    from unpose.runs.duplicates import DuplicateSearch, holds_search
+    from unpose.runs.moves import move_files
 
+    check_results_folder(out, "dedupe", holds_search, photos)
     with folder_lock(out), progress(quiet=as_json) as report:
         found = DuplicateSearch(out, jobs).run(
             photos, threshold=threshold, exclude=[move_to] if move_to is not None else [], progress=report
         )
         with writing(out):
             _write_results(out, found)
+        failed, moves = [], []
+        if move_to is not None:
+            moves = [(other.path, move_to.absolute() / _inside(other)) for each in found.sets for other in each.others]
+            failed = move_files(moves, out.absolute() / "journal.jsonl")
     summary: dict[str, Any] = {
         "photographs": found.photographs, "read": found.read, "sets": len(found.sets),
         "copies": sum(len(each.others) for each in found.sets), "rejected": len(found.rejected),
         "links": len(found.links), "second_names": len(found.names), "page": str(out / "report.html"),
     }  # fmt: skip
-    failed = []
     if move_to is not None:
-        from unpose.runs.moves import move_files
-
-        moves = [(other.path, move_to.absolute() / _inside(other)) for each in found.sets for other in each.others]
-        failed = move_files(moves, out.absolute() / "journal.jsonl")
         summary |= {"moved": len(moves) - len(failed), "not_moved": [[str(path), reason] for path, reason in failed]}
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
     for sentence in _sentences(found):
         click.echo(sentence)
+    click.echo(f"{counted(found.read, 'photograph')} {'was' if found.read == 1 else 'were'} read in this run.")
     if move_to is not None:
         back = f"; `unpose dedupe --undo -o {out}` moves them back" if summary["moved"] else ""
         click.echo(f"{counted(summary['moved'], 'file')} moved to {move_to}{back}.")
@@ -134,11 +136,11 @@ def _undo(out: Path, as_json: bool) -> None:
 
 
 def _sentences(found: "Duplicates") -> list[str]:
-    """What was found, in words."""
+    """What was found, in words; the same for the same photographs, however often the search was stopped."""
     copies = sum(len(each.others) for each in found.sets)
     same = sum(relation.exact for each in found.sets for relation in each.relations)
     lines = [
-        f"{counted(found.photographs, 'photograph')} compared, {found.read:,} of them new.",
+        f"{counted(found.photographs, 'photograph')} compared.",
         f"{counted(len(found.sets), 'set')} of duplicates with {counted(copies, 'photograph')} more than needed; "
         f"{counted(same, 'file')} of the same bytes." if found.sets else "No duplicates were found.",
     ]  # fmt: skip

@@ -25,6 +25,7 @@ from unpose.cli.shared.train_output import (
     report_figures,
     report_result,
 )
+from unpose.runs.folder import LOCK, check_apart, folder_lock
 from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ def _run_unlabelled(
         return
     folder = resume or out or Path("runs") / f"{images.resolve().stem}-unlabelled-seed{seed or 0}"
     if resume is None:
-        _check_free(folder, force)
+        _check_free(folder, force, images)
+    click.get_current_context().with_resource(folder_lock(folder))
     run_unlabelled(
         images, folder, recipe, torch_device, group=group, size=size, epochs=epochs, minutes=minutes, seed=seed,
         resume=resume is not None, force=force, training_progress=_training_progress(False),
@@ -295,7 +297,9 @@ def _run(
 
     quiet = not processes.is_first
     if not (quiet or resume):
-        _check_free(folder, force)
+        _check_free(folder, force, Path(recipe.data.name))
+    if not quiet:
+        click.get_current_context().with_resource(folder_lock(folder))
     if quiet:
         processes.wait()  # the first process downloads and reads the data, then the others find the files
     dataset, found = _load(recipe, root, quiet), None
@@ -331,7 +335,8 @@ def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, f
     from unpose.files import write_text
     from unpose.train import class_figures, majority_accuracy, recipe_toml, save_quick, train_quick
 
-    _check_free(folder, force)
+    _check_free(folder, force, Path(recipe.data.name))
+    click.get_current_context().with_resource(folder_lock(folder))
     dataset = _load(recipe, root)
     print_parts(dataset)
     weights = recipe.class_weights
@@ -403,11 +408,16 @@ def _quick_baseline(dataset: "Dataset", recipe: "Recipe", device: Any) -> "Quick
     return result
 
 
-def _check_free(folder: Path, force: bool) -> None:
-    """Refuse to replace the files in a folder, unless they are a run and --force is given, before data are read."""
+def _check_free(folder: Path, force: bool, source: Path) -> None:
+    """Refuse to replace the files in a folder, unless they are a run and --force is given, before data are read.
+
+    The folder must not contain the images or lie among them.
+    """
     from unpose.train import RecipeError, read_recipe
 
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if source.exists():
+        check_apart(folder, source)
+    if not folder.is_dir() or all(entry.name == LOCK for entry in folder.iterdir()):
         return
     try:
         read_recipe(folder / "config.toml")
