@@ -1,6 +1,5 @@
 """Save a fitted estimator as JSON and safetensors. Loading executes no code from the files."""
 
-import json
 import math
 import os
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from unpose.cluster.joint_graph import FittedFeatures
 from unpose.cluster.light import LIGHT_CONTRAST
 from unpose.cluster.pose_range import PoseRange
 from unpose.cluster.rounds import Round
-from unpose.files import read_file, write_chunks
+from unpose.files import Folder
 from unpose.groups import LieGroup
 
 FORMAT = 4
@@ -70,17 +69,19 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
-    target = Path(folder)
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others would be saved transposed
-    write_chunks(target / "model.safetensors", [safetensors.numpy.save(arrays)])
-    write_chunks(target / "model.json", [(json.dumps(about, indent=1, allow_nan=False) + "\n").encode()])
+    with Folder(folder, create=True) as target:
+        target.write_chunks("model.safetensors", [safetensors.numpy.save(arrays)])
+        target.write_json("model.json", about, indent=1)
 
 
 def load(kind: type, folder: str | os.PathLike[str]) -> Any:
     """Load an estimator of this class from a folder; raises a ValueError if :func:`save` did not write the files."""
     source = Path(folder)
     try:
-        about = json.loads(read_file(source / "model.json", _MAX_BYTES))
+        with Folder(source) as opened:
+            about = opened.read_json("model.json", _MAX_BYTES)
+            content = opened.read("model.safetensors", _MAX_BYTES)
         if not isinstance(about, dict) or about.get("kind") != "InvariantClustering":
             raise ValueError("model.json does not describe an InvariantClustering")
         if about.get("format") != FORMAT:
@@ -88,8 +89,7 @@ def load(kind: type, folder: str | os.PathLike[str]) -> Any:
                 f"it has format {about.get('format')!r}, this version of unpose reads format {FORMAT}; another version "
                 "wrote it"
             )
-        arrays = safetensors.numpy.load(read_file(source / "model.safetensors", _MAX_BYTES))
-        return _rebuild(kind, about, arrays)
+        return _rebuild(kind, about, safetensors.numpy.load(content))
     except FileNotFoundError as error:
         raise ValueError(f"{source} contains no saved model: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""Files: reads images of many formats and writes files atomically. This room imports no other room.
+"""Files: reads images of many formats, and reads and writes folders of results. This room imports no other room.
 
 Where to look:
 
@@ -13,7 +13,8 @@ Where to look:
 ``frames``          what all readers share: limits, conversion to float32, the error for unreadable files
 ``clouds``          point clouds: PLY, text and ``.npy``
 ``listing``         which files of a folder could be images
-``atomic``          writing files complete or not at all
+``folder``          the door to a folder of results: no link inside it is followed, files are complete or absent
+``outputs``         files that the user names, complete or not at all
 ``exchange``        arrays exchanged with other programs through a temporary folder
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
 ``arrays``          whole arrays of public data sets
@@ -24,21 +25,25 @@ Where to look:
 Most users call :func:`unpose.data.read_folder`, which reads a whole folder into one array.
 """
 
-from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
+from unpose.files.folder import BusyError, Folder, FolderError
 from unpose.files.frames import LUMINANCE, UnreadableError, printable_name
+from unpose.files.outputs import output, read_file, write_chunks, write_image, write_text
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
 
 __all__ = [
     "LUMINANCE",
+    "BusyError",
+    "Folder",
+    "FolderError",
     "ImagesInPieces",
     "UnreadableError",
-    "atomic_file",
     "available_memory",
     "images_in_pieces",
     "in_bytes",
     "open_images",
+    "output",
     "printable_name",
     "read_file",
     "read_points",

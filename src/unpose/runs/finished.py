@@ -264,9 +264,11 @@ class FinishedRun:
 
     def write_page(self) -> Path:
         """Write ``report.html`` into the run folder."""
-        from unpose.files import write_text
+        from unpose.files import Folder
 
-        return write_text(self.path / "report.html", self.page())
+        with Folder(self.path) as folder:
+            folder.write_text("report.html", self.page())
+        return self.path / "report.html"
 
 
 def read_run(path: str | os.PathLike[str]) -> FinishedRun:
@@ -300,38 +302,73 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     ...         print(str(error).removeprefix(empty))
      holds no run of `unpose cluster`
     """
+    folder = RunFolder(Path(path))
+    for is_last in (False, False, True):
+        folder.complete_replacement()
+        before = folder.state()
+        try:
+            run = _read(folder)
+        except RunError:
+            if is_last or folder.state() == before:
+                raise
+        else:
+            if is_last or folder.state() == before:
+                break
+    return run  # its files belong together: no other process replaced some of them in the meantime
+
+
+def check_unchanged(run: FinishedRun) -> None:
+    """Raise a :class:`RunError` if a run that will be changed is no longer as it was read: changes would be lost."""
+    import numpy as np
+
+    now = read_run(run.path)
+    if now.about != json.loads(json.dumps(run.about)) or not np.array_equal(now.labels, run.labels):
+        raise RunError(f"{run.path} was changed by another process after it was read; repeat the command")
+
+
+def _read(run_folder: RunFolder) -> FinishedRun:
+    """Read the files of a finished run, and check that they fit together."""
     import safetensors
     import safetensors.numpy
 
     from unpose.cluster import InvariantClustering
-    from unpose.files import read_file
+    from unpose.files import Folder
 
-    path = Path(path)
-    folder = RunFolder(path)
-    folder.complete_replacement()
-    if (config := folder.finished_config()) is None:
-        wrong = "an unfinished run; finish it first" if folder.is_unfinished else "no run of `unpose cluster`"
-        if (path / "model.safetensors").is_file() and (path / "result.json").is_file():
-            wrong = (
-                f"a run of `unpose train`, which has no groups; `unpose predict --model {path} IMAGES` uses its network"
-            )
-        raise RunError(f"{path} holds {wrong}")
-    if config.command != "cluster":
-        raise RunError(
-            f"{path} holds a run of `unpose {config.command}`, which has no clusters: its results are aligned.npy, "
-            "mean.png and poses.csv. This needs a run of `unpose cluster`"
-        )
+    path = run_folder.path
     try:
+        config = run_folder.finished_config()
+        if config is None:
+            raise RunError(f"{path} holds {_what_else(run_folder)}")
+        if config.command != "cluster":
+            raise RunError(
+                f"{path} holds a run of `unpose {config.command}`, which has no clusters: its results are aligned.npy, "
+                "mean.png and poses.csv. This needs a run of `unpose cluster`"
+            )
         model = InvariantClustering.load(path)
-        about = json.loads(read_file(path / "images.json", _LARGEST_FILE))
-        pictures = safetensors.numpy.load(read_file(path / "pictures.safetensors", _LARGEST_FILE))
+        with Folder(path) as folder:
+            about = folder.read_json("images.json", _LARGEST_FILE)
+            pictures = safetensors.numpy.load(folder.read("pictures.safetensors", _LARGEST_FILE))
         run = FinishedRun(path, config.settings, model, about, pictures)
         _check(run)
+    except RunError:
+        raise
     except FileNotFoundError as error:
         raise RunError(f"{path} is not a run of `unpose cluster`: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
         raise RunError(f"{path} cannot be read as a run: {error}") from error
     return run
+
+
+def _what_else(folder: RunFolder) -> str:
+    """What a folder holds that is no finished run."""
+    if folder.is_unfinished:
+        return "an unfinished run; finish it first"
+    if (folder.path / "model.safetensors").is_file() and (folder.path / "result.json").is_file():
+        return (
+            f"a run of `unpose train`, which has no groups; `unpose predict --model {folder.path} IMAGES` uses its "
+            "network"
+        )
+    return "no run of `unpose cluster`"
 
 
 def _check(run: FinishedRun) -> None:
@@ -434,9 +471,9 @@ def write_run(
     """
     from unpose.cluster import agreement_with_classes
     from unpose.cluster.page import page_pictures
-    from unpose.files import write_image
+    from unpose.files import Folder
 
-    folder, digest = RunFolder(path), digest or fingerprint(images)
+    run_folder, digest = RunFolder(path), digest or fingerprint(images)
     pictures = page_pictures(model, images.images, settings.seed)
     about = {
         "input": os.path.abspath(source), "names": images.names,
@@ -455,12 +492,12 @@ def write_run(
         about["rejected_names"] = {str(image): list(names) for image, names in sorted(rejected_names.items())}
     run = FinishedRun(path, settings, model, about, pictures)
     write_results(run)
-    (path / MEANS_FOLDER).mkdir(exist_ok=True)
     brightest = float(pictures["errors"].max()) or 1.0
-    for label in range(model.n_clusters_):
-        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}.png", pictures["means"][label] / 65535)
-        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
-    folder.write_config(settings, source, images, digest)
+    with Folder(path) as folder, folder.folder(MEANS_FOLDER, create=True) as means:
+        for label in range(model.n_clusters_):
+            means.write_image(f"{cluster_name(label)}.png", pictures["means"][label] / 65535)
+            means.write_image(f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
+    run_folder.write_config(settings, source, images, digest)
     return run
 
 
@@ -468,15 +505,15 @@ def write_results(run: FinishedRun) -> None:
     """Write the estimator, the facts and the tables of a run into its folder: everything but means, page and config."""
     import safetensors.numpy
 
-    from unpose.files import write_chunks, write_text
+    from unpose.files import Folder
 
-    path = run.path
-    run.model.save(path)
-    write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(run.pictures)])
-    write_text(path / "images.json", json.dumps(run.about) + "\n")
-    write_chunks(path / "labels.csv", (line.encode() for line in run.table_lines()))
-    RunFolder(path).write_rejected(run.about["rejected"])
-    write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
+    run.model.save(run.path)
+    with Folder(run.path) as folder:
+        folder.write_chunks("pictures.safetensors", [safetensors.numpy.save(run.pictures)])
+        folder.write_text("images.json", json.dumps(run.about) + "\n")
+        folder.write_chunks("labels.csv", (line.encode() for line in run.table_lines()))
+        folder.write_text("clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
+    RunFolder(run.path).write_rejected(run.about["rejected"])
 
 
 def _results(run: FinishedRun) -> "Results":

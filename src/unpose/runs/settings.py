@@ -13,6 +13,7 @@ import tomli_w
 __all__ = ["RunConfig", "RunError", "RunSettings", "is_users_mistake", "read_settings"]
 
 _ABOUT_TABLE = "made"
+_LARGEST_FILE = 2**24
 _HEADER = (
     "# Pass this file to --config to repeat the run; flags on the command line take precedence.\n"
     "# Angles are in degrees, shifts in pixels of the canvas.\n"
@@ -146,11 +147,19 @@ def config_text(settings: RunSettings, about: dict[str, Any], omit: tuple[str, .
 
 
 def read_config(path: Path) -> RunConfig | None:
-    """The contents of a file that :func:`config_text` wrote; None for any other file, or where there is none."""
+    """The contents of a file that :func:`config_text` wrote; None for any other file, or where there is none.
+
+    The file is part of a run folder, so a :class:`~unpose.files.FolderError` says if it is a link.
+    """
+    from unpose.files import Folder, FolderError
+
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with Folder(path.parent) as folder:
+            table = tomllib.loads(folder.read(path.name, _LARGEST_FILE).decode())
         about = table.pop(_ABOUT_TABLE)
         settings = RunSettings(**{name.replace("-", "_"): value for name, value in table.items()})
+    except FolderError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(about, dict) or not {"version", "input", "canvas"} <= about.keys():

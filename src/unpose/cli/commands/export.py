@@ -96,7 +96,7 @@ def _npz(run: "FinishedRun", moved: Path | None, out: Path) -> None:
     import numpy as np
 
     from unpose.cluster import apply_poses, group_means
-    from unpose.files import atomic_file
+    from unpose.files import output
 
     pixels = read_run_again(run, moved).images
     means = group_means(pixels, run.labels, run.poses, run.model.n_clusters_)[0]
@@ -110,7 +110,7 @@ def _npz(run: "FinishedRun", moved: Path | None, out: Path) -> None:
     }  # fmt: skip
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-    with writing(out), atomic_file(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+    with writing(out), output(out) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open("aligned.npy", "w", force_zip64=True) as member:
             header = {"descr": "<f4", "fortran_order": False, "shape": tuple(pixels.shape)}
             np.lib.format.write_array_header_1_0(member, header)
