@@ -118,9 +118,13 @@ class RunFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether an unfinished run has completed a stage that it can continue from."""
-        with self._opened(_CHECKPOINTS) as pieces:
-            return pieces is not None and bool(pieces.names("*.safetensors"))
+        """Whether an unfinished run has completed a stage that it can continue from; an encoder is one."""
+        with self._opened() as folder:
+            return folder is not None and (
+                folder.has("encoder/result.json") or any(
+                    name.endswith(".safetensors") for name in folder.folder_names(_CHECKPOINTS)
+                )
+            )  # fmt: skip
 
     def finished_config(self) -> RunConfig | None:
         """What ``config.toml`` says about the finished run in this folder; None where there is no finished run."""
@@ -148,7 +152,7 @@ class RunFolder:
         """Raise a :class:`RunError` if the finished run described by ``config`` answers another question."""
         before = {
             "kind": config.command, "version": config.about["version"], "input": config.about.get("fingerprint"),
-            "settings": config.settings.decisive(),
+            "settings": config.settings.decisive(), "files": config.about.get("files", {}),
         }  # fmt: skip
         if difference := _difference(before, _identity(command, settings, images)):
             raise RunError(
@@ -287,7 +291,7 @@ class RunFolder:
 
         about = {
             "version": unpose.__version__, "input": printable_name(str(source)), "canvas": images.canvas,
-            "fingerprint": digest,
+            "fingerprint": digest, "files": settings.checksums(),
         }  # fmt: skip
         about |= facts or {}
         with Folder(self.path) as folder:
@@ -442,6 +446,7 @@ def _identity(command: str, settings: RunSettings, images: "ImageSet") -> dict[s
     """Everything that decides the results of a run."""
     return {
         "kind": command, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
+        "files": settings.checksums(),
     }  # fmt: skip
 
 
@@ -456,6 +461,10 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         for name, value in now["settings"].items()
         if before.get("settings", {}).get(name) != value
     }
+    for name, digest in now["files"].items():
+        known = before.get("files")  # runs of older versions have none
+        if name not in others and isinstance(known, dict) and known.get(name, digest) != digest:
+            return f"with another content of --{name} {now['settings'][name]}: the file has changed since"
     if not others and before.get("input") != now["input"]:
         return "with other images: the input has changed since"
     return ", ".join(f"with --{name.replace('_', '-')} {was}, not {is_now}" for name, (was, is_now) in others.items())

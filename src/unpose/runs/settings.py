@@ -1,8 +1,10 @@
 """The settings of a run as a typed value, and the ``config.toml`` that a run folder keeps them in."""
 
 import dis
+import hashlib
 import json
 import math
+import os
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -117,6 +119,22 @@ class RunSettings:
     def decisive(self) -> dict[str, Any]:
         """The settings that change the results: all but the number of threads and the memory budget."""
         return {name: value for name, value in asdict(self).items() if name not in ("jobs", "memory")}
+
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file that the settings name, which decides the results as the settings do.
+
+        >>> RunSettings(features="pixels").checksums()
+        {}
+        """
+        named = {"labels": self.labels, "features": self.features}
+        if os.path.isdir(self.features):  # a run of `unpose train`
+            named["features"] = os.path.join(self.features, "model.safetensors")
+        found = {}
+        for name, path in named.items():
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
 
     def search_parameters(self) -> dict[str, Any]:
         """The settings of the pose search as the library takes them: angles in radians, None for ``auto``."""
