@@ -311,6 +311,12 @@ def test_unavailable_devices_are_refused(run, new_shapes, tmp_path, device):
         (["-k", "0"], "auto"),
         (["--memory", "1MB"], "at least 1MiB"),
         (["--group", "so3"], "one of them with +mirror, or auto, got 'so3'"),
+        (["--crop", "nan"], "nan is not a finite number"),
+        (["--max-shift", "inf"], "inf is not a finite number"),
+        (["--jobs", "999999999"], "1<=x<=1024"),
+        (["--seed", str(2**40)], "0<=x<=4294967295"),
+        (["--labels", "/dev/zero"], "must be a CSV file, got /dev/zero"),
+        (["--config", "/dev/zero"], "is no file of settings"),
     ],
 )  # fmt: skip
 def test_messages_for_wrong_values_give_the_right_ones(new_shapes, tmp_path, arguments, message):

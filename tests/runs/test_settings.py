@@ -34,14 +34,33 @@ def test_a_run_of_align_has_no_number_of_clusters(tmp_path):
     assert read_config(tmp_path / "config.toml").command == "align"
 
 
-@pytest.mark.parametrize("text", ["clusters = 3\n", "[made]\nby = 'me'\n", "clusters = [", 'name = "a recipe"\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "clusters = 3\n", "[made]\nby = 'me'\n", "clusters = [", 'name = "a recipe"\n',
+        "crop = nan\n[made]\nversion = '1'\ninput = 'x'\ncanvas = 'x'\n",
+    ],
+)  # fmt: skip
 def test_other_files_are_not_the_configuration_of_a_run(tmp_path, text):
     (tmp_path / "config.toml").write_text(text)
     assert read_config(tmp_path / "config.toml") is None
     assert read_config(tmp_path / "missing.toml") is None
 
 
-@pytest.mark.parametrize(("text", "message"), [("max-angel = 4", "max-angel"), ("clusters = [", "not a TOML file")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max-angel = 4", "max-angel"),
+        ("clusters = [", "not a TOML file"),
+        ("clusters = [1]", r"clusters in .*my.toml must be a whole number or text, got \[1\]"),
+        ("clusters = 2.5", "clusters in .* must be a whole number or text, got 2.5"),
+        ("seed = 1e400", "seed in .* must be a whole number, got inf"),
+        ("seed = true", "seed in .* must be a whole number, got True"),
+        ("crop = nan", "crop in .* must be a finite number, got nan"),
+        ("max-shift = 2020-02-02", "max-shift in .* must be a finite number or text, got datetime.date"),
+        ("labels = 3", "labels in .* must be text, got 3"),
+    ],
+)
 def test_wrong_settings_are_named(tmp_path, text, message):
     (tmp_path / "my.toml").write_text(text)
     with pytest.raises(RunError, match=message):

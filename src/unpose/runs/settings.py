@@ -8,7 +8,7 @@ import os
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import tomli_w
 
@@ -175,7 +175,7 @@ def read_config(path: Path) -> RunConfig | None:
         with Folder(path.parent) as folder:
             table = tomllib.loads(folder.read(path.name, _LARGEST_FILE).decode())
         about = table.pop(_ABOUT_TABLE)
-        settings = RunSettings(**{name.replace("-", "_"): value for name, value in table.items()})
+        settings = RunSettings(**_checked(table, path))
     except FolderError:
         raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -199,11 +199,30 @@ def read_settings(path: Path) -> dict[str, Any]:
     {'max_angle': 20.0}
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+        if len(text) > _LARGEST_FILE:
+            raise RunError(f"{path} has more than {_LARGEST_FILE:,} bytes and is no file of settings")
+        table = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path} is not a TOML file: {error}") from error
     table.pop(_ABOUT_TABLE, None)
-    known = {field.name.replace("_", "-"): field.name for field in fields(RunSettings)}
+    return _checked(table, path)
+
+
+def _checked(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The settings of a TOML table by their names in Python, each of its type."""
+    known = {field.name.replace("_", "-"): field for field in fields(RunSettings)}
     if unknown := [name for name in table if name not in known]:
         raise RunError(f"{path} has the unknown settings {', '.join(unknown)}; known are {', '.join(known)}")
-    return {known[name]: value for name, value in table.items()}
+    for name, value in table.items():
+        kinds = get_args(kind := get_type_hints(RunSettings)[known[name].name]) or (kind,)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (
+            (str in kinds and isinstance(value, str))
+            or (float in kinds and is_number)
+            or (int in kinds and is_number and isinstance(value, int))
+        ):
+            words = {int: "a whole number", float: "a finite number", str: "text"}
+            raise RunError(f"{name} in {path} must be {' or '.join(words[each] for each in kinds)}, got {value!r}")
+    return {known[name].name: value for name, value in table.items()}

@@ -27,7 +27,7 @@ from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.inputs import ImagesPath, memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
-from unpose.cli.shared.options import ByteSize, NumberOrAuto
+from unpose.cli.shared.options import ByteSize, FiniteRange, NumberOrAuto
 from unpose.cli.shared.output import (
     check_output,
     check_picture,
@@ -139,12 +139,12 @@ class _JsonOption(click.Command):
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed.")
 @click.option(
-    "--tolerance", type=click.FloatRange(0, min_open=True),
+    "--tolerance", type=FiniteRange(0, min_open=True),
     help="Largest relative error under a quarter turn or mirror that counts as rounding. By default measured: from the "
     "type in which the model computes, and how much it amplifies rounding.",
 )  # fmt: skip
 @click.option(
-    "--fail-above", type=click.FloatRange(0), metavar="SHARE",
+    "--fail-above", type=FiniteRange(0), metavar="SHARE",
     help="End with status 1 only if some transformation changes a larger share of the answers (without answers: the "
     "output by a larger share), not counting what interpolation alone changes.",
 )  # fmt: skip

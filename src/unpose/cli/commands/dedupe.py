@@ -9,7 +9,7 @@ import click
 
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath
-from unpose.cli.shared.options import json_option
+from unpose.cli.shared.options import MOST_JOBS, FiniteRange, json_option
 from unpose.cli.shared.output import check_results_folder, counted, writing
 from unpose.cli.shared.progress import progress
 from unpose.runs.folder import folder_lock
@@ -42,7 +42,7 @@ _PAGE_SIDE = 128
     help="Folder for the results and for what later runs need not do again.",
 )  # fmt: skip
 @click.option(
-    "--threshold", type=click.FloatRange(0.5, 1), default=0.95, show_default=True, metavar="P",
+    "--threshold", type=FiniteRange(0.5, 1), default=0.95, show_default=True, metavar="P",
     help="Least probability that two photographs are the same.",
 )  # fmt: skip
 @click.option(
@@ -55,7 +55,9 @@ _PAGE_SIDE = 128
     help="Move back what --move-to moved, by the journal in --out. Give "
     "PHOTOS and --move-to as before: nothing outside of them is touched.",
 )
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads that read files; all cores by default.")
+@click.option(
+    "--jobs", type=click.IntRange(1, MOST_JOBS), metavar="N", help="Threads that read files; all cores by default."
+)
 @json_option
 def command(
     photos: tuple[Path, ...], out: Path, threshold: float, move_to: Path | None, undo: bool, jobs: int | None,

@@ -13,6 +13,7 @@ import click
 
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath, read_run_again
+from unpose.cli.shared.options import FiniteRange
 from unpose.cli.shared.output import check_output, counted, is_stream, write_lines, writing
 from unpose.runs import read_run
 from unpose.runs.folder import cluster_name
@@ -45,7 +46,7 @@ _EXPORTED = re.compile(r"\d{6,}-[^/]+", re.DOTALL)
 )
 @click.option("--aligned", is_flag=True, help="folders: write aligned images as PNG instead of copies of the files.")
 @click.option("--images", type=ImagesPath(), help="Where the images are now, if they were moved.")
-@click.option("--pixel-size", type=click.FloatRange(0, min_open=True), metavar="A",
+@click.option("--pixel-size", type=FiniteRange(0, min_open=True), metavar="A",
               help="star: size of a pixel of the files in Angstrom; origins are then in Angstrom, too.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file or export.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")

@@ -13,7 +13,7 @@ import click
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import parameter_errors, training_errors
 from unpose.cli.shared.inputs import ImagesPath, load_data, pick_device
-from unpose.cli.shared.options import device_option, root_option
+from unpose.cli.shared.options import FiniteRange, device_option, root_option
 from unpose.cli.shared.progress import progress
 from unpose.cli.shared.train_output import (
     CURVES,
@@ -73,7 +73,7 @@ _RUN_FILES = (QUICK, CURVES, "log.csv", "state.safetensors")
 @click.option("--unlabelled", is_flag=True, help="Learn an encoder from the images alone, without classes.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="M",
     help="With --unlabelled: train for at most about so many minutes on this machine.",
 )
