@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpose
-from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, read_config
+from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, is_users_mistake, read_config
 from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unpose.data import ImageSet
     from unpose.files import Folder
 
-__all__ = ["RunFolder", "cluster_name", "fingerprint", "folder_lock"]
+__all__ = ["LOCK", "RunFolder", "check_apart", "cluster_name", "fingerprint", "folder_lock"]
 
 MEANS_FOLDER = "means"
 LOCK = ".lock"
@@ -118,9 +118,13 @@ class RunFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether an unfinished run has completed a stage that it can continue from."""
-        with self._opened(_CHECKPOINTS) as pieces:
-            return pieces is not None and bool(pieces.names("*.safetensors"))
+        """Whether an unfinished run has completed a stage that it can continue from; an encoder is one."""
+        with self._opened() as folder:
+            return folder is not None and (
+                folder.has("encoder/result.json") or any(
+                    name.endswith(".safetensors") for name in folder.folder_names(_CHECKPOINTS)
+                )
+            )  # fmt: skip
 
     def finished_config(self) -> RunConfig | None:
         """What ``config.toml`` says about the finished run in this folder; None where there is no finished run."""
@@ -134,12 +138,7 @@ class RunFolder:
 
         :meth:`begin` checks the same. This check needs no images, so a command can fail before it reads any.
         """
-        run, images = self.path.resolve(), source.resolve()
-        if run == images or images in run.parents or run in images.parents:
-            raise RunError(
-                f"the run folder {self.path} and the images {source} must not contain each other, or results would be "
-                "read as input; give another folder"
-            )
+        check_apart(self.path, source)
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; a run needs a folder of its own")
         self.remove_leftovers()
@@ -153,7 +152,7 @@ class RunFolder:
         """Raise a :class:`RunError` if the finished run described by ``config`` answers another question."""
         before = {
             "kind": config.command, "version": config.about["version"], "input": config.about.get("fingerprint"),
-            "settings": config.settings.decisive(),
+            "settings": config.settings.decisive(), "files": config.about.get("files", {}),
         }  # fmt: skip
         if difference := _difference(before, _identity(command, settings, images)):
             raise RunError(
@@ -165,7 +164,7 @@ class RunFolder:
     def begin(self, command: str, settings: RunSettings, images: "ImageSet", *, force: bool) -> Iterator[None]:
         """Begin a run, or continue the unfinished one, while holding the folder's lock.
 
-        A run that raises a ``ValueError`` before its first checkpoint leaves no trace.
+        A run that the user's mistake ends before its first checkpoint leaves no trace.
         """
         now = _identity(command, settings, images)
         with folder_lock(self.path) as folder:
@@ -178,8 +177,8 @@ class RunFolder:
                 is_new = self._prepare(folder, now, force)
                 try:
                     yield
-                except ValueError:
-                    if is_new and not self.has_checkpoints:
+                except ValueError as error:
+                    if is_new and is_users_mistake(error) and not self.has_checkpoints:
                         # The log goes first: without checkpoints beside it, it would look like a file of nobody.
                         folder.remove("log.txt")
                         if not had_encoder:
@@ -289,7 +288,7 @@ class RunFolder:
 
         about = {
             "version": unpose.__version__, "input": printable_name(str(source)), "canvas": images.canvas,
-            "fingerprint": digest,
+            "fingerprint": digest, "files": settings.checksums(),
         }  # fmt: skip
         about |= facts or {}
         with Folder(self.path) as folder:
@@ -413,6 +412,24 @@ def _move_complete(folder: "Folder") -> None:
     folder.remove_tree(removed)
 
 
+def check_apart(folder: Path, source: Path) -> None:
+    """Raise a :class:`RunError` if a folder of results and the images at ``source`` contain each other.
+
+    >>> check_apart(Path("run"), Path("photos"))
+    >>> try:
+    ...     check_apart(Path("photos/run"), Path("photos"))
+    ... except RunError as error:
+    ...     print(str(error)[:65])
+    the folder photos/run and the images photos must not contain each
+    """
+    results, images = folder.resolve(), source.resolve()
+    if results == images or images in results.parents or results in images.parents:
+        raise RunError(
+            f"the folder {folder} and the images {source} must not contain each other, or results would be read as "
+            "input; give another folder"
+        )
+
+
 def fingerprint(images: "ImageSet") -> str:
     """The SHA-256 of everything that was read from the input: pixels, names, classes, and files that were left out."""
     import numpy as np
@@ -437,6 +454,7 @@ def _identity(command: str, settings: RunSettings, images: "ImageSet") -> dict[s
     """Everything that decides the results of a run."""
     return {
         "kind": command, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
+        "files": settings.checksums(),
     }  # fmt: skip
 
 
@@ -451,6 +469,10 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         for name, value in now["settings"].items()
         if before.get("settings", {}).get(name) != value
     }
+    for name, digest in now["files"].items():
+        known = before.get("files")  # runs of older versions have none
+        if name not in others and isinstance(known, dict) and known.get(name, digest) != digest:
+            return f"with another content of --{name} {now['settings'][name]}: the file has changed since"
     if not others and before.get("input") != now["input"]:
         return "with other images: the input has changed since"
     return ", ".join(f"with --{name.replace('_', '-')} {was}, not {is_now}" for name, (was, is_now) in others.items())

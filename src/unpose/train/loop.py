@@ -488,7 +488,7 @@ def _prepare_folder(folder: Path, resume: bool, force: bool) -> None:
     if force:
         for name in files:
             (folder / name).unlink(missing_ok=True)
-    elif {path.name for path in folder.iterdir()} - ({CONFIG_FILE} if resume else set()):
+    elif {path.name for path in folder.iterdir()} - {".lock", *([CONFIG_FILE] if resume else [])}:
         raise ValueError(f"{folder} is not empty and nothing is overwritten; give another folder, resume, or force")
 
 

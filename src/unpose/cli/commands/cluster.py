@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -143,6 +144,8 @@ def _read_labels(path: str, names: list[str]) -> tuple[list[str] | None, list[in
     """The class names in a CSV file with the columns path and class, and the class of each image, -1 for unknown."""
     if not path:
         return None, None
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"--labels must be a CSV file, got {path}, which is a folder, a device or a pipe")
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))

@@ -14,6 +14,7 @@ import click
 
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath, read_run_again
+from unpose.cli.shared.options import FiniteRange
 from unpose.cli.shared.output import check_output, counted, is_stream, write_lines, writing
 from unpose.runs import read_run
 from unpose.runs.folder import cluster_name
@@ -48,7 +49,7 @@ _EXPORTED = re.compile(r"\d{6,}-[^/]+", re.DOTALL)
 @click.option("--images", type=ImagesPath(), help="Where the images are now, if they were moved.")
 @click.option("--source", "sources", type=click.Path(exists=True, path_type=Path), multiple=True, metavar="FOLDER",
               help="folders: also copy images that are in this folder, outside of the input of the run.")  # fmt: skip
-@click.option("--pixel-size", type=click.FloatRange(0, min_open=True), metavar="A",
+@click.option("--pixel-size", type=FiniteRange(0, min_open=True), metavar="A",
               help="star: size of a pixel of the files in Angstrom; origins are then in Angstrom, too.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file or export.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")

@@ -10,6 +10,7 @@ import click
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.progress import Report, progress
+from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
     import torch
@@ -129,6 +130,8 @@ def load_data(
                 name, root, size=size, colour=_COLOURS.get(channels, "auto"), split_by=split_by, progress=report
             )
         except (ValueError, OSError) as error:
+            if isinstance(error, ValueError) and not is_users_mistake(error):
+                raise
             raise click.UsageError(str(error)) from error
     if not quiet:
         for line in dataset.notes[:_NOTES_SHOWN]:
@@ -141,7 +144,7 @@ def load_data(
 def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool) -> "Dataset":
     """The settled images of a run, with their names as classes."""
     from unpose.data import read_folder
-    from unpose.runs import RunError, joined, named_dataset, read_run
+    from unpose.runs import joined, named_dataset, read_run
 
     run = read_run(path)
     colour = _COLOURS.get(channels, run.colour)
@@ -152,7 +155,9 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
                 part = read_folder(each["input"], size=max(parts[0].images.shape[1:3]), colour=colour, min_images=1)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
-    except (RunError, ValueError) as error:
+    except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise click.UsageError(str(error)) from error
 
 
@@ -169,6 +174,8 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
             parts = [cropped(images, int(run.settings.crop))]
             parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise UserError(
             f"the images of the run cannot be read again: {error}; give their place with --images"
         ) from error
