@@ -377,3 +377,29 @@ def test_the_users_own_link_to_a_run_is_followed(made, run, tmp_path):
     assert unpose(COMMANDS["update"], made, tmp_path / "mine", tmp_path).exit_code == 0
     assert len(read_run(run).names) == 7
     assert (tmp_path / "mine").is_symlink()
+
+
+RESULTS = {
+    "dedupe": ("state.json", '{"searched": []}', "dedupe IMAGES -o RUN"),
+    "train": ("config.toml", None, "train IMAGES --quick -o RUN --force"),
+    "unlabelled": ("config.toml", None, "train IMAGES --unlabelled --epochs 1 -o RUN --force"),
+    "adapt": ("card.json", '{"recommended": ""}', "adapt mnist-c8 --images IMAGES --group c4 -o RUN --force"),
+    "audit": ("audit.json", '{"headline": ""}', "audit mnist-c8 --images IMAGES -o RUN --force"),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_no_link_in_other_results_leads_out(made, victim, tmp_path, name):
+    """A folder that looks like earlier results of a command, with a link, is refused before anything is written."""
+    mark, text, words = RESULTS[name]
+    for where in ("report.html", "deep/.calls"):
+        out = tmp_path / where.partition("/")[0]
+        for file in (out / mark, out / where):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        (out / mark).write_text(text or CliRunner().invoke(main, ["train", "--recipe", "digits", "--print"]).stdout)
+        (out / where).symlink_to(victim / "authorized_keys")
+        before = contents(victim), contents(out)
+        done = unpose(words, made, out, tmp_path)
+        assert (done.exit_code, isinstance(done.exception, SystemExit)) == (2, True), done.output
+        assert f"{out / where} is a symbolic link" in " ".join(done.stderr.split()), done.stderr
+        assert (contents(victim), contents(out)) == before

@@ -116,10 +116,14 @@ class Folder:
         return sorted(name for name in found if fnmatch.fnmatchcase(name, pattern))
 
     def check_no_links(self) -> None:
-        """Raise a :class:`FolderError` if an entry of this folder is a link, before others write into it."""
+        """Raise a :class:`FolderError` if there is a link in this folder or below, before files are written by path."""
         for name in self.names():
             if self._is_link(name):
                 self._check(name, stat.S_ISREG, "plain file")
+            status = self._status(name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                with self._inner(name, create=False) as inner:
+                    inner.check_no_links()
 
     def folder_names(self, name: str, pattern: str = "*") -> list[str]:
         """The sorted names in a folder inside this one; none if there is no such folder."""

@@ -167,13 +167,15 @@ class RunFolder:
         A run that the user's mistake ends before its first checkpoint leaves no trace.
         """
         now = _identity(command, settings, images)
-        with folder_lock(self.path) as folder:
+        with _claimed(self.path) as folder:
             try:
                 with folder.folder(_CHECKPOINTS, create=True) as pieces:
                     for name in pieces.names("images-*.npy"):  # those of a run that was stopped
                         if getattr(images.images, "path", None) != (self.scratch_folder / name).resolve():
                             pieces.remove(name)
-                had_encoder = folder.has("encoder")
+                if had_encoder := folder.has("encoder"):
+                    with folder.folder("encoder") as encoder:
+                        encoder.check_no_links()
                 is_new = self._prepare(folder, now, force)
                 try:
                     yield
@@ -482,13 +484,22 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 def folder_lock(path: Path) -> "Iterator[Folder]":
     """Be the only process that works in a folder of results, which is yielded, or raise a :class:`RunError`.
 
-    The folder is created, and removed if nothing is in it.
+    The folder is created, and removed if nothing is in it. No link may be in it, because files are written to it by
+    their paths.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "out") as folder:
     ...     folder.names()
     ['.lock']
     """
+    with _claimed(path) as folder:
+        folder.check_no_links()
+        yield folder
+
+
+@contextmanager
+def _claimed(path: Path) -> "Iterator[Folder]":
+    """Create a folder and hold its lock; it is removed if nothing is in it at the end."""
     try:
         with _locked(path, create=True) as folder:
             yield folder
