@@ -298,7 +298,7 @@ def test_only_those_who_may_touch_the_disk(module):
 
 def test_a_file_opened_in_the_wrong_room_would_be_seen():
     assert list(disk_calls(ast.walk(ast.parse("def sneak(path):\n    return path.read_bytes()")))) == [2]
-    assert list(disk_calls(nodes("unpose.files.atomic"))), "the list of calls has gone stale"
+    assert list(disk_calls(nodes("unpose.files.outputs"))), "the list of calls has gone stale"
 
 
 @pytest.mark.parametrize("name", ["utils", "helpers", "misc", "common"])

@@ -16,10 +16,8 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli import main
 from unpose.cli.commands.audit import command
 from unpose.cli.shared.audited_images import labels_of
-from unpose.runs.folder import folder_lock
 
 MODELS = """
 import numpy as np
@@ -463,15 +461,6 @@ def test_an_audit_that_was_killed_continues_and_ends_with_the_same_bytes(place):
         written.append({path.name: path.read_bytes() for path in (place / folder / "out").iterdir()})
     assert written[0] == written[1]
     assert len(written[0]) == 3
-
-
-def test_two_commands_do_not_work_in_one_folder(place):
-    with folder_lock(place / "out"):
-        for line in (["audit", model("halves")], ["dedupe"]):
-            done = CliRunner().invoke(main, [*line, *(["--images"] if len(line) > 1 else []), "photos", "-o", "out"])
-            assert done.exit_code == 2
-            assert "another unpose" in done.output
-    assert not (place / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from unpose.cli import main
+from unpose.runs import RunError
+from unpose.runs.folder import folder_lock
 
 
 def unpose(*arguments):
@@ -224,7 +226,7 @@ def test_a_refused_export_leaves_no_copy_and_removes_only_exports(run, new_shape
         (out / name).unlink()
     (tmp_path / ".sorted.tmp").mkdir()
     (tmp_path / ".sorted.tmp" / "mine.txt").write_text("dear")
-    refused(unpose(*again, "--images", tmp_path / "sorted"), "not where it was")
+    refused(unpose(*again, "--images", tmp_path / "sorted"), "changed since the run")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".sorted.tmp", "sorted"]
     assert unpose(*again).exit_code == 0
     assert (tmp_path / ".sorted.tmp" / "mine.txt").exists()
@@ -263,10 +265,11 @@ def test_unreadable_images_of_a_stack_are_counted(tmp_path, rng):
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (RuntimeError("out of luck\nand more"), 1, "failed: out of luck; "),
+        (RuntimeError("out of luck\nand more"), 1, "failed: out of luck; this is a fault of unpose, "),
         (MemoryError(), 1, "failed: MemoryError; "),
         (OSError(28, "No space left on device"), 1, "No space left"),
-        (ValueError("images must be numbers"), 2, "images must be numbers"),
+        (ValueError("cannot reshape array"), 1, "failed: cannot reshape array; this is a fault of unpose, "),
+        (RunError("images must be numbers"), 2, "images must be numbers"),
     ],
 )
 @pytest.mark.parametrize("command", ["predict", "predict --model", "export", "audit", "cluster"])
@@ -308,12 +311,61 @@ def test_unavailable_devices_are_refused(run, new_shapes, tmp_path, device):
         (["-k", "0"], "auto"),
         (["--memory", "1MB"], "at least 1MiB"),
         (["--group", "so3"], "one of them with +mirror, or auto, got 'so3'"),
+        (["--crop", "nan"], "nan is not a finite number"),
+        (["--max-shift", "inf"], "inf is not a finite number"),
+        (["--jobs", "999999999"], "1<=x<=1024"),
+        (["--seed", str(2**40)], "0<=x<=4294967295"),
+        (["--labels", "/dev/zero"], "must be a CSV file, got /dev/zero"),
+        (["--config", "/dev/zero"], "is no file of settings"),
     ],
 )  # fmt: skip
 def test_messages_for_wrong_values_give_the_right_ones(new_shapes, tmp_path, arguments, message):
     done = unpose("cluster", new_shapes, "-o", tmp_path / "x", *arguments)
     refused(done, message)
     assert "dilations" not in done.output
+
+
+WORK_ON_IMAGES = [
+    ["dedupe"],
+    ["audit", "mnist-c8", "--force", "--images"],
+    ["adapt", "mnist-c8", "--steps", 0, "--force", "--images"],
+]
+
+
+@pytest.mark.parametrize("command", WORK_ON_IMAGES, ids=lambda command: command[0])
+@pytest.mark.parametrize("stranger", ["a run of cluster", "audit.json", "card.json", "state.json"])
+def test_results_never_go_into_a_folder_that_holds_anything_else(run, new_shapes, tmp_path, command, stranger):
+    out = tmp_path / "taken"
+    if stranger == "a run of cluster":
+        shutil.copytree(run, out)
+    else:
+        out.mkdir()
+        (out / stranger).write_text("{}")
+        (out / "report.html").write_text("dear")
+    before = contents(out)
+    refused(unpose(*command, new_shapes, "-o", out), "is not empty and holds no results of `unpose")
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["cluster"], *WORK_ON_IMAGES, ["train"], ["train", "--quick", "--force"], ["train", "--unlabelled", "--force"]],
+    ids=str,
+)
+def test_results_and_images_never_contain_each_other(new_shapes, tmp_path, command):
+    images = tmp_path / "all" / "images"
+    shutil.copytree(new_shapes, images)
+    before = contents(tmp_path)
+    for out in (images / "results", tmp_path / "all"):
+        refused(unpose(*command, images, "-o", out), "must not contain each other")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", [*WORK_ON_IMAGES, ["train", "--quick"], ["train", "--unlabelled"]], ids=str)
+def test_two_processes_never_write_into_one_folder(new_shapes, tmp_path, command):
+    with folder_lock(tmp_path / "out"):
+        refused(unpose(*command, new_shapes, "-o", tmp_path / "out"), "another unpose")
+    assert not (tmp_path / "out").exists()
 
 
 def test_train_replaces_runs_and_nothing_else(tmp_path):

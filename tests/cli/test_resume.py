@@ -161,15 +161,17 @@ def test_two_runs_never_share_a_folder(new_shapes, tmp_path, monkeypatch):
     assert unpose("cluster", new_shapes, "-o", out).exit_code == 0
 
 
-def test_a_failure_is_one_line_and_the_log_has_the_rest(new_shapes, tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_a_failure_is_one_line_and_the_log_has_the_rest(new_shapes, tmp_path, monkeypatch, kind):
     from unpose.cluster import InvariantClustering
 
     def break_down(*_args, **_options):
-        raise RuntimeError("out of luck\nand more")
+        raise kind("out of luck\nand more")
 
     monkeypatch.setattr(InvariantClustering, "fit", break_down)
     done = unpose("cluster", new_shapes, "-o", tmp_path / "run")
     assert done.exit_code == 1
     assert "out of luck" in done.output
+    assert "a fault of unpose" in " ".join(done.output.split())
     assert "Traceback" not in done.output
     assert "Traceback" in (tmp_path / "run" / "log.txt").read_text()

@@ -10,7 +10,9 @@ from PIL import Image
 from scipy import ndimage
 
 from unpose.cli import main
+from unpose.runs import RunError
 from unpose.runs.duplicates import DuplicateSearch
+from unpose.runs.folder import folder_lock
 from unpose.runs.moves import move_files, undo_moves
 
 
@@ -126,6 +128,11 @@ def test_the_command_writes_tables_and_a_page_and_moves_and_undoes(photos, tmp_p
     rows = (out / "duplicates.csv").read_text().splitlines()
     assert len(rows) == 5
     assert [len(each["others"]) for each in json.loads((out / "duplicates.json").read_text())] == [1, 1]
+    written = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    assert "5 photographs were read in this run" in result.output
+    result = runner.invoke(main, ["dedupe", str(photos), "-o", str(out)])  # as after a kill, all is known already
+    assert "0 photographs were read in this run" in result.output
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == written
     before = {file.name: file.read_bytes() for file in photos.iterdir()}
     command = ["dedupe", str(photos), "-o", str(out), "--move-to", str(spare), "--json"]
     moved = json.loads(runner.invoke(main, command).stdout)
@@ -135,7 +142,9 @@ def test_the_command_writes_tables_and_a_page_and_moves_and_undoes(photos, tmp_p
     assert "No duplicates were found." in again
     assert "0 files moved" in again
     assert "moves them back" not in again
-    undone = json.loads(runner.invoke(main, ["dedupe", "--undo", "-o", str(out), "--json"]).stdout)
+    with folder_lock(out):
+        assert "another unpose" in runner.invoke(main, [*command, "--undo"]).output
+    undone = json.loads(runner.invoke(main, [*command, "--undo"]).stdout)
     assert undone == {"restored": 2, "failed": []}
     assert {file.name: file.read_bytes() for file in photos.iterdir() if file.is_file()} == before
 
@@ -165,8 +174,71 @@ def test_moves_never_replace_a_file(tmp_path):
     (tmp_path / "b.txt").write_text("somebody else's")
     with journal.open("a") as stream:
         stream.write('{"from": "cut sh')
-    restored, failed = undo_moves(journal)
+    restored, failed = undo_moves(journal, [tmp_path], there)
     assert restored == [tmp_path / "a.txt"]
-    assert {path for path, _ in failed} == {tmp_path / "b.txt", missing}
+    assert [path for path, _ in failed] == [tmp_path / "b.txt"]
     assert (tmp_path / "b.txt").read_text() == "somebody else's"
     assert (there / "b.txt").read_text() == "b.txt"
+
+
+def _moved(tmp_path):
+    """Two files moved from photos/ to spare/, a victim's home beside them, and the journal as lines."""
+    for name in ("photos/deep/a.png", "photos/b.png", "home/secret"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    photos, spare, journal = tmp_path / "photos", tmp_path / "spare", tmp_path / "journal.jsonl"
+    assert (
+        move_files([(photos / "deep/a.png", spare / "deep/a.png"), (photos / "b.png", spare / "b.png")], journal) == []
+    )
+    return photos, spare, journal, [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        {"from": "{home}/planted"}, {"from": "{photos}/../home/planted"}, {"from": "{photos}/link/planted"},
+        {"from": "{photos}"}, {"from": "planted"}, {"from": "{photos}/a\0b"}, {"to": "{home}/secret"},
+        {"to": "{spare}/../home/secret"}, {"to": "{spare}/link/secret"}, {"to": "{spare}/linked"},
+        {"to": "{spare}/pipe"}, {"to": "{spare}"}, {"sha256": "0" * 64}, {"sha256": None}, {"to": 3},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_journal_moves_only_what_its_own_run_moved(tmp_path, attack):
+    photos, spare, journal, lines = _moved(tmp_path)
+    home = tmp_path / "home"
+    (photos / "link").symlink_to(home)
+    (spare / "link").symlink_to(home)
+    (spare / "linked").symlink_to(home / "secret")
+    os.mkfifo(spare / "pipe")
+    places = {"home": home, "photos": photos, "spare": spare}
+    lines[0] |= {key: text.format(**places) if isinstance(text, str) else text for key, text in attack.items()}
+    journal.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(RunError, match="Nothing was moved back"):
+        undo_moves(journal, [photos], spare)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_moves_are_undone_through_links_that_the_user_names(tmp_path):
+    photos, spare, journal, _ = _moved(tmp_path)
+    (tmp_path / "other name").symlink_to(photos)
+    (photos / "deep").rmdir()
+    assert undo_moves(journal, [tmp_path / "home", tmp_path / "other name"], spare)[1] == []
+    assert (photos / "deep/a.png").read_text() == "photos/deep/a.png"
+    assert (photos / "b.png").read_text() == "photos/b.png"
+    assert journal.read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["report.html", "state.json", "index", "journal.jsonl"])
+def test_a_link_in_the_folder_of_results_is_not_followed(photos, tmp_path, name):
+    out, home = tmp_path / "out", tmp_path / "home"
+    DuplicateSearch(out).run([photos])
+    home.mkdir()
+    (home / "file").write_text("dear")
+    if (out / name).exists():
+        os.rename(out / name, tmp_path / "moved")
+    (out / name).symlink_to(home if name == "index" else home / "file")
+    words = ["dedupe", str(photos), "-o", str(out), "--move-to", str(tmp_path / "spare")]
+    done = CliRunner().invoke(main, words)
+    assert "is a symbolic link, which is not followed" in " ".join(done.output.split())
+    assert [path.read_text() for path in home.iterdir()] == ["dear"]

@@ -60,8 +60,48 @@ def test_two_processes_never_share_a_folder(folder, images):
 def test_a_run_refused_at_once_leaves_no_trace(folder, images):
     with contextlib.suppress(ValueError), folder.begin("cluster", SETTINGS, images[1], force=False):
         folder.log("began")
-        raise ValueError("wrong")
+        raise RunError("wrong")
     assert not folder.path.exists()
+
+
+@pytest.mark.parametrize("is_learnt", [True, False])
+def test_an_encoder_that_was_learnt_outlives_the_refusal_of_its_run(folder, images, is_learnt):
+    with contextlib.suppress(ValueError), folder.begin("cluster", SETTINGS, images[1], force=False):
+        (folder.path / "encoder").mkdir()
+        (folder.path / "encoder" / ("result.json" if is_learnt else "log.csv")).write_text("{}")
+        raise RunError("more memory is needed than --memory allows")
+    assert folder.path.exists() is is_learnt
+    for resume, force in ((False, False), (is_learnt, False), (False, True)):
+        folder.check(images[0], force=force, resume=resume)
+
+
+@pytest.mark.parametrize("name", ["labels", "features"])
+def test_a_run_continues_only_with_the_same_content_of_the_files_that_it_names(folder, images, tmp_path, name):
+    (tmp_path / "named").mkdir()
+    file = tmp_path / "named" / ("model.safetensors" if name == "features" else "known.csv")
+    file.write_text("path,class\na.png,cat\n")
+    settings = replace(SETTINGS, **{name: str(file.parent if name == "features" else file)})
+    with contextlib.suppress(KeyboardInterrupt), folder.begin("cluster", settings, images[1], force=False):
+        raise KeyboardInterrupt
+    with folder.begin("cluster", settings, images[1], force=False):
+        folder.write_config(settings, images[0], images[1], fingerprint(images[1]))
+        before = file.read_text()
+        file.write_text("path,class\na.png,dog\n")
+    with pytest.raises(RunError, match=f"another content of --{name} .*has changed since"):
+        folder.begin("cluster", settings, images[1], force=False).__enter__()
+    folder.finish()
+    config = folder.finished_config()
+    with pytest.raises(RunError, match=f"another content of --{name} .*has changed since"):
+        folder.check_same(config, "cluster", settings, images[1])
+    file.write_text(before)
+    folder.check_same(config, "cluster", settings, images[1])
+
+
+def test_a_run_that_a_fault_of_ours_ends_keeps_its_log(folder, images):
+    with contextlib.suppress(ValueError), folder.begin("cluster", SETTINGS, images[1], force=False):
+        folder.log("began")
+        np.zeros(3).reshape(2, 2)
+    assert "began" in (folder.path / "log.txt").read_text()
 
 
 def test_files_that_no_run_wrote_are_never_replaced(folder, images):

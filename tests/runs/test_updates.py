@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
 from unpose.data import posed, read_folder
-from unpose.runs import RunError, RunSettings, read_run, update_run, write_run
+from unpose.runs import RunError, RunSettings, apply_names, read_names, read_run, update_run, write_run
 from unpose.runs.folder import RunFolder
 from unpose.train import load_network
 
@@ -69,12 +69,32 @@ def test_new_images_are_in_every_file(folder, original):
 
 
 def test_the_same_images_are_not_added_twice(folder, original):
-    later = read_folder(original / "later.npy")
-    update_run(read_run(folder), original / "later.npy", later)
-    with pytest.raises(RunError, match="already"):
-        update_run(read_run(folder), original / "later.npy", later)
+    later, old = read_folder(original / "later.npy"), read_folder(original / "old.npy")
+    first = update_run(read_run(folder), original / "later.npy", later)
+    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    again = update_run(read_run(folder), original / "later.npy", later)
+    assert (again.rows, len(again.run.names)) == (first.rows, 17)
+    with pytest.raises(RunError, match="was made from"):
+        update_run(read_run(folder), original / "old.npy", old)
     with pytest.raises(RunError, match="as in the run"):
         update_run(read_run(folder), original / "other.npy", replace(later, images=np.zeros((2, 9, 9))))
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == contents
+
+
+def test_no_change_of_another_process_is_lost(folder, original, tmp_path):
+    before, more = read_run(folder), tmp_path / "more.npy"
+    np.save(more, shapes(1, 11))
+    with RunFolder(folder).changing():
+        command = [sys.executable, "-m", "unpose", "update", str(folder), str(more)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, "another unpose" in done.stderr) == (2, True), done.stderr
+        assert len(read_run(folder).names) == 14, "who only reads is not kept out"
+        update_run(read_run(folder), original / "later.npy", read_folder(original / "later.npy"))
+    with pytest.raises(RunError, match="changed by another process"):
+        update_run(before, more, read_folder(more, min_images=1))
+    with pytest.raises(RunError, match="changed by another process"):
+        apply_names(before, read_names("path,name\nold.npy[0],bar\n", before), read_folder(original / "old.npy"))
+    assert len(update_run(read_run(folder), more, read_folder(more, min_images=1)).run.names) == 19
 
 
 def test_an_error_changes_nothing(folder, original, monkeypatch):
@@ -88,11 +108,11 @@ def test_an_error_changes_nothing(folder, original, monkeypatch):
 def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder, monkeypatch):
     moved, replace_file = [], os.replace
 
-    def stop_after_two(source, target):
-        if len(moved) == 3:  # the folder as a whole, then two files
+    def stop_after_two(source, target, **folders):
+        if len(moved) == 4:  # the folder as a whole, the list of means, then two files
             raise KeyboardInterrupt
         moved.append(target)
-        replace_file(source, target)
+        replace_file(source, target, **folders)
 
     def fill(new):
         for name in ("config.toml", "images.json", "labels.csv", "report.html"):
@@ -110,6 +130,15 @@ def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder, mo
     assert not (folder / ".complete").exists()
 
 
+def test_the_rest_of_new_results_that_were_moved_is_removed_and_no_mean_is_lost(folder):
+    """A process that was killed while it removed ``.complete`` may have left the folder of its means."""
+    means = sorted(path.name for path in (folder / "means").iterdir())
+    (folder / ".complete" / "means").mkdir(parents=True)
+    read_run(folder)
+    assert sorted(path.name for path in (folder / "means").iterdir()) == means
+    assert not (folder / ".complete").exists()
+
+
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -122,13 +151,15 @@ def kill(*args):
 if place == "page":
     finished.FinishedRun.write_page = kill
 else:
-    count, replace = [0], os.replace
-    def replacing(source, target):
-        if ".complete" in str(source) and ".new." not in str(source):
-            count[0] += 1
-            if count[0] == int(place):
+    done, replace = [], os.replace
+    def replacing(source, target, **folders):
+        if ".complete" in done:  # the new results count, and are moved one by one
+            done.append(target)
+            if len(done) == int(place) + 1:
                 kill()
-        replace(source, target)
+        elif target == ".complete":
+            done.append(target)
+        replace(source, target, **folders)
     os.replace = replacing
 update_run(read_run(sys.argv[1]), Path(sys.argv[2]), read_folder(sys.argv[2]))
 """
@@ -167,9 +198,16 @@ def test_the_command_and_what_follows_it(folder, original, tmp_path):
     result = invoke(main, ["apply", str(folder), str(tmp_path / "names.csv")])
     assert result.exit_code == 0, result.output
     assert len(read_run(folder).added) == 2
-    result = invoke(main, ["update", str(folder), str(tmp_path / "more.npy")])
-    assert result.exit_code == 2
-    assert "already" in result.output
+    # A command that was killed when it had just finished is repeated: nothing is left to do, and that is no error.
+    for name, rows in ((original / "later.npy", 3), (tmp_path / "more.npy", 2)):
+        result = invoke(main, ["update", str(folder), str(name), "--json"])
+        assert result.exit_code == 0, result.output
+        summary = json.loads(result.stdout)
+        assert (summary["added"], summary["images"], summary["foreign"]) == (rows, 19, 1 if rows == 3 else 0)
+    assert (
+        "3 images were added by an earlier update, none now"
+        in invoke(main, ["update", str(folder), str(original / "later.npy")]).output
+    )
 
 
 @pytest.mark.parametrize(("size", "side"), [((), 12), (("--size", 24), 18)])

@@ -20,6 +20,7 @@ import click
 import unpose
 from unpose.cli.shared.errors import UserError, unexpected_error
 from unpose.cli.shared.site import page_line
+from unpose.runs.settings import is_users_mistake
 
 __all__ = ["COMMANDS", "main"]
 
@@ -81,13 +82,13 @@ class _LazyGroup(click.Group):
             raise click.exceptions.Exit(130) from None  # the status that shells expect; click's own would be 1
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
-        except ValueError as error:
-            raise UserError(str(error)) from error
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader of our output has closed the pipe; click ends quietly
             raise click.ClickException(str(error)) from error
         except Exception as error:
+            if is_users_mistake(error):
+                raise UserError(str(error)) from error
             raise unexpected_error(error, _write_log(traceback.format_exc())) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,7 +1,6 @@
 """Save a fitted estimator as JSON and safetensors. Loading executes no code from the files."""
 
 import hashlib
-import json
 import math
 import os
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from unpose.cluster.joint_graph import FittedFeatures
 from unpose.cluster.light import LIGHT_CONTRAST
 from unpose.cluster.pose_range import PoseRange
 from unpose.cluster.rounds import Round
-from unpose.files import file_inside, read_file, write_chunks
+from unpose.files import Folder, file_inside
 from unpose.groups import LieGroup
 from unpose.images.imagenet import EXTRA_NETWORK
 
@@ -76,19 +75,21 @@ def save(model: Any, folder: str | os.PathLike[str]) -> None:
         "n_features_in": model.n_features_in_, "plain": model._is_vectors,
         "image_shape": list(getattr(model, "image_shape_", ())), "history": [asdict(each) for each in model.history_],
     }  # fmt: skip
-    target = Path(folder)
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others would be saved transposed
     content = safetensors.numpy.save(arrays)
     about["arrays_sha256"] = hashlib.sha256(content).hexdigest()  # each file is written at once, but not both together
-    write_chunks(target / "model.safetensors", [content])
-    write_chunks(target / "model.json", [(json.dumps(about, indent=1, allow_nan=False) + "\n").encode()])
+    with Folder(folder, create=True) as target:
+        target.write_chunks("model.safetensors", [content])
+        target.write_json("model.json", about, indent=1)
 
 
 def load(kind: type, folder: str | os.PathLike[str]) -> Any:
     """Load an estimator of this class from a folder; raises a ValueError if :func:`save` did not write the files."""
     source = Path(folder)
     try:
-        about = json.loads(read_file(source / "model.json", _MAX_BYTES))
+        with Folder(source) as opened:
+            about = opened.read_json("model.json", _MAX_BYTES)
+            content = opened.read("model.safetensors", _MAX_BYTES)
         if not isinstance(about, dict) or about.get("kind") != "InvariantClustering":
             raise ValueError("model.json does not describe an InvariantClustering")
         if about.get("format") != FORMAT:
@@ -96,7 +97,6 @@ def load(kind: type, folder: str | os.PathLike[str]) -> Any:
                 f"it has format {about.get('format')!r}, this version of unpose reads format {FORMAT}; another version "
                 "wrote it"
             )
-        content = read_file(source / "model.safetensors", _MAX_BYTES)
         if about.get("arrays_sha256", digest := hashlib.sha256(content).hexdigest()) != digest:
             raise ValueError("model.json and model.safetensors were not saved together; save the model again")
         model = _rebuild(kind, about, safetensors.numpy.load(content))

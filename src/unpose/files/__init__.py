@@ -1,4 +1,4 @@
-"""Files: reads images of many formats and writes files atomically. This room imports no other room.
+"""Files: reads images of many formats, and reads and writes folders of results. This room imports no other room.
 
 Where to look:
 
@@ -14,7 +14,8 @@ Where to look:
 ``clouds``          point clouds: PLY, text and ``.npy``
 ``listing``         which files of a folder could be images
 ``texts``           text files that a person gives
-``atomic``          writing files complete or not at all
+``folder``          the door to a folder of results: no link inside it is followed, files are complete or absent
+``outputs``         files that the user names, complete or not at all
 ``exchange``        arrays exchanged with other programs through a temporary folder
 ``model_files``     which files of models are refused, because they can run code
 ``byte_sizes``      sizes such as 4GB, and how much memory is free
@@ -26,24 +27,28 @@ Where to look:
 Most users call :func:`unpose.data.read_folder`, which reads a whole folder into one array.
 """
 
-from unpose.files.atomic import atomic_file, read_file, write_chunks, write_image, write_text
 from unpose.files.byte_sizes import available_memory, in_bytes, readable_bytes
 from unpose.files.clouds import read_points
+from unpose.files.folder import BusyError, Folder, FolderError
 from unpose.files.frames import LUMINANCE, UnreadableError, printable_name
 from unpose.files.model_files import file_inside, refuse_code
+from unpose.files.outputs import output, read_file, write_chunks, write_image, write_text
 from unpose.files.pieces import ImagesInPieces, images_in_pieces, open_images, store_images
 from unpose.files.texts import read_text
 
 __all__ = [
     "LUMINANCE",
+    "BusyError",
+    "Folder",
+    "FolderError",
     "ImagesInPieces",
     "UnreadableError",
-    "atomic_file",
     "available_memory",
     "file_inside",
     "images_in_pieces",
     "in_bytes",
     "open_images",
+    "output",
     "printable_name",
     "read_file",
     "read_points",

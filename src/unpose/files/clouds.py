@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.files.atomic import read_file
 from unpose.files.frames import UnreadableError
+from unpose.files.outputs import read_file
 
 _MAX_POINTS = 50_000_000
 _MAX_BYTES = 2**32

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unpose.files.atomic import write_image
+from unpose.files.outputs import write_image
 
 __all__ = ["program_answers", "read_numbers"]
 

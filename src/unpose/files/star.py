@@ -6,8 +6,8 @@ Only the column ``_rlnImageName`` is used (``000012@Extract/job007/stack.mrcs``,
 import re
 from pathlib import Path
 
-from unpose.files.atomic import read_file
 from unpose.files.frames import UnreadableError, printable_name
+from unpose.files.outputs import read_file
 from unpose.files.texts import LARGEST_TEXT
 
 _COLUMN = "_rlnImageName"

@@ -2,7 +2,7 @@
 
 import os
 
-from unpose.files.atomic import read_file
+from unpose.files.outputs import read_file
 
 LARGEST_TEXT = 2**28
 """Most bytes of a text file: a table of a million images has a tenth."""

@@ -34,14 +34,15 @@ from unpose.dedupe import (
     grey_frame,
     sharpness,
 )
-from unpose.files import printable_name, write_chunks, write_text
+from unpose.files import Folder, printable_name
 from unpose.files.formats import as_unreadable_error, decoder_limits, read_grey
 from unpose.files.listing import list_images, list_paths
 
-__all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation"]
+__all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relation", "holds_search"]
 
 _VERSION = 3
 """Of the stored files; others are computed anew."""
+_LARGEST_FILE = 2**33
 _BLOCK = 256
 """Photographs that are read and stored at once."""
 _REMEMBERED = 20_000
@@ -104,6 +105,19 @@ class Duplicates:
     links: list[str] = field(default_factory=list)  # symbolic links, which are left alone
     names: list[tuple[str, str]] = field(default_factory=list)  # second names (hard links), and the first ones
     rejected: list[tuple[str, str]] = field(default_factory=list)  # files that could not be read, and why
+
+
+def holds_search(folder: Path) -> bool:
+    """Whether a folder holds a search for duplicates, finished or stopped.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as name:
+    ...     holds_search(Path(name))
+    False
+    """
+    index = _names(folder, "index", "*")  # the first thing that a search writes
+    is_begun = bool(index) and all(name.endswith((".npz", ".tmp")) for name in index)
+    return is_begun or "searched" in _read_json(folder, "state.json")
 
 
 @dataclass(frozen=True)
@@ -258,21 +272,24 @@ class DuplicateSearch:
         stream = io.BytesIO()
         np.savez(stream, **arrays)
         name = hashlib.sha256("".join(each.key for each in files).encode(errors="surrogateescape")).hexdigest()[:16]
-        write_chunks(self.folder / "index" / f"{name}.npz", [stream.getvalue()])
+        with Folder(self.folder, create=True) as folder, folder.folder("index", create=True) as index:
+            index.write_chunks(f"{name}.npz", [stream.getvalue()])
         return _by_key(photographs, entries)
 
     def _load_index(self) -> dict[str, tuple[Photograph, Entries]]:
         """Everything that earlier searches stored; a damaged file counts as missing."""
         known: dict[str, tuple[Photograph, Entries]] = {}
-        for file in sorted((self.folder / "index").glob("*.npz")):
+        for name in _names(self.folder, "index", "*.npz"):
             try:
-                with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as stored:
+                with Folder(self.folder) as folder:
+                    content = folder.read(f"index/{name}", _LARGEST_FILE)
+                with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                     if int(stored["version"]) != _VERSION:
                         continue
                     about = json.loads(stored["about"].tobytes())
                     photographs = [Photograph(**{**each, "path": Path(each["path"])}) for each in about]
                     regions = [Region(*map(float, row)) for row in stored["regions"]]
-                    vectors = {name: stored[name] for name in ("whole", "parts")}
+                    vectors = {kind: stored[kind] for kind in ("whole", "parts")}
                     entries = Entries(stored["owners"], regions, stored["patches"], vectors)
             except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
                 continue
@@ -295,7 +312,7 @@ class DuplicateSearch:
     ) -> list[Match]:
         """Matches among the photographs of some indices: those that are known, and those of new photographs."""
         by_key = {photographs[k].key: int(k) for k in used}
-        state = _read_json(self.folder / "state.json")
+        state = _read_json(self.folder, "state.json")
         searched = set(state.get("searched", ())) if state.get("version") == _VERSION else set()
         matches = [
             match for stored in (state["matches"] if searched else ())
@@ -321,23 +338,24 @@ class DuplicateSearch:
                     return [again[k] if k in again else frames[photographs[k].key] for k in which]
 
                 for number, part in enumerate(parts):
-                    file = self.folder / "checked" / f"{digest.hexdigest()[:16]}-{number}-of-{len(parts)}.json"
-                    stored = _read_json(file)
+                    name = f"checked/{digest.hexdigest()[:16]}-{number}-of-{len(parts)}.json"
+                    stored = _read_json(self.folder, name)
                     if "matches" not in stored:
                         found = [match for match in check(some, part, read) if match.probability >= _STORED_PROBABILITY]
                         stored = {"matches": [_as_json(match, photographs) for match in found]}
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        write_text(file, json.dumps(stored))
+                        with Folder(self.folder, create=True) as folder:
+                            folder.folder("checked", create=True).close()
+                            folder.write_text(name, json.dumps(stored))
                     matches += [match for each in stored["matches"] if (match := _match_from(each, by_key)) is not None]
                     report("comparing", number + 1, len(parts))
         stored_state = {
             "version": _VERSION, "searched": sorted(by_key),
             "matches": [_as_json(match, photographs) for match in matches],
         }  # fmt: skip
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(self.folder / "state.json", json.dumps(stored_state))
-        for file in (self.folder / "checked").glob("*.json"):
-            file.unlink()
+        with Folder(self.folder, create=True) as folder:
+            folder.write_text("state.json", json.dumps(stored_state))
+            for name in folder.folder_names("checked", "*.json"):
+                folder.remove(f"checked/{name}")
         return matches
 
 
@@ -412,10 +430,18 @@ def _match_from(stored: dict[str, Any], by_key: dict[str, int]) -> Match | None:
     )  # fmt: skip
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def _names(path: Path, name: str, pattern: str) -> list[str]:
+    if not path.is_dir():
+        return []
+    with Folder(path) as folder:
+        return folder.folder_names(name, pattern)
+
+
+def _read_json(path: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with Folder(path) as folder:
+            found = folder.read_json(name, _LARGEST_FILE)
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

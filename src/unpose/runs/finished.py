@@ -264,9 +264,11 @@ class FinishedRun:
 
     def write_page(self) -> Path:
         """Write ``report.html`` into the run folder."""
-        from unpose.files import write_text
+        from unpose.files import Folder
 
-        return write_text(self.path / "report.html", self.page())
+        with Folder(self.path) as folder:
+            folder.write_text("report.html", self.page())
+        return self.path / "report.html"
 
 
 def read_run(path: str | os.PathLike[str]) -> FinishedRun:
@@ -300,33 +302,56 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     ...         print(str(error).removeprefix(empty))
      holds no run of `unpose cluster`
     """
+    folder = RunFolder(Path(path))
+    for is_last in (False, False, True):
+        folder.complete_replacement()
+        before = folder.state()
+        try:
+            run = _read(folder)
+        except RunError:
+            if is_last or folder.state() == before:
+                raise
+        else:
+            if is_last or folder.state() == before:
+                break
+    return run  # its files belong together: no other process replaced some of them in the meantime
+
+
+def check_unchanged(run: FinishedRun) -> None:
+    """Raise a :class:`RunError` if a run that will be changed is no longer as it was read: changes would be lost."""
+    import numpy as np
+
+    now = read_run(run.path)
+    if now.about != json.loads(json.dumps(run.about)) or not np.array_equal(now.labels, run.labels):
+        raise RunError(f"{run.path} was changed by another process after it was read; repeat the command")
+
+
+def _read(run_folder: RunFolder) -> FinishedRun:
+    """Read the files of a finished run, and check that they fit together."""
     import safetensors
     import safetensors.numpy
 
     from unpose.cluster import InvariantClustering
-    from unpose.files import read_file
+    from unpose.files import Folder
 
-    path = Path(path)
-    folder = RunFolder(path)
-    folder.complete_replacement()
-    if (config := folder.finished_config()) is None:
-        wrong = "an unfinished run; finish it first" if folder.is_unfinished else "no run of `unpose cluster`"
-        if (path / "model.safetensors").is_file() and (path / "result.json").is_file():
-            wrong = (
-                f"a run of `unpose train`, which has no groups; `unpose predict --model {path} IMAGES` uses its network"
-            )
-        raise RunError(f"{path} holds {wrong}")
-    if config.command != "cluster":
-        raise RunError(
-            f"{path} holds a run of `unpose {config.command}`, which has no clusters: its results are aligned.npy, "
-            "mean.png and poses.csv. This needs a run of `unpose cluster`"
-        )
+    path = run_folder.path
     try:
+        config = run_folder.finished_config()
+        if config is None:
+            raise RunError(f"{path} holds {_what_else(run_folder)}")
+        if config.command != "cluster":
+            raise RunError(
+                f"{path} holds a run of `unpose {config.command}`, which has no clusters: its results are aligned.npy, "
+                "mean.png and poses.csv. This needs a run of `unpose cluster`"
+            )
         model = InvariantClustering.load(path)
-        about = json.loads(read_file(path / "images.json", _LARGEST_FILE))
-        pictures = safetensors.numpy.load(read_file(path / "pictures.safetensors", _LARGEST_FILE))
+        with Folder(path) as folder:
+            about = folder.read_json("images.json", _LARGEST_FILE)
+            pictures = safetensors.numpy.load(folder.read("pictures.safetensors", _LARGEST_FILE))
         run = FinishedRun(path, config.settings, model, about, pictures)
         _check(run)
+    except RunError:
+        raise
     except FileNotFoundError as error:
         raise RunError(f"{path} is not a run of `unpose cluster`: {Path(error.filename).name} is missing") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
@@ -334,19 +359,22 @@ def read_run(path: str | os.PathLike[str]) -> FinishedRun:
     return run
 
 
+def _what_else(folder: RunFolder) -> str:
+    """What a folder holds that is no finished run."""
+    if folder.is_unfinished:
+        return "an unfinished run; finish it first"
+    if (folder.path / "model.safetensors").is_file() and (folder.path / "result.json").is_file():
+        return (
+            f"a run of `unpose train`, which has no groups; `unpose predict --model {folder.path} IMAGES` uses its "
+            "network"
+        )
+    return "no run of `unpose cluster`"
+
+
 def _check(run: FinishedRun) -> None:
     """Raise a ``ValueError`` if the files of a run, which may come from a stranger, do not fit together."""
-    types = {
-        "input": str, "names": list, "paths": list, "frames": list, "shape": list, "rejected": list, "canvas": str,
-        "settings": dict, "version": str, "agreement": dict, "fingerprint": str, "command": str, "notes": list,
-    }  # fmt: skip
-    for key, expected in types.items():
-        if not isinstance(run.about.get(key), expected):
-            raise ValueError(f"{key} in images.json is missing or not of type {expected.__name__}")
     n, count = len(run.labels), run.model.n_clusters_
-    texts = [run.about["names"], run.about["paths"], run.about["classes"] or run.names]
-    if any(len(each) != n or not all(isinstance(text, str) for text in each) for each in texts):
-        raise ValueError(f"images.json must name {n} images, as many as the model has")
+    _check_facts(run.about, n, count)
     shown = run.pictures.get("shown")
     if shown is not None and (
         shown.ndim != 1 or not ((shown[1:] > shown[:-1]).all() and 0 <= shown[0] <= shown[-1] < n)
@@ -364,25 +392,62 @@ def _check(run: FinishedRun) -> None:
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
             raise ValueError(f"{key} in pictures.safetensors must have {length} entries, got {len(run.pictures[key])}")
-    given = run.about.get("cluster_names") or [""] * count
-    if len(given) != count or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"cluster_names in images.json must be {count} names, as many as the model has clusters")
-    if len(run.settled) != n:
-        raise ValueError(f"settled in images.json must have {n} entries, as many as there are images")
-    if not all(0 <= image < n for image in run.rejected_names):
-        raise ValueError(f"rejected_names in images.json must be given by the numbers of the {n} images")
     names = run.about.get("class_names")
     if names is not None and run.model.classes_ is not None and len(names) < len(run.model.classes_):
         raise ValueError("class_names in images.json do not belong to the model")
-    stored = run.about.get("source_shape")
-    if stored is not None and (len(stored) != 2 or not all(isinstance(side, int) and side > 0 for side in stored)):
-        raise ValueError("source_shape in images.json is not the size of an image")
-    if len(run.about["frames"]) != n or not all(len(pair) == 2 for pair in run.about["rejected"]):
-        raise ValueError("images.json does not belong to the model")
-    if list(run.model.image_shape_) != run.about["shape"] or not isinstance(run.about["settings"]["seed"], int):
+    if list(run.model.image_shape_) != run.about["shape"]:
         raise ValueError("the settings do not belong to the model")
     if not isinstance(run.settings.crop, int) or not 0 <= run.settings.crop <= 4096:
         raise ValueError("crop in config.toml is not a number of pixels")
+
+
+def _check_facts(about: dict[str, Any], n: int, count: int) -> None:
+    """Raise a ``ValueError`` unless ``images.json`` describes ``n`` images in ``count`` clusters."""
+
+    def is_list(value: Any, kinds: tuple[type, ...], length: int | None = None) -> bool:
+        # Not isinstance: True is no number here.
+        return isinstance(value, list) and length in (None, len(value)) and all(type(each) in kinds for each in value)
+
+    def is_table(value: Any, kinds: tuple[type, ...]) -> bool:
+        return isinstance(value, dict) and all(type(each) in kinds for each in value.values())
+
+    def is_addition(each: Any) -> bool:
+        return (
+            isinstance(each, dict) and isinstance(each.get("input"), str) and isinstance(each.get("fingerprint"), str)
+            and is_list(each.get("p_values"), (int, float, type(None)), each.get("images"))
+        )  # fmt: skip
+
+    text, number = (str,), (int, float)
+    rejected = about.get("rejected")
+    right = {key: isinstance(about.get(key), str) for key in ("input", "canvas", "version", "fingerprint", "command")}
+    right |= {
+        "names": is_list(about.get("names"), text, n),
+        "paths": is_list(about.get("paths"), text, n),
+        "frames": is_list(about.get("frames"), (int,), n) and all(0 <= each < 2**31 for each in about["frames"]),
+        "shape": is_list(about.get("shape"), (int,)),
+        "rejected": is_list(rejected, (list,)) and all(is_list(pair, text, 2) for pair in rejected or ()),
+        "notes": is_list(about.get("notes"), text),
+        "agreement": is_table(about.get("agreement"), number),
+        "settings": is_table(about.get("settings"), (str, bool, int, float)) and type(about["settings"]["seed"]) is int,
+    }  # fmt: skip
+    optional = {
+        "classes": lambda value: is_list(value, text, n),
+        "class_names": lambda value: is_list(value, text),
+        "cluster_names": lambda value: is_list(value, text, count),
+        "settled": lambda value: is_list(value, (bool,), n),
+        "source_shape": lambda value: is_list(value, (int,), 2) and min(value) > 0,
+        "rejected_names": lambda value: is_table(value, (list,)) and all(
+            image.isdecimal() and int(image) < n and is_list(names, (str, int))
+            and all(isinstance(name, str) or 0 <= name < count for name in names)
+            for image, names in value.items()
+        ),
+        "added": lambda value: is_list(value, (dict,)) and all(map(is_addition, value))
+        and sum(each["images"] for each in value) < n,
+    }  # fmt: skip
+    right |= {key: check(about[key]) for key, check in optional.items() if about.get(key) is not None}
+    for key, is_right in right.items():
+        if not is_right:
+            raise ValueError(f"{key} in images.json is missing, of a wrong type, or does not fit {n} images")
 
 
 def write_run(
@@ -434,9 +499,9 @@ def write_run(
     """
     from unpose.cluster import agreement_with_classes
     from unpose.cluster.page import page_pictures
-    from unpose.files import write_image
+    from unpose.files import Folder
 
-    folder, digest = RunFolder(path), digest or fingerprint(images)
+    run_folder, digest = RunFolder(path), digest or fingerprint(images)
     pictures = page_pictures(model, images.images, settings.seed)
     about = {
         "input": os.path.abspath(source), "names": images.names,
@@ -455,12 +520,12 @@ def write_run(
         about["rejected_names"] = {str(image): list(names) for image, names in sorted(rejected_names.items())}
     run = FinishedRun(path, settings, model, about, pictures)
     write_results(run)
-    (path / MEANS_FOLDER).mkdir(exist_ok=True)
     brightest = float(pictures["errors"].max()) or 1.0
-    for label in range(model.n_clusters_):
-        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}.png", pictures["means"][label] / 65535)
-        write_image(path / MEANS_FOLDER / f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
-    folder.write_config(settings, source, images, digest)
+    with Folder(path) as folder, folder.folder(MEANS_FOLDER, create=True) as means:
+        for label in range(model.n_clusters_):
+            means.write_image(f"{cluster_name(label)}.png", pictures["means"][label] / 65535)
+            means.write_image(f"{cluster_name(label)}-error.png", pictures["errors"][label] / brightest)
+    run_folder.write_config(settings, source, images, digest)
     return run
 
 
@@ -468,15 +533,15 @@ def write_results(run: FinishedRun) -> None:
     """Write the estimator, the facts and the tables of a run into its folder: everything but means, page and config."""
     import safetensors.numpy
 
-    from unpose.files import write_chunks, write_text
+    from unpose.files import Folder
 
-    path = run.path
-    run.model.save(path)
-    write_chunks(path / "pictures.safetensors", [safetensors.numpy.save(run.pictures)])
-    write_text(path / "images.json", json.dumps(run.about) + "\n")
-    write_chunks(path / "labels.csv", (line.encode() for line in run.table_lines()))
-    RunFolder(path).write_rejected(run.about["rejected"])
-    write_text(path / "clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
+    run.model.save(run.path)
+    with Folder(run.path) as folder:
+        folder.write_chunks("pictures.safetensors", [safetensors.numpy.save(run.pictures)])
+        folder.write_text("images.json", json.dumps(run.about) + "\n")
+        folder.write_chunks("labels.csv", (line.encode() for line in run.table_lines()))
+        folder.write_text("clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
+    RunFolder(run.path).write_rejected(run.about["rejected"])
 
 
 def _results(run: FinishedRun) -> "Results":

@@ -1,36 +1,43 @@
 """The folder of a run: one writer at a time, checkpoints to continue from, and files that are complete or absent.
 
-While a run is in progress its folder contains ``.pieces``: ``begun.json`` (what the run is), ``lock``, and one file for
-each finished stage of the work. The folder ``.pieces`` disappears in one step after all results are written. A folder
-with a ``config.toml`` that a run wrote and without ``begun.json`` holds a finished run.
+While a run is in progress its folder contains ``.pieces``: ``begun.json`` (what the run is), and one file for each
+finished stage of the work. The folder ``.pieces`` disappears in one step after all results are written. A folder with a
+``config.toml`` that a run wrote and without ``begun.json`` holds a finished run. ``.lock`` is there while a process
+changes the folder.
+
+A run folder may come from a stranger: it is read and written through :class:`unpose.files.Folder`, which follows no
+link in it, and only the files that a run writes are moved, replaced or removed.
 """
 
 import hashlib
 import json
 import os
-import shutil
-import sys
+import re
+import secrets
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import unpose
-from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, read_config
+from unpose.runs.settings import RunConfig, RunError, RunSettings, config_text, is_users_mistake, read_config
 from unpose.runs.tables import csv_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from unpose.data import ImageSet
+    from unpose.files import Folder
 
-__all__ = ["RunFolder", "cluster_name", "fingerprint", "folder_lock"]
+__all__ = ["LOCK", "RunFolder", "check_apart", "cluster_name", "fingerprint", "folder_lock"]
 
 MEANS_FOLDER = "means"
+LOCK = ".lock"
+"""File that a process holds while it works in a folder of results; a killed process leaves it."""
 _CHECKPOINTS = ".pieces"
+_MARK = f"{_CHECKPOINTS}/begun.json"
 _COMPLETE = ".complete"
 """Folder of complete new results, which only need to be moved into place."""
 _RESULTS = (
@@ -39,6 +46,12 @@ _RESULTS = (
     "montage.png",
 )  # fmt: skip
 """Every file that a run writes at the top of its folder, apart from log.txt."""
+_PICTURE = re.compile(r"cluster-\d{3,}(-error)?\.png")
+"""The files that a run writes into its folder of means."""
+_LARGEST_TEXT = 2**24
+_LARGEST_CHECKPOINT = 2**37
+_PATIENCE = 10.0
+"""Seconds that a reader waits while another process moves new results into place."""
 
 
 @dataclass(frozen=True)
@@ -58,69 +71,88 @@ class RunFolder:
     path: Path
 
     @property
-    def _checkpoints(self) -> Path:
-        return self.path / _CHECKPOINTS
-
-    @property
     def scratch_folder(self) -> Path:
         """Where a run keeps files of the size of its images until it is finished."""
-        return self._checkpoints
+        return self.path / _CHECKPOINTS
+
+    @contextmanager
+    def _opened(self, inner: str = "") -> "Iterator[Folder | None]":
+        """The opened run folder, or a folder in it; None where there is none."""
+        if not self.path.is_dir():
+            yield None
+            return
+        from unpose.files import Folder
+
+        with Folder(self.path) as folder:
+            if not inner:
+                yield folder
+            elif folder.has(inner):
+                with folder.folder(inner) as opened:
+                    yield opened
+            else:
+                yield None
 
     @contextmanager
     def reading(self) -> Iterator[Path]:
         """Yield the folder for decoded images; if the block raises and no run has begun here, leave no trace of it."""
-        made = [place for place in (self._checkpoints, self.path) if not place.exists()]
+        made_run = not self.path.exists()
+        with self._opened(_CHECKPOINTS) as pieces:  # an error if it is a link
+            made = pieces is None
         try:
-            yield self._checkpoints
+            yield self.scratch_folder
         except BaseException:
-            if self._checkpoints in made and not self.is_unfinished:
-                shutil.rmtree(self._checkpoints, ignore_errors=True)
-            if self.path in made and self.path.is_dir() and not any(self.path.iterdir()):
-                self.path.rmdir()
+            with self._opened() as folder:
+                if folder is not None and made and not folder.has(_MARK):
+                    with suppress(OSError):
+                        folder.remove_tree(_CHECKPOINTS)
+            if made_run:
+                with suppress(OSError):
+                    self.path.rmdir()
             raise
-
-    @property
-    def _mark(self) -> Path:
-        return self._checkpoints / "begun.json"
 
     @property
     def is_unfinished(self) -> bool:
         """Whether a run has begun here and has not ended."""
-        return self._mark.exists()
+        with self._opened() as folder:
+            return folder is not None and folder.has(_MARK)
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether an unfinished run has completed a stage that it can continue from."""
-        return any(self._checkpoints.glob("*.safetensors"))
+        """Whether an unfinished run has completed a stage that it can continue from; an encoder is one."""
+        with self._opened() as folder:
+            return folder is not None and (
+                folder.has("encoder/result.json") or any(
+                    name.endswith(".safetensors") for name in folder.folder_names(_CHECKPOINTS)
+                )
+            )  # fmt: skip
 
     def finished_config(self) -> RunConfig | None:
         """What ``config.toml`` says about the finished run in this folder; None where there is no finished run."""
-        return None if self.is_unfinished else read_config(self.path / "config.toml")
+        with self._opened() as folder:
+            if folder is None or folder.has(_MARK) or not folder.has("config.toml"):
+                return None
+            return read_config(self.path / "config.toml")
 
     def check(self, source: Path, *, force: bool, resume: bool) -> None:
         """Raise a :class:`RunError` if a run on the images at ``source`` must not be written here.
 
         :meth:`begin` checks the same. This check needs no images, so a command can fail before it reads any.
         """
-        run, images = self.path.resolve(), source.resolve()
-        if run == images or images in run.parents or run in images.parents:
-            raise RunError(
-                f"the run folder {self.path} and the images {source} must not contain each other, or results would be "
-                "read as input; give another folder"
-            )
+        check_apart(self.path, source)
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; a run needs a folder of its own")
         self.remove_leftovers()
         if resume and not self.is_unfinished:
             raise RunError(f"{self.path} holds no run to continue; leave out --resume to begin one")
-        if self.path.is_dir():
-            self._check_free(force)
+        with self._opened() as folder:
+            if folder is not None:
+                self._check_free(folder, force)
 
     def check_same(self, config: RunConfig, command: str, settings: RunSettings, images: "ImageSet") -> None:
         """Raise a :class:`RunError` if the finished run described by ``config`` answers another question."""
         before = {
             "kind": config.command, "version": config.about["version"], "input": config.about.get("fingerprint"),
-            "settings": config.settings.decisive(),
+            "settings": config.settings.decisive(), "files": config.about.get("files", {}),
         }  # fmt: skip
         if difference := _difference(before, _identity(command, settings, images)):
             raise RunError(
@@ -132,24 +164,43 @@ class RunFolder:
     def begin(self, command: str, settings: RunSettings, images: "ImageSet", *, force: bool) -> Iterator[None]:
         """Begin a run, or continue the unfinished one, while holding the folder's lock.
 
-        A run that raises a ``ValueError`` before its first checkpoint leaves no trace.
+        A run that the user's mistake ends before its first checkpoint leaves no trace.
         """
         now = _identity(command, settings, images)
-        try:
-            self._checkpoints.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OSError(f"{self.path} cannot be written: {error.strerror}") from error
-        with _locked(self._checkpoints / "lock", self.path):
-            for decoded in self._checkpoints.glob("images-*.npy"):  # those of a run that was stopped
-                if getattr(images.images, "path", None) != decoded.resolve():
-                    decoded.unlink()
-            is_new = self._prepare(now, force)
+        with _claimed(self.path) as folder:
             try:
-                yield
-            except ValueError:
-                if is_new and not self.has_checkpoints:
-                    self._abandon()
-                raise
+                with folder.folder(_CHECKPOINTS, create=True) as pieces:
+                    for name in pieces.names("images-*.npy"):  # those of a run that was stopped
+                        if getattr(images.images, "path", None) != (self.scratch_folder / name).resolve():
+                            pieces.remove(name)
+                if had_encoder := folder.has("encoder"):
+                    with folder.folder("encoder") as encoder:
+                        encoder.check_no_links()
+                is_new = self._prepare(folder, now, force)
+                try:
+                    yield
+                except ValueError as error:
+                    if is_new and is_users_mistake(error) and not self.has_checkpoints:
+                        # The log goes first: without checkpoints beside it, it would look like a file of nobody.
+                        folder.remove("log.txt")
+                        if not had_encoder:
+                            folder.remove_tree("encoder")
+                        folder.remove_tree(_CHECKPOINTS)
+                    raise
+            finally:
+                if not folder.has(_MARK):
+                    with suppress(OSError):
+                        folder.remove_tree(_CHECKPOINTS)
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Be the only process that changes the finished run in this folder, from before it is read.
+
+        A :class:`RunError` names the process that has been faster. A thread that holds the lock may take it again.
+        """
+        with _locked(self.path, again=True) as folder:
+            _check_entries(folder)
+            yield
 
     @contextmanager
     def replacing(self) -> Iterator[Path]:
@@ -158,65 +209,73 @@ class RunFolder:
         Nothing is replaced if the block raises an error or the process is killed in it. If it is killed afterwards,
         while files are moved, :meth:`complete_replacement` moves the others. Files that no run wrote stay.
         """
-        self.complete_replacement()
-        self._checkpoints.mkdir(exist_ok=True)
-        with (
-            _locked(self._checkpoints / "lock", self.path),
-            TemporaryDirectory(dir=self.path, prefix=".new.", suffix=".tmp") as place,
-        ):
-            new = Path(place) / "results"
-            new.mkdir()
-            yield new
-            os.replace(new, self.path / _COMPLETE)  # from here on the new results count
-            self.complete_replacement()
+        with _locked(self.path, again=True) as folder:
+            _move_complete(folder)
+            for stale in folder.names(".new.*.tmp"):
+                folder.remove_tree(stale)
+            name = f".new.{secrets.token_hex(4)}.tmp"
+            try:
+                folder.folder(name, create=True).close()
+                yield self.path / name
+                folder.move(name, folder, _COMPLETE)  # from here on the new results count
+                _move_complete(folder)
+            finally:
+                folder.remove_tree(name)
 
     def complete_replacement(self) -> None:
         """Move the new results of :meth:`replacing` into place, if a process was killed while it did so."""
-        new = self.path / _COMPLETE
-        if not new.is_dir():
-            return
-        (self.path / MEANS_FOLDER).mkdir(exist_ok=True)
-        kept = new / "means.txt"  # which pictures the new results have, also after some of them were moved
-        if not kept.exists():
-            names = sorted(picture.name for picture in (new / MEANS_FOLDER).glob("cluster-*.png"))
-            kept.with_suffix(".tmp").write_text("\n".join(names))
-            os.replace(kept.with_suffix(".tmp"), kept)
-        names = kept.read_text().split("\n")
-        for file in sorted(new.rglob("*")):
-            if file.is_file() and file != kept:
-                os.replace(file, self.path / file.relative_to(new))
-        for picture in (self.path / MEANS_FOLDER).glob("cluster-*.png"):
-            if picture.name not in names:
-                picture.unlink()
-        shutil.rmtree(new, ignore_errors=True)
+        for pause in (0.01, 0.1, 1.0, _PATIENCE, None):
+            with self._opened(_COMPLETE) as new:
+                if new is None:
+                    return
+            from unpose.files import BusyError
+
+            try:
+                with _locked(self.path, again=True) as folder:
+                    _move_complete(folder)
+            except RunError as error:
+                if pause is None or not isinstance(error.__cause__, BusyError):
+                    raise  # else the other process is moving them
+                time.sleep(pause)
+
+    def state(self) -> dict[str, tuple[int, ...]]:
+        """What tells one state of the folder from another: the identity of each file at its top."""
+        with self._opened() as folder:
+            return {} if folder is None else folder.state()
 
     def load(self, name: str) -> "dict[str, NDArray] | None":
         """The arrays of a finished stage; None where the stage is not finished."""
         import safetensors.numpy
 
-        file = self._checkpoints / f"{name}.safetensors"
-        return safetensors.numpy.load(file.read_bytes()) if file.exists() else None
+        with self._opened(_CHECKPOINTS) as pieces:
+            if pieces is None or not pieces.has(f"{name}.safetensors"):
+                return None
+            return safetensors.numpy.load(pieces.read(f"{name}.safetensors", _LARGEST_CHECKPOINT))
 
     def store(self, name: str, arrays: "dict[str, NDArray]") -> None:
         """Keep the arrays of a finished stage."""
         import numpy as np
         import safetensors.numpy
 
-        from unpose.files import write_chunks
+        from unpose.files import Folder
 
         contiguous = {key: np.ascontiguousarray(value) for key, value in arrays.items()}
-        write_chunks(self._checkpoints / f"{name}.safetensors", [safetensors.numpy.save(contiguous)])
+        with Folder(self.path) as folder:
+            folder.write_chunks(f"{_CHECKPOINTS}/{name}.safetensors", [safetensors.numpy.save(contiguous)])
 
     def log(self, line: str) -> None:
         """Append a line with the time to ``log.txt``."""
-        with (self.path / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        from unpose.files import Folder
+
+        with Folder(self.path) as folder:
+            folder.append("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
     def write_rejected(self, rejected: Sequence[tuple[str, str]]) -> None:
         """Write ``rejected.csv``: the images that could not be read, and why."""
-        from unpose.files import write_text
+        from unpose.files import Folder
 
-        write_text(self.path / "rejected.csv", csv_text(("path", "reason"), rejected))
+        with Folder(self.path) as folder:
+            folder.write_text("rejected.csv", csv_text(("path", "reason"), rejected))
 
     def write_config(
         self, settings: RunSettings, source: Path, images: "ImageSet", digest: str, *,
@@ -227,72 +286,150 @@ class RunFolder:
         ``digest`` is the fingerprint of the images, ``facts`` are added to what every run states, and the settings
         named in ``omit`` are left out.
         """
-        from unpose.files import printable_name, write_text
+        from unpose.files import Folder, printable_name
 
         about = {
             "version": unpose.__version__, "input": printable_name(str(source)), "canvas": images.canvas,
-            "fingerprint": digest,
+            "fingerprint": digest, "files": settings.checksums(),
         }  # fmt: skip
         about |= facts or {}
-        write_text(self.path / "config.toml", config_text(settings, about, omit))
+        with Folder(self.path) as folder:
+            folder.write_text("config.toml", config_text(settings, about, omit))
         return about
 
     def finish(self) -> None:
         """Remove the checkpoints in one step, after all results are written."""
-        removed = self.path / f"{_CHECKPOINTS}.{os.getpid()}.tmp"
-        os.replace(self._checkpoints, removed)
+        from unpose.files import Folder
+
+        with Folder(self.path) as folder:
+            try:
+                folder.move(_CHECKPOINTS, folder, f"{_CHECKPOINTS}.{os.getpid()}.tmp")
+            except PermissionError:  # Windows renames no folder of a file that is open, such as that of the images
+                folder.remove(_MARK)
         self.remove_leftovers()
 
     def remove_leftovers(self) -> None:
-        """Remove checkpoints that a process renamed for removal in :meth:`finish`, and was killed before it removed."""
-        for removed in self.path.glob(f"{_CHECKPOINTS}.*.tmp"):
-            shutil.rmtree(removed, ignore_errors=True)  # another process may be removing them, too
+        """Remove checkpoints that a process renamed for removal in :meth:`finish`, and was killed before it removed.
 
-    def _check_free(self, force: bool) -> None:
+        So is the file of a lock that no process holds.
+        """
+        with self._opened() as folder:
+            if folder is None:
+                return
+            from unpose.files import BusyError
+
+            for removed in folder.names(f"{_CHECKPOINTS}.*.tmp"):
+                with suppress(OSError):  # another process may be removing them, too
+                    folder.remove_tree(removed)
+            if folder.has(LOCK):
+                with suppress(BusyError, OSError), folder.lock(LOCK):
+                    pass
+
+    def _check_free(self, folder: "Folder", force: bool) -> None:
         """Protect a finished run unless forced, and always protect files that no run wrote."""
-        if self.is_unfinished:
+        if folder.has(_MARK):
             return
         if self.finished_config() is not None:
             if not force:
                 raise RunError(f"{self.path} holds a finished run; give another folder, or --force to replace it")
-        elif any(entry.name != _CHECKPOINTS for entry in self.path.iterdir()):
+        elif set(folder.names()) - {_CHECKPOINTS, LOCK}:
             why = ", and --force replaces nothing else" if force else ""
             raise RunError(f"{self.path} is not empty and holds no run{why}; give another folder")
 
-    def _prepare(self, now: dict[str, Any], force: bool) -> bool:
+    def _prepare(self, folder: "Folder", now: dict[str, Any], force: bool) -> bool:
         """Remove what a killed process left, and return whether the run is new rather than continued."""
-        from unpose.files import write_text
-
-        path = self.path
-        self._check_free(force)  # another process may have finished between the first check and the lock
-        for stale in (*path.glob(".*.tmp"), *path.glob(f"{MEANS_FOLDER}/.*.tmp"), *self._checkpoints.glob(".*.tmp")):
-            shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
-        is_new = force or not self.is_unfinished
-        if is_new:
-            for checkpoint in self._checkpoints.glob("*.safetensors"):
-                checkpoint.unlink()
-            write_text(self._mark, json.dumps(now, indent=1) + "\n")
-            (path / "log.txt").unlink(missing_ok=True)
-        elif difference := _difference(json.loads(self._mark.read_text(encoding="utf-8")), now):
-            raise RunError(
-                f"{path} holds an unfinished run that was begun {difference}. Repeat that command, give another "
-                "folder, or --force to begin again"
-            )
-        for name in _RESULTS:
-            (path / name).unlink(missing_ok=True)
-        for picture in (path / MEANS_FOLDER).glob("cluster-*.png"):
-            picture.unlink()
-        if (path / MEANS_FOLDER).is_dir() and not any((path / MEANS_FOLDER).iterdir()):
-            (path / MEANS_FOLDER).rmdir()  # so that a run that fails leaves the folder as empty as it found it
+        self._check_free(folder, force)  # another process may have finished between the first check and the lock
+        with ExitStack() as opened:
+            pieces = opened.enter_context(folder.folder(_CHECKPOINTS))
+            means = opened.enter_context(folder.folder(MEANS_FOLDER)) if folder.has(MEANS_FOLDER) else None
+            for place in (folder, pieces, means):
+                for stale in () if place is None else place.names(".*.tmp"):
+                    place.remove_tree(stale)
+            is_new = force or not folder.has(_MARK)
+            if is_new:
+                for checkpoint in pieces.names("*.safetensors"):
+                    pieces.remove(checkpoint)
+                pieces.write_json("begun.json", now, indent=1)
+                folder.remove("log.txt")
+            elif difference := _difference(_begun(pieces), now):
+                raise RunError(
+                    f"{self.path} holds an unfinished run that was begun {difference}. Repeat that command, give "
+                    "another folder, or --force to begin again"
+                )
+            for name in _RESULTS:
+                folder.remove(name)
+            for picture in () if means is None else means.names("cluster-*.png"):
+                means.remove(picture)
+        folder.remove_empty(MEANS_FOLDER)  # so that a run that fails leaves the folder as empty as it found it
         return is_new
 
-    def _abandon(self) -> None:
-        """Leave no trace of a run that could not begin."""
-        # The log goes first: without checkpoints beside it, it would look like a file that no run wrote.
-        (self.path / "log.txt").unlink(missing_ok=True)
-        shutil.rmtree(self._checkpoints)
-        if not any(self.path.iterdir()):
-            self.path.rmdir()
+
+def _begun(pieces: "Folder") -> dict[str, Any]:
+    """What an unfinished run is."""
+    begun = pieces.read_json("begun.json", _LARGEST_TEXT)
+    if not isinstance(begun, dict) or not isinstance(begun.get("settings", {}), dict):
+        raise RunError(f"{pieces.path / 'begun.json'} does not describe a run; --force begins again")
+    return begun
+
+
+def _check_entries(folder: "Folder") -> None:
+    """Raise an error if something that a run writes is a link, before anything is changed."""
+    for name in (*_RESULTS, "log.txt"):
+        if folder.has(name):
+            with folder.open(name):
+                pass
+    if folder.has(MEANS_FOLDER):
+        folder.folder(MEANS_FOLDER).close()
+
+
+def _move_complete(folder: "Folder") -> None:
+    """Move complete new results into place, if there are any: only files that a run writes."""
+    if not folder.has(_COMPLETE):
+        return
+    kept = "means.txt"  # which pictures the new results have, also after some of them were moved
+    with folder.folder(_COMPLETE) as new:
+        pictures = [name for name in new.folder_names(MEANS_FOLDER) if not name.endswith(".tmp")]
+        # A process that was killed leaves temporary files, which are not moved.
+        files = [name for name in new.names() if name not in (MEANS_FOLDER, kept) and not name.endswith(".tmp")]
+        foreign = [name for name in files if name not in _RESULTS]
+        foreign += [f"{MEANS_FOLDER}/{name}" for name in pictures if not _PICTURE.fullmatch(name)]
+        if foreign:
+            raise RunError(
+                f"{new.path} holds {foreign[0]!r}, which no run writes, so nothing was moved; if the run comes from "
+                f"somebody else, do not trust it, or remove {_COMPLETE}"
+            )
+        _check_entries(folder)
+        if not new.has(kept) and (files or pictures):  # else it is a rest that version 0.2 left, all is in place
+            new.write_text(kept, "\n".join(pictures))
+        names = new.read_text(kept, _LARGEST_TEXT).split("\n") if new.has(kept) else None
+        for name in [*files, *(f"{MEANS_FOLDER}/{name}" for name in pictures)]:
+            new.move(name, folder, name)
+    with folder.folder(MEANS_FOLDER, create=True) as means:
+        for picture in means.names("cluster-*.png"):
+            if names is not None and picture not in names:
+                means.remove(picture)
+    # In one step, because a rest of it without means.txt would be taken for new results without means.
+    removed = f".new.{secrets.token_hex(4)}.tmp"
+    folder.move(_COMPLETE, folder, removed)
+    folder.remove_tree(removed)
+
+
+def check_apart(folder: Path, source: Path) -> None:
+    """Raise a :class:`RunError` if a folder of results and the images at ``source`` contain each other.
+
+    >>> check_apart(Path("run"), Path("photos"))
+    >>> try:
+    ...     check_apart(Path("photos/run"), Path("photos"))
+    ... except RunError as error:
+    ...     print(str(error)[:65])
+    the folder photos/run and the images photos must not contain each
+    """
+    results, images = folder.resolve(), source.resolve()
+    if results == images or images in results.parents or results in images.parents:
+        raise RunError(
+            f"the folder {folder} and the images {source} must not contain each other, or results would be read as "
+            "input; give another folder"
+        )
 
 
 def fingerprint(images: "ImageSet") -> str:
@@ -319,6 +456,7 @@ def _identity(command: str, settings: RunSettings, images: "ImageSet") -> dict[s
     """Everything that decides the results of a run."""
     return {
         "kind": command, "version": unpose.__version__, "input": fingerprint(images), "settings": settings.decisive(),
+        "files": settings.checksums(),
     }  # fmt: skip
 
 
@@ -333,85 +471,54 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         for name, value in now["settings"].items()
         if before.get("settings", {}).get(name) != value
     }
+    for name, digest in now["files"].items():
+        known = before.get("files")  # runs of older versions have none
+        if name not in others and isinstance(known, dict) and known.get(name, digest) != digest:
+            return f"with another content of --{name} {now['settings'][name]}: the file has changed since"
     if not others and before.get("input") != now["input"]:
         return "with other images: the input has changed since"
     return ", ".join(f"with --{name.replace('_', '-')} {was}, not {is_now}" for name, (was, is_now) in others.items())
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
-    """Be the only process that works in a folder of results, or raise a :class:`RunError`.
+def folder_lock(path: Path) -> "Iterator[Folder]":
+    """Be the only process that works in a folder of results, which is yielded, or raise a :class:`RunError`.
 
-    The folder is created, and removed if nothing is in it.
+    The folder is created, and removed if nothing is in it. No link may be in it, because files are written to it by
+    their paths.
 
     >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "out"):
-    ...     [file.name for file in (Path(place) / "out").iterdir()]
+    >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "out") as folder:
+    ...     folder.names()
     ['.lock']
     """
+    with _claimed(path) as folder:
+        folder.check_no_links()
+        yield folder
+
+
+@contextmanager
+def _claimed(path: Path) -> "Iterator[Folder]":
+    """Create a folder and hold its lock; it is removed if nothing is in it at the end."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{folder} cannot be written: {error.strerror}") from error
-    file = folder / ".lock"
-    with _held(file, folder):
+        with _locked(path, create=True) as folder:
+            yield folder
+    finally:
+        with suppress(OSError):  # something is in it
+            path.rmdir()
+
+
+@contextmanager
+def _locked(path: Path, *, create: bool = False, again: bool = False) -> "Iterator[Folder]":
+    """Open a folder and hold its lock, or raise a :class:`RunError`; ``again`` if this thread may hold it already."""
+    from unpose.files import BusyError, Folder
+
+    with ExitStack() as held:
         try:
-            yield
-        finally:
-            with suppress(OSError):  # Windows removes no open file; the next process locks the one that is left
-                file.unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()
-
-
-@contextmanager
-def _locked(file: Path, run: Path) -> Iterator[None]:
-    """Hold the lock of a run, and leave no folder of checkpoints if no run has begun."""
-    held = False
-    try:
-        with _held(file, run):
-            held = True
-            yield
-    finally:
-        if held and file.parent.is_dir() and not (file.parent / "begun.json").exists():
-            shutil.rmtree(file.parent, ignore_errors=True)
-
-
-@contextmanager
-def _held(file: Path, folder: Path) -> Iterator[None]:
-    """Hold the lock on a file, which the operating system releases however the process ends."""
-    while True:
-        stream = file.open("a+", encoding="ascii")
-        if not _try_lock(stream):
-            stream.seek(0)
-            owner = stream.read().strip() or "unknown"
-            stream.close()
-            raise RunError(
-                f"another unpose (process {owner}) is working in {folder}; wait until it ends, or give another folder"
-            )
-        if file.exists() and os.path.samestat(os.fstat(stream.fileno()), file.stat()):
-            break
-        stream.close()  # the other process finished in the meantime and removed the file
-        file.parent.mkdir(exist_ok=True)
-    try:
-        stream.truncate(0)
-        stream.write(f"{os.getpid()}\n")
-        stream.flush()
-        yield
-    finally:
-        stream.close()
-
-
-def _try_lock(stream: IO[str]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+            folder = held.enter_context(Folder(path, create=create))
+            held.enter_context(folder.lock(LOCK, again=again))
+        except BusyError as error:
+            raise RunError(str(error)) from error
+        except OSError as error:
+            raise OSError(f"{path} cannot be written: {error.strerror}") from error
+        yield folder

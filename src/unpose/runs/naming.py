@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unpose.runs.finished import FinishedRun, read_run, write_run
+from unpose.runs.finished import FinishedRun, check_unchanged, read_run, write_run
 from unpose.runs.folder import RunFolder, fingerprint
 from unpose.runs.settings import RunError
 from unpose.runs.tables import plain_text
@@ -216,18 +216,22 @@ def apply_names(
     """
     if list(images.names) != run.names or (not run.added and fingerprint(images) != run.about["fingerprint"]):
         raise RunError(f"the images of {run.path} have changed since the run, or other files can be read now")
-    model = run.model.regroup(images.images, groups.labels, progress=progress)
-    model.confidences_[groups.settled] = 1.0
     folder = RunFolder(run.path)
-    with folder.replacing() as new:
-        written = write_run(
-            new, run.source, images, model, run.settings, run.about["command"], run.about.get("class_names"),
-            groups.names, groups.settled.tolist(), run.added,
-            run.about["fingerprint"], groups.rejected,
-        )  # fmt: skip
-        written.write_page()
-    named = sum(bool(name) for name in groups.names)
-    folder.log(f"{len(groups.names)} groups applied, {named} of them named; {int(groups.settled.sum())} images settled")
+    with folder.changing():
+        check_unchanged(run)
+        model = run.model.regroup(images.images, groups.labels, progress=progress)
+        model.confidences_[groups.settled] = 1.0
+        with folder.replacing() as new:
+            written = write_run(
+                new, run.source, images, model, run.settings, run.about["command"], run.about.get("class_names"),
+                groups.names, groups.settled.tolist(), run.added,
+                run.about["fingerprint"], groups.rejected,
+            )  # fmt: skip
+            written.write_page()
+        named = sum(bool(name) for name in groups.names)
+        folder.log(
+            f"{len(groups.names)} groups applied, {named} of them named; {int(groups.settled.sum())} images settled"
+        )
     return read_run(run.path)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unpose.audit import ModelCallError
 from unpose.audit.calls import checked_output, evaluation, first_line
-from unpose.files import atomic_file, write_text
+from unpose.files import output, write_text
 
 _KEY_BYTES = 16
 
@@ -174,8 +174,8 @@ class RememberedCalls:
         outputs, failed = self._outputs(images, self.model)
         messages = {key: message for key, message in zip(keys, failed, strict=True) if message}
         self._keep(self._count, keys, outputs, messages)
-        if self.folder is not None:
-            with atomic_file(self.folder / f"{self._count - 1:06d}.npz") as temporary, temporary.open("wb") as stream:
+        if self._folder is not None:
+            with output(self._folder / f"{self._count - 1:06d}.npz") as stream:
                 kept = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _KEY_BYTES)
                 text = json.dumps({key.hex(): message for key, message in messages.items()})
                 np.savez(stream, keys=kept, outputs=outputs.numpy(), failures=np.frombuffer(text.encode(), np.uint8))

@@ -1,16 +1,21 @@
 """The settings of a run as a typed value, and the ``config.toml`` that a run folder keeps them in."""
 
+import dis
+import hashlib
+import json
 import math
+import os
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import tomli_w
 
-__all__ = ["RunConfig", "RunError", "RunSettings", "read_settings"]
+__all__ = ["RunConfig", "RunError", "RunSettings", "is_users_mistake", "read_settings"]
 
 _ABOUT_TABLE = "made"
+_LARGEST_FILE = 2**24
 _HEADER = (
     "# Pass this file to --config to repeat the run; flags on the command line take precedence.\n"
     "# Angles are in degrees, shifts in pixels of the canvas.\n"
@@ -19,6 +24,31 @@ _HEADER = (
 
 class RunError(ValueError):
     """A run folder that cannot be read, or that a new run must not write to; the message says what to do."""
+
+
+def is_users_mistake(error: Exception) -> bool:
+    """Whether an error says that the call or the input is wrong, rather than that this package has a fault.
+
+    The user's mistakes are the ``ValueError`` that this package raises on purpose: those of its own classes, and plain
+    ones that come from a ``raise`` statement in its sources, whose message says what must hold. Text that cannot be
+    decoded is the user's, too. Every other error is a fault: a ``ValueError`` of NumPy, of torch or of an operation in
+    our own line, such as an unpacking that fails, means that a check is missing, and other classes are never raised
+    to speak to the user.
+
+    >>> is_users_mistake(RunError("the folder holds a finished run")), is_users_mistake(TypeError("no number"))
+    (True, False)
+    """
+    if not isinstance(error, ValueError):
+        return False
+    if type(error).__module__.partition(".")[0] == "unpose" or isinstance(error, UnicodeError | json.JSONDecodeError):
+        return True
+    if (raised := error.__traceback__) is None:
+        return False
+    while raised.tb_next is not None:
+        raised = raised.tb_next
+    frame = raised.tb_frame
+    is_ours = frame.f_globals.get("__name__", "").partition(".")[0] == "unpose"
+    return is_ours and dis.opname[frame.f_code.co_code[raised.tb_lasti]] == "RAISE_VARARGS"
 
 
 @dataclass(frozen=True)
@@ -90,6 +120,22 @@ class RunSettings:
         """The settings that change the results: all but the number of threads and the memory budget."""
         return {name: value for name, value in asdict(self).items() if name not in ("jobs", "memory")}
 
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file that the settings name, which decides the results as the settings do.
+
+        >>> RunSettings(features="pixels").checksums()
+        {}
+        """
+        named = {"labels": self.labels, "features": self.features}
+        if os.path.isdir(self.features):  # a run of `unpose train`
+            named["features"] = os.path.join(self.features, "model.safetensors")
+        found = {}
+        for name, path in named.items():
+            if os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        return found
+
     def search_parameters(self) -> dict[str, Any]:
         """The settings of the pose search as the library takes them: angles in radians, None for ``auto``."""
         return {
@@ -119,11 +165,19 @@ def config_text(settings: RunSettings, about: dict[str, Any], omit: tuple[str, .
 
 
 def read_config(path: Path) -> RunConfig | None:
-    """The contents of a file that :func:`config_text` wrote; None for any other file, or where there is none."""
+    """The contents of a file that :func:`config_text` wrote; None for any other file, or where there is none.
+
+    The file is part of a run folder, so a :class:`~unpose.files.FolderError` says if it is a link.
+    """
+    from unpose.files import Folder, FolderError
+
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        with Folder(path.parent) as folder:
+            table = tomllib.loads(folder.read(path.name, _LARGEST_FILE).decode())
         about = table.pop(_ABOUT_TABLE)
-        settings = RunSettings(**{name.replace("-", "_"): value for name, value in table.items()})
+        settings = RunSettings(**_checked(table, path))
+    except FolderError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(about, dict) or not {"version", "input", "canvas"} <= about.keys():
@@ -151,7 +205,22 @@ def read_settings(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunError(f"{path} is not a TOML file: {error}") from error
     table.pop(_ABOUT_TABLE, None)
-    known = {field.name.replace("_", "-"): field.name for field in fields(RunSettings)}
+    return _checked(table, path)
+
+
+def _checked(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The settings of a TOML table by their names in Python, each of its type."""
+    known = {field.name.replace("_", "-"): field for field in fields(RunSettings)}
     if unknown := [name for name in table if name not in known]:
         raise RunError(f"{path} has the unknown settings {', '.join(unknown)}; known are {', '.join(known)}")
-    return {known[name]: value for name, value in table.items()}
+    for name, value in table.items():
+        kinds = get_args(kind := get_type_hints(RunSettings)[known[name].name]) or (kind,)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not (
+            (str in kinds and isinstance(value, str))
+            or (float in kinds and is_number)
+            or (int in kinds and is_number and isinstance(value, int))
+        ):
+            words = {int: "a whole number", float: "a finite number", str: "text"}
+            raise RunError(f"{name} in {path} must be {' or '.join(words[each] for each in kinds)}, got {value!r}")
+    return {known[name].name: value for name, value in table.items()}

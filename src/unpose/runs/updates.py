@@ -2,13 +2,12 @@
 
 import math
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unpose.runs.finished import FinishedRun, read_run, write_results, write_run
+from unpose.runs.finished import FinishedRun, check_unchanged, read_run, write_results, write_run
 from unpose.runs.folder import MEANS_FOLDER, RunFolder, fingerprint
 from unpose.runs.settings import RunError
 from unpose.runs.tables import csv_lines
@@ -59,7 +58,8 @@ def update_run(
 
     The nearest images of the run vote for the cluster of each new image, as in ``unpose predict``. All files are
     written again in one step: a process that is killed changes nothing. ``added.csv`` lists the new images with their
-    p-values; those below 0.05 fit no cluster.
+    p-values; those below 0.05 fit no cluster. Images that an earlier update has added are not added again: the result
+    is then what that update found.
 
     Parameters
     ----------
@@ -82,7 +82,8 @@ def update_run(
     Raises
     ------
     RunError
-        If the new images are already in the run, or are not of its size.
+        If the run was made from these images, if they are not of its size, or if another process is changing the run or
+        has changed it since it was read.
 
     Examples
     --------
@@ -103,13 +104,39 @@ def update_run(
     >>> update.run.labels.tolist(), update.rows[0]["path"]
     ([0, 0, 0, 0, 0], 'later.npy/later.npy')
     """
-    from unpose.files import write_chunks
-
     digest = fingerprint(new)
-    if digest in {run.about["fingerprint"], *(each["fingerprint"] for each in run.added)}:
-        raise RunError(f"the images of {source} are in {run.path} already")
+    if digest == run.about["fingerprint"]:
+        raise RunError(f"the images of {source} are those that {run.path} was made from")
+    if (rows := _added_before(run, digest)) is not None:
+        return Update(run, rows)
     if tuple(new.images.shape[1:]) != tuple(run.about["shape"]):
         raise RunError(f"new images must be {tuple(run.about['shape'])}, as in the run, got {new.images.shape[1:]}")
+    folder = RunFolder(run.path)
+    with folder.changing():
+        check_unchanged(run)
+        _add(run, folder, source, new, digest, old, progress)
+        folder.log(f"{len(new)} images added from {source}")
+    again = read_run(run.path)
+    return Update(again, added_rows(again)[-len(new) :])
+
+
+def _added_before(run: FinishedRun, digest: str) -> list[dict[str, Any]] | None:
+    """The rows of images that an earlier update has added, by their fingerprint; None if none has."""
+    rows = added_rows(run)
+    for each in run.added:
+        mine, rows = rows[: len(each["p_values"])], rows[len(each["p_values"]) :]
+        if each["fingerprint"] == digest:
+            return mine
+    return None
+
+
+def _add(
+    run: FinishedRun, folder: RunFolder, source: Path, new: "ImageSet", digest: str, old: "ImageSet | None",
+    progress: "Callable[..., None] | None",
+) -> None:  # fmt: skip
+    """Replace the files of the run by those with the new images."""
+    from unpose.files import Folder
+
     model = run.model.partial_fit(new.images, progress=progress)
     found = model.added_
     new = replace(new, names=[f"{source.name}/{name}" for name in new.names])
@@ -117,11 +144,8 @@ def update_run(
         "input": os.path.abspath(source), "images": len(new), "fingerprint": digest,
         "p_values": [None if math.isnan(value) else float(value) for value in found.p_values],
     }]  # fmt: skip
-    folder = RunFolder(run.path)
     with folder.replacing() as place:
         if old is None:
-            shutil.copytree(run.path / MEANS_FOLDER, place / MEANS_FOLDER)
-            shutil.copyfile(run.path / "config.toml", place / "config.toml")
             written = replace(_extended(run, new, found), path=place)
             written.about["added"] = added
             write_results(written)
@@ -133,12 +157,12 @@ def update_run(
                 run.about.get("class_names"), run.cluster_names, settled, added, run.about["fingerprint"],
                 run.rejected_names,
             )  # fmt: skip
-            shutil.copyfile(run.path / "config.toml", place / "config.toml")
         written.write_page()
-        write_chunks(place / "added.csv", (line.encode() for line in csv_lines(_COLUMNS, added_rows(written))))
-    folder.log(f"{len(new)} images added from {source}")
-    again = read_run(run.path)
-    return Update(again, added_rows(again)[-len(new) :])
+        with Folder(run.path) as before, Folder(place) as after:
+            names = before.folder_names(MEANS_FOLDER, "cluster-*.png") if old is None else []
+            for name in ["config.toml", *(f"{MEANS_FOLDER}/{each}" for each in names)]:
+                before.copy(name, after)
+            after.write_chunks("added.csv", (line.encode() for line in csv_lines(_COLUMNS, added_rows(written))))
 
 
 def added_rows(run: FinishedRun) -> list[dict[str, Any]]:

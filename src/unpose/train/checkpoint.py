@@ -12,7 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from unpose.files import atomic_file, printable_name, refuse_code
+from unpose.files import output, printable_name, refuse_code
 from unpose.groups import parse
 from unpose.nn import Network, rebuild
 from unpose.train.quick import QuickNetwork
@@ -71,8 +71,8 @@ def save_network(
     about = {"format": FORMAT, "description": network.description, "classes": list(classes), "notes": notes or {}}
     content = safetensors.torch.save(weights, metadata={"unpose": json.dumps(about)})
     target = Path(path)
-    with atomic_file(target) as temporary:
-        temporary.write_bytes(content)
+    with output(target) as stream:
+        stream.write(content)
     return target
 
 

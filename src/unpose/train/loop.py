@@ -519,7 +519,7 @@ def _prepare_folder(folder: Path, resume: bool, force: bool) -> None:
         raise ValueError(f"{folder} holds a finished run, which has been tested; see {RESULT_FILE} there")
     left = [path for name in files for path in folder.glob(f".{name}.*.tmp")]  # by a process killed while writing
     swept = left if resume or force else []
-    others = [path for path in folder.iterdir() if path not in swept]
+    others = [path for path in folder.iterdir() if path not in swept and path.name != ".lock"]
     is_run = _holds_run(folder)
     if resume and ((folder / STATE_FILE).exists() or (is_run and [path.name for path in others] == [CONFIG_FILE])):
         others = []

@@ -11,8 +11,9 @@ from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.inputs import NO_CLASSES, ImagesPath, ModelFile
 from unpose.cli.shared.options import json_option
-from unpose.cli.shared.output import counted, write_output
+from unpose.cli.shared.output import check_results_folder, counted, write_output
 from unpose.cli.shared.progress import progress
+from unpose.runs.folder import LOCK, folder_lock
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from unpose.audit import EquivarianceReport
     from unpose.data import ImageSet
 
+_FILES = ("adapted.onnx", "recipe.py", "canonicalizer.safetensors", "card.json", "card.md")
 _RECIPE = '''"""Builds the adapted model; needs unpose and the files beside this one. Made by `unpose adapt`."""
 
 from pathlib import Path
@@ -107,6 +109,8 @@ def command(
         parsed = parse("c1" if group == AUTO else group)
     if not isinstance(parsed, FiniteGroup) or not parsed.is_group:
         raise click.BadParameter(f"a finite group such as c4, c8 or d4 is needed, got {parsed}", param_hint="--group")
+    check_results_folder(out, "adapt", _holds_adapted, [images])
+    click.get_current_context().with_resource(folder_lock(out))
     if not force and (out / "card.json").exists():
         raise UserError(f"{out} already holds an adapted model; give another folder, or --force to replace it")
     gives = "probabilities" if probabilities else None
@@ -134,6 +138,15 @@ def command(
     write_output(out / "card.json", json.dumps(summary, indent=2).encode())
     write_output(out / "card.md", _card(summary).encode())
     click.echo(json.dumps(summary, indent=2) if as_json else f"{_table(summary)}\n\n{why}\n{_where(out, summary)}")
+
+
+def _holds_adapted(folder: Path) -> bool:
+    """Whether a folder holds the results of this command."""
+    try:
+        return "recommended" in json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):  # it may have been killed before it wrote the card
+        names = {file.name for file in folder.iterdir() if file.suffix != ".tmp"}
+        return LOCK in names and names <= {LOCK, *_FILES}
 
 
 def _load(model: str, output: str | None, gives: str | None) -> "tuple[ImageModel, str, tuple[str, ...]]":

@@ -11,6 +11,7 @@ from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
 from unpose.files import read_text
 from unpose.runs import apply_names, read_names, read_run
+from unpose.runs.folder import RunFolder
 
 
 @click.command(
@@ -37,15 +38,16 @@ def command(run: Path, labels: Path, images: Path | None, as_json: bool) -> None
     After this, `unpose export --to folders` makes one folder for each name, `unpose train RUN` learns the settled
     images, and the page goes on where it stopped.
     """
-    before = read_run(run)
     try:
         table = read_text(labels)
     except ValueError as error:
         raise UserError(str(error)) from error
-    groups = read_names(table, before)
-    pixels = read_run_again(before, images)
-    with progress() as report:
-        after = apply_names(before, groups, pixels, progress=report)
+    with RunFolder(run).changing():
+        before = read_run(run)
+        groups = read_names(table, before)
+        pixels = read_run_again(before, images)
+        with progress() as report:
+            after = apply_names(before, groups, pixels, progress=report)
     if as_json:
         click.echo(json.dumps(after.summary(), indent=2))
         return

@@ -27,10 +27,18 @@ from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.inputs import ImagesPath, memory_budget, pick_device
 from unpose.cli.shared.junit import junit_text
-from unpose.cli.shared.options import ByteSize, NumberOrAuto
-from unpose.cli.shared.output import check_output, check_picture, counted, write_output, write_picture
+from unpose.cli.shared.options import ByteSize, FiniteRange, NumberOrAuto
+from unpose.cli.shared.output import (
+    check_output,
+    check_picture,
+    check_results_folder,
+    counted,
+    write_output,
+    write_picture,
+)
 from unpose.cli.shared.progress import progress
 from unpose.runs.folder import folder_lock
+from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,12 +139,12 @@ class _JsonOption(click.Command):
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Random seed.")
 @click.option(
-    "--tolerance", type=click.FloatRange(0, min_open=True),
+    "--tolerance", type=FiniteRange(0, min_open=True),
     help="Largest relative error under a quarter turn or mirror that counts as rounding. By default measured: from the "
     "type in which the model computes, and how much it amplifies rounding.",
 )  # fmt: skip
 @click.option(
-    "--fail-above", type=click.FloatRange(0), metavar="SHARE",
+    "--fail-above", type=FiniteRange(0), metavar="SHARE",
     help="End with status 1 only if some transformation changes a larger share of the answers (without answers: the "
     "output by a larger share), not counting what interpolation alone changes.",
 )  # fmt: skip
@@ -295,14 +303,21 @@ def _check(asked: _Asked) -> None:
         check_picture(asked.picture, asked.force)
     folder = asked.folder
     if folder is not None:
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file; give a folder for the results, or a name that ends with .png")
+        check_results_folder(folder, "audit", _holds_audit, [] if asked.images is None else [asked.images])
         if folder.suffix.lower() in _NAMES_OF_FILES and not folder.is_dir():
             raise UserError(f"{folder} looks like a file; give a folder for the results, or a name that ends with .png")
         _check_unfinished(asked)
     for file in (asked.junit, asked.json_file):
         if file is not None:
             check_output(file, asked.force)
+
+
+def _holds_audit(folder: Path) -> bool:
+    """Whether a folder holds an audit, finished or stopped."""
+    try:
+        return "headline" in json.loads((folder / _FINISHED).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return (folder / _CALLS).is_dir()
 
 
 def _check_unfinished(asked: _Asked) -> None:
@@ -376,6 +391,8 @@ def _run(
         text = str(error).replace("as_model(model, output=...)", "--output NAME").rstrip(".")
         raise _ModelFailed(f"{model.name}: {text}. {_kept(asked)}") from error
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise click.UsageError(f"{model.name} cannot be audited under {group}: {error}") from error
     found = replace(found, results=replace(found.results, fail_above=asked.fail_above))
     if asked.pairs is not None:
@@ -406,6 +423,8 @@ def _comparison(runs: "list[AuditRun]") -> "Comparison":
     try:
         return compare_audits(*runs)
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise UserError(f"the models cannot be compared: {error}") from error
 
 

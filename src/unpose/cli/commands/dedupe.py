@@ -1,6 +1,7 @@
 """``unpose dedupe``: find photographs that are the same, whatever was done to the copies."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,8 @@ import click
 
 from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath
-from unpose.cli.shared.options import json_option
-from unpose.cli.shared.output import counted, writing
+from unpose.cli.shared.options import MOST_JOBS, FiniteRange, json_option
+from unpose.cli.shared.output import check_results_folder, counted, writing
 from unpose.cli.shared.progress import progress
 from unpose.runs.folder import folder_lock
 from unpose.runs.tables import csv_text
@@ -17,6 +18,7 @@ from unpose.runs.tables import csv_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from unpose.files import Folder
     from unpose.report.duplicates import ShownSet
     from unpose.runs.duplicates import Duplicates, DuplicateSet, Photograph, Relation
 
@@ -30,7 +32,8 @@ _PAGE_SIDE = 128
     epilog="""\b
     Examples:
       unpose dedupe photos/                                  look at duplicates/report.html; nothing is moved
-      unpose dedupe photos/ phone/ -o found --move-to spare  move the copies to spare/; unpose dedupe --undo -o found
+      unpose dedupe photos/ phone/ -o found --move-to spare          move the copies to spare/
+      unpose dedupe photos/ phone/ -o found --move-to spare --undo   move them back
     """
 )
 @click.argument("photos", nargs=-1, type=ImagesPath())
@@ -39,15 +42,22 @@ _PAGE_SIDE = 128
     help="Folder for the results and for what later runs need not do again.",
 )  # fmt: skip
 @click.option(
-    "--threshold", type=click.FloatRange(0.5, 1), default=0.95, show_default=True, metavar="P",
+    "--threshold", type=FiniteRange(0.5, 1), default=0.95, show_default=True, metavar="P",
     help="Least probability that two photographs are the same.",
 )  # fmt: skip
 @click.option(
     "--move-to", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
     help="Move all but the one to keep of every set into this folder. Nothing is deleted or replaced.",
 )  # fmt: skip
-@click.option("--undo", is_flag=True, help="Move everything back that --move-to moved, by the journal in --out.")
-@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Threads that read files; all cores by default.")
+@click.option(
+    "--undo",
+    is_flag=True,
+    help="Move back what --move-to moved, by the journal in --out. Give "
+    "PHOTOS and --move-to as before: nothing outside of them is touched.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, MOST_JOBS), metavar="N", help="Threads that read files; all cores by default."
+)
 @json_option
 def command(
     photos: tuple[Path, ...], out: Path, threshold: float, move_to: Path | None, undo: bool, jobs: int | None,
@@ -74,39 +84,45 @@ def command(
       index/, state.json   what later runs need not do again
     """
     if undo:
-        if photos or move_to is not None:
-            raise UserError("--undo takes no photographs and no --move-to; it reads the journal in --out")
-        _undo(out, as_json)
+        if not photos or move_to is None:
+            raise UserError(
+                "--undo moves files only between folders that you name: give the PHOTOS and --move-to of the run, too"
+            )
+        _undo(photos, move_to, out, as_json)
         return
     if not photos:
         raise UserError("give the photographs to compare: unpose dedupe photos/")
-    from unpose.runs.duplicates import DuplicateSearch
+    from unpose.runs.duplicates import DuplicateSearch, holds_search
+    from unpose.runs.moves import move_files
 
-    with folder_lock(out), progress(quiet=as_json) as report:
+    check_results_folder(out, "dedupe", holds_search, photos)
+    with folder_lock(out) as folder, progress(quiet=as_json) as report:
         found = DuplicateSearch(out, jobs).run(
             photos, threshold=threshold, exclude=[move_to] if move_to is not None else [], progress=report
         )
         with writing(out):
-            _write_results(out, found)
+            _write_results(folder, found)
+        failed, moves = [], []
+        if move_to is not None:
+            moves = [(other.path, move_to.absolute() / _inside(other)) for each in found.sets for other in each.others]
+            failed = move_files(moves, out.absolute() / "journal.jsonl")
     summary: dict[str, Any] = {
         "photographs": found.photographs, "read": found.read, "sets": len(found.sets),
         "copies": sum(len(each.others) for each in found.sets), "rejected": len(found.rejected),
         "links": len(found.links), "second_names": len(found.names), "page": str(out / "report.html"),
     }  # fmt: skip
-    failed = []
     if move_to is not None:
-        from unpose.runs.moves import move_files
-
-        moves = [(other.path, move_to.absolute() / _inside(other)) for each in found.sets for other in each.others]
-        failed = move_files(moves, out.absolute() / "journal.jsonl")
         summary |= {"moved": len(moves) - len(failed), "not_moved": [[str(path), reason] for path, reason in failed]}
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
     for sentence in _sentences(found):
         click.echo(sentence)
+    click.echo(f"{counted(found.read, 'photograph')} {'was' if found.read == 1 else 'were'} read in this run.")
     if move_to is not None:
-        back = f"; `unpose dedupe --undo -o {out}` moves them back" if summary["moved"] else ""
+        folders = dict.fromkeys(str(each if each.is_dir() else each.parent) for each in photos)
+        again = shlex.join(["unpose", "dedupe", *folders, "-o", str(out), "--move-to", str(move_to), "--undo"])
+        back = f"; `{again}` moves them back" if summary["moved"] else ""
         click.echo(f"{counted(summary['moved'], 'file')} moved to {move_to}{back}.")
     for path, reason in failed:
         click.echo(f"not moved: {path} {reason}", err=True)
@@ -119,12 +135,16 @@ def _inside(photograph: "Photograph") -> Path:
     return Path(*parts, photograph.path.name)
 
 
-def _undo(out: Path, as_json: bool) -> None:
+def _undo(photos: tuple[Path, ...], move_to: Path, out: Path, as_json: bool) -> None:
     from unpose.runs.moves import undo_moves
 
     if not (out / "journal.jsonl").exists():
         raise UserError(f"{out} has no journal of moves; give the folder of the run with -o")
-    restored, failed = undo_moves(out / "journal.jsonl")
+    if not move_to.is_dir():
+        raise UserError(f"--move-to {move_to} does not exist; give the folder that the files were moved to")
+    folders = [each if each.is_dir() else each.parent for each in photos]
+    with folder_lock(out):
+        restored, failed = undo_moves(out.absolute() / "journal.jsonl", folders, move_to)
     if as_json:
         click.echo(json.dumps({"restored": len(restored), "failed": [[str(path), why] for path, why in failed]}))
         return
@@ -134,11 +154,11 @@ def _undo(out: Path, as_json: bool) -> None:
 
 
 def _sentences(found: "Duplicates") -> list[str]:
-    """What was found, in words."""
+    """What was found, in words; the same for the same photographs, however often the search was stopped."""
     copies = sum(len(each.others) for each in found.sets)
     same = sum(relation.exact for each in found.sets for relation in each.relations)
     lines = [
-        f"{counted(found.photographs, 'photograph')} compared, {found.read:,} of them new.",
+        f"{counted(found.photographs, 'photograph')} compared.",
         f"{counted(len(found.sets), 'set')} of duplicates with {counted(copies, 'photograph')} more than needed; "
         f"{counted(same, 'file')} of the same bytes." if found.sets else "No duplicates were found.",
     ]  # fmt: skip
@@ -159,24 +179,23 @@ def _left_alone(found: "Duplicates") -> list[tuple[str, str]]:
     ]
 
 
-def _write_results(out: Path, found: "Duplicates") -> None:
+def _write_results(folder: "Folder", found: "Duplicates") -> None:
     """Write the tables and the page."""
     import unpose
-    from unpose.files import write_text
     from unpose.report.duplicates import render_duplicates
 
     rows = [row for number, each in enumerate(found.sets) for row in _rows(number + 1, each)]
     columns = ["set", "path", "keep", "why", "compared_with", "same_bytes", "probability", "angle", "scale", "mirrored",
                "overlap", "agreement", "width", "height", "bytes"]  # fmt: skip
-    write_text(out / "duplicates.csv", csv_text(columns, rows))
-    write_text(out / "duplicates.json", json.dumps([_as_json(each) for each in found.sets], indent=1))
-    write_text(out / "left-alone.csv", csv_text(["path", "reason"], _left_alone(found)))
+    folder.write_text("duplicates.csv", csv_text(columns, rows))
+    folder.write_text("duplicates.json", json.dumps([_as_json(each) for each in found.sets], indent=1))
+    folder.write_text("left-alone.csv", csv_text(["path", "reason"], _left_alone(found)))
     shown = [_shown(each) for each in found.sets[:_SHOWN_SETS]]
     sentences = _sentences(found)
     if len(found.sets) > len(shown):
         sentences.append(f"The first {len(shown)} sets are shown; duplicates.csv has all of them.")
     page = render_duplicates(shown, sentences, _left_alone(found)[:1000], unpose.__version__)
-    write_text(out / "report.html", page)
+    folder.write_text("report.html", page)
 
 
 def _relation_of(each: "DuplicateSet", photograph: "Photograph") -> "tuple[Relation, Photograph, NDArray]":

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from unpose.cli.shared.inputs import ImagesPath, memory_budget
-from unpose.cli.shared.options import ByteSize, NumberOrAuto, check_features, json_option
+from unpose.cli.shared.options import MOST_JOBS, ByteSize, NumberOrAuto, check_features, json_option
 from unpose.cli.shared.progress import progress
 from unpose.runs import RunSettings, plan_run, readable_time
 
@@ -29,7 +29,7 @@ from unpose.runs import RunSettings, plan_run, readable_time
               callback=check_features, help="What images are compared by, as for unpose cluster.")  # fmt: skip
 @click.option("--size", type=NumberOrAuto(click.IntRange(8, 4096), "PX"), default="auto",
               help="Longer side of the canvas that all images are scaled to.")  # fmt: skip
-@click.option("--jobs", type=NumberOrAuto(click.IntRange(1), "N"), default="auto", help="Number of threads.")
+@click.option("--jobs", type=NumberOrAuto(click.IntRange(1, MOST_JOBS), "N"), default="auto", help="Number of threads.")
 @click.option("--memory", type=NumberOrAuto(ByteSize(), "SIZE"), default="auto", help="Memory budget, such as 5GB.")
 @click.option("--workers", type=click.IntRange(1), default=16, show_default=True,
               help="Number of workers of a Dask cluster to plan for, with one core each.")  # fmt: skip

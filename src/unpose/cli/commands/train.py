@@ -13,7 +13,7 @@ import click
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import parameter_errors, training_errors
 from unpose.cli.shared.inputs import ImagesPath, load_data, pick_device
-from unpose.cli.shared.options import device_option, root_option
+from unpose.cli.shared.options import FiniteRange, device_option, root_option
 from unpose.cli.shared.progress import progress
 from unpose.cli.shared.train_output import (
     CURVES,
@@ -26,6 +26,8 @@ from unpose.cli.shared.train_output import (
     report_figures,
     report_result,
 )
+from unpose.runs.folder import LOCK, check_apart, folder_lock
+from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
     from unpose.data import Dataset
@@ -72,7 +74,7 @@ _RUN_FILES = (QUICK, CURVES, "log.csv", "state.safetensors")
 @click.option("--unlabelled", is_flag=True, help="Learn an encoder from the images alone, without classes.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="M",
     help="With --unlabelled: train for at most about so many minutes on this machine.",
 )
@@ -260,9 +262,10 @@ def _run_unlabelled(
         return
     folder = resume or out or Path("runs") / f"{images.resolve().stem}-unlabelled-seed{seed or 0}"
     if resume is None:
-        _check_free(folder, force)
+        _check_free(folder, force, images)
     else:
         allow_missing_report(folder)
+    click.get_current_context().with_resource(folder_lock(folder))
     run_unlabelled(
         images, folder, recipe, torch_device, group=group, size=size, epochs=epochs, minutes=minutes, seed=seed,
         resume=resume is not None, force=force, training_progress=_training_progress(False),
@@ -302,7 +305,9 @@ def _run(
 
     quiet = not processes.is_first
     if not (quiet or resume):
-        _check_free(folder, force)
+        _check_free(folder, force, Path(recipe.data.name))
+    if not quiet:
+        click.get_current_context().with_resource(folder_lock(folder))
     if quiet:
         processes.wait()  # the first process downloads and reads the data, then the others find the files
     dataset, found = _load(recipe, root, quiet), None
@@ -340,7 +345,8 @@ def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, f
     from unpose.files import write_text
     from unpose.train import class_figures, majority_accuracy, recipe_toml, save_quick, train_quick
 
-    _check_free(folder, force)
+    _check_free(folder, force, Path(recipe.data.name))
+    click.get_current_context().with_resource(folder_lock(folder))
     dataset = _load(recipe, root)
     print_parts(dataset)
     weights = recipe.class_weights
@@ -367,6 +373,8 @@ def _run_quick(recipe: "Recipe", folder: Path, device: Any, root: Path | None, f
         }
         write_text(folder / "result.json", json.dumps(table, indent=2) + "\n")
     except (ValueError, OSError) as error:
+        if isinstance(error, ValueError) and not is_users_mistake(error):
+            raise
         raise click.UsageError(str(error)) from error
     click.echo(
         f"Invariant statistics and a classifier ({result.classifier}): {result.accuracy:.2%} right in cross-validation "
@@ -398,6 +406,8 @@ def _quick_baseline(dataset: "Dataset", recipe: "Recipe", device: Any) -> "Quick
     try:
         result = train_quick(dataset, class_weights=recipe.class_weights, random_state=recipe.seed, device=device)
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         click.echo(f"note: no quick classifier as a baseline: {error}", err=True)
         return None
     click.echo(
@@ -408,11 +418,16 @@ def _quick_baseline(dataset: "Dataset", recipe: "Recipe", device: Any) -> "Quick
     return result
 
 
-def _check_free(folder: Path, force: bool) -> None:
-    """Refuse to replace the files in a folder, unless they are a run and --force is given, before data are read."""
+def _check_free(folder: Path, force: bool, source: Path) -> None:
+    """Refuse to replace the files in a folder, unless they are a run and --force is given, before data are read.
+
+    The folder must not contain the images or lie among them.
+    """
     from unpose.train import RecipeError, read_recipe
 
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if source.exists():
+        check_apart(folder, source)
+    if not folder.is_dir() or all(entry.name == LOCK for entry in folder.iterdir()):
         return
     try:
         read_recipe(folder / "config.toml")

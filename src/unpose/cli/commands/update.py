@@ -10,6 +10,7 @@ from unpose.cli.shared.options import device_option, features_again_option
 from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
 from unpose.runs import read_run, update_run
+from unpose.runs.folder import RunFolder
 
 
 @click.command(
@@ -41,19 +42,20 @@ def command(
     RUN is a folder that `unpose cluster` wrote; NEW is a folder or stack of images that arrived later. The images of
     the run that are most similar to a new image vote for its group, as with `unpose predict`; the groups themselves
     stay. The tables and the page are written again with all images, in one step: if the command is stopped, the run
-    stays as it was.
+    stays as it was. Images that an earlier update has added are not added again, so a stopped command can be repeated.
 
     added.csv in the run folder lists every image that was added, with its group, the confidence and its p-value, as
     `unpose predict` explains them. Images with a p-value below 0.05 fit no group and may be of a new kind. If there are
     many, run `unpose cluster` on all images.
     """
-    results = read_run(run)
-    use_features(results, features)
-    results.model.set_params(device=str(pick_device(device)))
-    with progress() as report:
-        read = read_on_canvas(results, new, report)
-        before = read_run_again(results, images) if averages else None
-        update = update_run(results, new, read, old=before, progress=report)
+    with RunFolder(run).changing():
+        results = read_run(run)
+        use_features(results, features)
+        results.model.set_params(device=str(pick_device(device)))
+        with progress() as report:
+            read = read_on_canvas(results, new, report)
+            before = read_run_again(results, images) if averages else None
+            update = update_run(results, new, read, old=before, progress=report)
     summary = {
         "run": str(run), "added": len(update.rows), "images": len(update.run.names), "foreign": update.n_foreign,
         "rejected": len(read.rejected), "table": str(run / "added.csv"), "report": str(run / "report.html"),
@@ -61,8 +63,9 @@ def command(
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
+    done = "were added by an earlier update, none now" if len(update.run.names) == len(results.names) else "added"
     click.echo(
-        f"{counted(len(update.rows), 'image')} added; the run has {counted(len(update.run.names), 'image')} now."
+        f"{counted(len(update.rows), 'image')} {done}; the run has {counted(len(update.run.names), 'image')} now."
     )
     if update.n_foreign:
         click.echo(

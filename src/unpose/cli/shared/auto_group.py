@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.progress import progress
 
 if TYPE_CHECKING:
@@ -17,11 +16,8 @@ def discovered(images: Any, labels: Any = None, *, quiet: bool = False) -> "Disc
     """Find the symmetries of images, and say on stderr what was found and why."""
     from unpose.discover import discover_group
 
-    try:
-        with progress(quiet=quiet) as report:
-            found = discover_group(images, labels, progress=report)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    with progress(quiet=quiet) as report:
+        found = discover_group(images, labels, progress=report)
     if not quiet:
         for finding in found.findings:
             click.echo(f"--group auto: {finding}", err=True)

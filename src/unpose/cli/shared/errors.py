@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from unpose.runs.folder import RunFolder
+from unpose.runs.settings import is_users_mistake
 
 
 class UserError(click.ClickException):
@@ -19,10 +20,12 @@ class UserError(click.ClickException):
 def unexpected_error(error: Exception, log: Path) -> click.ClickException:
     """The first line of an unexpected error and the file that has its traceback; exit status 1."""
     first_line = str(error).partition("\n")[0] or type(error).__name__
-    return click.ClickException(f"failed: {first_line}; {log} has the details")
+    is_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    whose = "" if is_memory else "this is a fault of unpose, not of your input; "
+    return click.ClickException(f"failed: {first_line}; {whose}{log} has the details")
 
 
-def _with_flags(error: ValueError) -> str:
+def _with_flags(error: Exception) -> str:
     """The message of an error; one that names parameters of Python names the flags of the command instead."""
     from unpose.align import MemoryBudgetError
     from unpose.files import readable_bytes
@@ -63,14 +66,14 @@ def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
     except click.ClickException as error:
         log(error.message)
         raise
-    except ValueError as error:
-        message = _with_flags(error)
-        log(message)
-        raise UserError(message) from error
     except OSError as error:
         log(str(error))
         raise click.ClickException(str(error)) from error
     except Exception as error:
+        if is_users_mistake(error):
+            message = _with_flags(error)
+            log(message)
+            raise UserError(message) from error
         if not folder.is_unfinished:
             raise  # the run has no log yet; the command group writes the traceback to a file of its own
         log(traceback.format_exc())
@@ -79,10 +82,12 @@ def run_errors(folder: RunFolder, command: str) -> Iterator[None]:
 
 @contextmanager
 def parameter_errors(hint: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
-    """Report errors as a problem with the option or argument that ``hint`` names."""
+    """Report the user's mistakes as a problem with the option or argument that ``hint`` names."""
     try:
         yield
     except errors as error:
+        if isinstance(error, ValueError) and not is_users_mistake(error):
+            raise
         raise click.BadParameter(str(error), param_hint=hint) from error
 
 
@@ -99,4 +104,6 @@ def training_errors(again: str) -> Iterator[None]:
     except DivergedError as error:
         raise click.ClickException(str(error)) from error
     except (ValueError, OSError) as error:
+        if isinstance(error, ValueError) and not is_users_mistake(error):
+            raise
         raise click.UsageError(str(error)) from error

@@ -10,6 +10,7 @@ import click
 from unpose.cli.shared.auto_group import AUTO, discovered
 from unpose.cli.shared.errors import UserError, parameter_errors
 from unpose.cli.shared.progress import Report, progress
+from unpose.runs.settings import is_users_mistake
 
 if TYPE_CHECKING:
     import torch
@@ -145,6 +146,8 @@ def load_data(
                 name, root, size=size, colour=_COLOURS.get(channels, "auto"), split_by=split_by, progress=report
             )
         except (ValueError, OSError) as error:
+            if isinstance(error, ValueError) and not is_users_mistake(error):
+                raise
             raise click.UsageError(str(error)) from error
     if not quiet:
         for line in dataset.notes[:_NOTES_SHOWN]:
@@ -156,7 +159,7 @@ def load_data(
 
 def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool) -> "Dataset":
     """The settled images of a run, with their names as classes."""
-    from unpose.runs import RunError, joined, named_dataset, read_run
+    from unpose.runs import joined, named_dataset, read_run
 
     run = read_run(path)
     shape = run.canvas_shape
@@ -171,7 +174,9 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
                 part = _read_on(run, Path(each["input"]), shape, in_colour, min_images=1, progress=report)
                 parts.append(replace(part, names=[f"{Path(each['input']).name}/{name}" for name in part.names]))
         return named_dataset(run, joined(parts))
-    except (RunError, ValueError) as error:
+    except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise click.UsageError(str(error)) from error
 
 
@@ -187,6 +192,8 @@ def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
             parts = [_read_on(run, source, shape, in_colour, memory=memory, pieces=True, progress=report)]
             parts += [read_on_canvas(run, Path(each["input"]), report) for each in run.added]
     except ValueError as error:
+        if not is_users_mistake(error):
+            raise
         raise UserError(
             f"the images of the run cannot be read again: {error}; give their place with --images"
         ) from error

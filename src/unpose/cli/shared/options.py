@@ -1,5 +1,6 @@
 """Command line options that several commands share, and their parameter types."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,20 @@ features_again_option = click.option(
     help="The network that the images of the run were compared by, if it is not in the run: the same .onnx file, or "
          "the same run of unpose train; its checksum is compared.",
 )  # fmt: skip
+MOST_JOBS = 1024
+"""Threads that can be asked for; systems refuse many more, and libraries then end the process."""
+_LARGEST_SEED = 2**32 - 1
+"""Of NumPy's older generators."""
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range, which NaN and infinity are not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 class NumberOrAuto(click.ParamType):
@@ -120,11 +135,11 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
                           "about the centre), se2 (rotations and shifts), similarity (and scale), affine or "
                           "perspective; with +mirror also reflections, as in se2+mirror. auto finds group, angle and "
                           "scale from the images, as unpose discover does."),
-        click.option("--max-angle", type=click.FloatRange(0, 180), default=default.max_angle, show_default=True,
+        click.option("--max-angle", type=FiniteRange(0, 180), default=default.max_angle, show_default=True,
                      metavar="DEG", help="Largest rotation in either direction, in degrees."),
-        click.option("--max-shift", type=NumberOrAuto(click.FloatRange(0), "PX"), default="auto",
+        click.option("--max-shift", type=NumberOrAuto(FiniteRange(0), "PX"), default="auto",
                      help="Largest shift in pixels of the canvas; a quarter of its longer side by default."),
-        click.option("--max-scale", type=click.FloatRange(1), default=default.max_scale, show_default=True,
+        click.option("--max-scale", type=FiniteRange(1), default=default.max_scale, show_default=True,
                      metavar="F", help="Largest change of size, as a factor; for groups that include scale."),
         click.option("--light", type=click.Choice(["ignore", "local", "keep", *(["auto"] if clusters else [])]),
                      default=default.light, show_default=True,
@@ -137,12 +152,12 @@ def run_options(*, clusters: bool) -> Callable[[_Command], _Command]:
         click.option("--size", type=NumberOrAuto(click.IntRange(8, 4096), "PX"), default="auto",
                      help="Longer side of the canvas that all images are scaled to; by default the median size of the "
                           "images, at most 128."),
-        click.option("--crop", type=click.FloatRange(0), default=default.crop, show_default=True, metavar="F",
+        click.option("--crop", type=FiniteRange(0), default=default.crop, show_default=True, metavar="F",
                      help="Cut this much off every side of the canvas, such as a rim: a share of its shorter side "
                           "below 0.5, such as 0.15, or pixels."),
-        click.option("--seed", type=click.IntRange(0), default=default.seed, show_default=True,
+        click.option("--seed", type=click.IntRange(0, _LARGEST_SEED), default=default.seed, show_default=True,
                      help="Random seed; the same seed gives the same files."),
-        click.option("--jobs", type=NumberOrAuto(click.IntRange(1), "N"), default="auto",
+        click.option("--jobs", type=NumberOrAuto(click.IntRange(1, MOST_JOBS), "N"), default="auto",
                      help="Number of threads; all cores by default. Results do not depend on it."),
         click.option("--memory", type=NumberOrAuto(ByteSize(), "SIZE"), default="auto",
                      help="Memory budget, such as 5GB; a run that needs more is refused before it starts. By default "

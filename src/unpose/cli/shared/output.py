@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unpose.cli.shared.errors import UserError
+from unpose.runs.folder import LOCK, check_apart
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,6 +27,22 @@ def check_output(out: Path, force: bool) -> None:
     """Refuse to replace an existing file, before any work is done."""
     if not force and out.exists() and not is_stream(out):
         raise UserError(f"{out} already exists; give another name, or --force to replace it")
+
+
+def check_results_folder(out: Path, command: str, is_ours: Callable[[Path], bool], sources: Iterable[Path]) -> None:
+    """Refuse a folder for the results of a command that holds anything else, also with --force, or lies in the images.
+
+    ``is_ours`` says whether a folder that is not empty holds results of this command.
+    """
+    for source in sources:
+        check_apart(out, source)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; give a folder")
+    if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()) and not is_ours(out):
+        raise UserError(
+            f"{out} is not empty and holds no results of `unpose {command}`, and nothing else is replaced; give "
+            "another folder"
+        )
 
 
 def check_picture(out: Path, force: bool) -> None:

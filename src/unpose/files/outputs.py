@@ -1,18 +1,18 @@
-"""Atomic writes: a file appears complete under its name, or not at all."""
+"""Files that the user names: written completely or not at all, through the user's own links and into pipes."""
 
 import os
-import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
+
+from unpose.files.folder import Folder, png
 
 
 def write_image(path: str | os.PathLike[str], picture: Image.Image | NDArray, *, software: str | None = None) -> Path:
@@ -35,20 +35,12 @@ def write_image(path: str | os.PathLike[str], picture: Image.Image | NDArray, *,
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_image(folder + "/grey.png", np.full((5, 7), 0.5)).name
     'grey.png'
     """
-    if not isinstance(picture, Image.Image):
-        picture = Image.fromarray((np.clip(picture, 0, 1) * 255 + 0.5).astype(np.uint8))
-    metadata = PngInfo()
-    if software is not None:
-        metadata.add_text("Software", software)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(target) as temporary:
-        picture.save(temporary, format="PNG", optimize=True, pnginfo=metadata)
-    return target
+    return write_chunks(path, [png(picture, software)])
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -73,10 +65,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     ...     write_text(folder + "/notes.txt", "turned by 90°").read_text(encoding="utf-8")
     'turned by 90°'
     """
-    target = Path(path)
-    with atomic_file(target) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return target
+    with output(path) as stream:
+        stream.write(text.encode())
+    return Path(path)
 
 
 def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
@@ -103,10 +94,48 @@ def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(target) as temporary, temporary.open("wb") as stream:
+    with output(target) as stream:
         for chunk in chunks:
             stream.write(chunk)
     return target
+
+
+@contextmanager
+def output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Yield a stream, and give the file its name when the block ends without an error.
+
+    A symbolic link stays, and the file it points to is replaced. Devices and pipes cannot be replaced, so the content
+    is copied into them.
+
+    Parameters
+    ----------
+    path : str or path
+        The file to write; its folder must exist.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with output(folder + "/a.txt") as stream:
+    ...         _ = stream.write(b"whole")
+    ...     Path(folder, "a.txt").read_text()
+    'whole'
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        # The path is resolved only here: /dev/stdout may lead to a pipe, which has no path.
+        target = Path(os.path.realpath(path))
+        with Folder(target.parent) as folder, folder.write(target.name) as stream:
+            yield stream
+    else:
+        with tempfile.TemporaryFile() as held:
+            yield held
+            held.seek(0)
+            with open(path, "wb") as stream:
+                shutil.copyfileobj(held, stream)
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
@@ -138,58 +167,3 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     if status.st_size > max_bytes:
         raise ValueError(f"{source} has {status.st_size} bytes, more than the limit of {max_bytes}")
     return source.read_bytes()
-
-
-@contextmanager
-def atomic_file(target: Path) -> Iterator[Path]:
-    """Yield a temporary path, and move it to the target when the block ends without an error.
-
-    The new file keeps the mode of the file it replaces; a new file gets the mode that ``open`` would give it. A
-    symbolic link stays, and the file it points to is replaced. Devices and pipes cannot be replaced, so the content is
-    copied into them.
-
-    Parameters
-    ----------
-    target : Path
-        The file to write.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with atomic_file(Path(folder) / "a.txt") as temporary:
-    ...         _ = temporary.write_text("whole")
-    ...     (Path(folder) / "a.txt").read_text()
-    'whole'
-    """
-    mode, replaced = _file_mode(target), None
-    if mode is not None and not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        handle, name = tempfile.mkstemp(suffix=".tmp")
-        os.close(handle)
-        temporary = Path(name)
-    else:
-        # The path is resolved only here: /dev/stdout may lead to a pipe, which has no path.
-        replaced = Path(os.path.realpath(target))
-        temporary = replaced.parent / f".{replaced.name}.{secrets.token_hex(4)}.tmp"
-        # Not mkstemp, so that the umask and the folder's rules decide the mode of a new file. The replacement of a
-        # private file is never readable by others.
-        temporary.touch(0o666 if mode is None else 0o600, exist_ok=False)
-    try:
-        yield temporary
-        if replaced is None:
-            with temporary.open("rb") as written, target.open("wb") as stream:
-                shutil.copyfileobj(written, stream)
-        else:
-            if mode is not None:
-                temporary.chmod(mode & 0o777)
-            os.replace(temporary, replaced)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _file_mode(path: Path) -> int | None:
-    """Type and permissions of the file that a path leads to; None if there is none."""
-    try:
-        return path.stat().st_mode
-    except FileNotFoundError:
-        return None
