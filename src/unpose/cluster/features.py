@@ -154,8 +154,8 @@ def feature_network(
 
         if isinstance(features, Network):
             return _own_network(features, "encoder", images, device)
-        network = _BeforeClasses(features) if _gives_classes(features) else features
-        return _probe(network.to(device), type(features).__name__, images)
+        described = _BeforeClasses(features) if _gives_classes(features) else features
+        return _probe(described.to(device), type(features).__name__, images)
     if callable(features):
         from unpose.adapt import as_model  # loads the networks of the package, which pixels alone do not need
 

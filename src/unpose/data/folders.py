@@ -325,6 +325,7 @@ def _decoded(
     is_small = [count <= at_once for count in counts]
     for small, group in groupby(zip(readable, counts, is_small, strict=True), key=itemgetter(2)):
         members = [(source, count) for source, count, _ in group]
+        results: Iterable[tuple[tuple[ListedFile, Header], tuple[list[DecodedFrame], list[tuple[int | None, str]]]]]
         if small:
             tasks = [
                 (partial(decode_file, found, shape, colour), header.cost + count * frame_bytes)
@@ -372,7 +373,8 @@ def _in_memory(
     its start, and are moved apart, the last one first, when they get channels.
     """
     values = np.empty(count * prod(shape) * channels, np.float32)
-    images, n = values[: count * prod(shape)].reshape(count, *shape), 0
+    images: NDArray[np.float32] = values[: count * prod(shape)].reshape(count, *shape)
+    n = 0
     for frames in decoded:
         if images.ndim == 3 and (colour == "rgb" or is_any_coloured(frames)):
             grey, images = images, values.reshape(count, *shape, 3)

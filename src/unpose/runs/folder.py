@@ -343,8 +343,9 @@ class RunFolder:
             pieces = opened.enter_context(folder.folder(_CHECKPOINTS))
             means = opened.enter_context(folder.folder(MEANS_FOLDER)) if folder.has(MEANS_FOLDER) else None
             for place in (folder, pieces, means):
-                for stale in () if place is None else place.names(".*.tmp"):
-                    place.remove_tree(stale)
+                if place is not None:
+                    for stale in place.names(".*.tmp"):
+                        place.remove_tree(stale)
             is_new = force or not folder.has(_MARK)
             if is_new:
                 for checkpoint in pieces.names("*.safetensors"):
@@ -358,8 +359,9 @@ class RunFolder:
                 )
             for name in _RESULTS:
                 folder.remove(name)
-            for picture in () if means is None else means.names("cluster-*.png"):
-                means.remove(picture)
+            if means is not None:
+                for picture in means.names("cluster-*.png"):
+                    means.remove(picture)
         folder.remove_empty(MEANS_FOLDER)  # so that a run that fails leaves the folder as empty as it found it
         return is_new
 

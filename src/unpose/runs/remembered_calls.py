@@ -174,8 +174,8 @@ class RememberedCalls:
         outputs, failed = self._outputs(images, self.model)
         messages = {key: message for key, message in zip(keys, failed, strict=True) if message}
         self._keep(self._count, keys, outputs, messages)
-        if self._folder is not None:
-            with output(self._folder / f"{self._count - 1:06d}.npz") as stream:
+        if self.folder is not None:
+            with output(self.folder / f"{self._count - 1:06d}.npz") as stream:
                 kept = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _KEY_BYTES)
                 text = json.dumps({key.hex(): message for key, message in messages.items()})
                 np.savez(stream, keys=kept, outputs=outputs.numpy(), failures=np.frombuffer(text.encode(), np.uint8))
