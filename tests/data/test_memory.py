@@ -3,6 +3,7 @@
 Peaks are measured in a process of their own, so that they depend neither on speed nor on other tests.
 """
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -11,8 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from click.testing import CliRunner
 from PIL import Image
 
+from unpose.cli import main
 from unpose.files import in_bytes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc, which tells the peak memory")
@@ -95,3 +98,15 @@ def test_a_run_keeps_within_its_budget_or_is_refused_with_what_it_needs(tmp_path
     status, peak, said = count_and_peak(CLUSTER, tmp_path / "in", 160, budget)
     assert peak <= in_bytes(budget), said
     assert status == 0 or "give --memory " in said
+
+
+def test_a_run_beyond_the_budget_is_refused_before_any_work(tmp_path):
+    np.save(tmp_path / "stack.npy", np.random.default_rng(0).integers(0, 255, (300, 160, 160, 3), np.uint8))
+    words = ["cluster", str(tmp_path / "stack.npy"), "-o", str(tmp_path / "run"), "--size", "160", "--jobs", "4"]
+    result = CliRunner().invoke(main, [*words, "--memory", "1300MB"])
+    assert result.exit_code == 2
+    told = " ".join(result.output.split())
+    found = re.search(r"300 images of 160 x 160, .* budget of 1.3GB; give --memory ([\d.]+GB), --size (\d+)", told)
+    assert in_bytes(found[1]) >= 1.632e9  # the peak of such a run
+    assert 8 <= int(found[2]) < 160
+    assert not (tmp_path / "run").exists()

@@ -24,7 +24,7 @@ Doors of their own, for the commands:
 from unpose.runs.finished import FinishedRun, read_run, write_run
 from unpose.runs.from_python import write_report
 from unpose.runs.naming import NamedGroups, apply_names, named_dataset, read_names
-from unpose.runs.plan import Plan, plan_run, readable_time
+from unpose.runs.plan import Plan, check_run_memory, plan_run, readable_time
 from unpose.runs.settings import RunError, RunSettings
 from unpose.runs.updates import LEAST_P_VALUE, Update, joined, update_run
 
@@ -37,6 +37,7 @@ __all__ = [
     "RunSettings",
     "Update",
     "apply_names",
+    "check_run_memory",
     "joined",
     "named_dataset",
     "plan_run",

@@ -9,12 +9,13 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unpose.runs.settings import RunSettings
 
 if TYPE_CHECKING:
+    from unpose.data import ImageSet
     from unpose.data.survey import Survey
 
 _SAMPLES = (160, 480)
@@ -33,7 +34,7 @@ _BYTES_EACH = 5_000
 """Neighbours, graph, poses and names of an image while a run holds them."""
 _STORED_EACH = 2_400
 """Neighbours, graph, poses and names of an image in the files of a finished run."""
-READ_AT_ONCE = 4096
+_READ_AT_ONCE = 4096
 """Up to this many images :class:`unpose.InvariantClustering` reads all at once, also from a file."""
 _COPIES, _CLUSTERING_BYTES, _THREAD_BYTES = 4, 140 * 10**6, 100 * 10**6
 """What a clustering in memory takes beside its search: copies of the images, the read-out, and scratch of each thread.
@@ -266,7 +267,7 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
     cores = os.cpu_count() or 1 if settings.jobs == "auto" else int(settings.jobs)
     memory = int(_BASE_BYTES + n * _BYTES_EACH + in_memory)
     if not survey.in_pieces and settings.group != "auto":  # which is not known yet
-        memory = max(memory, clustering_memory(n, survey.shape, survey.channels, settings))
+        memory = max(memory, _clustering_memory(n, survey.shape, survey.channels, settings))
     features = n * measured.features
     rest = n * (measured.decode + measured.write)
     return Plan(
@@ -276,30 +277,55 @@ def extrapolate(survey: "Survey", measured: Calibration, settings: RunSettings) 
     )  # fmt: skip
 
 
-def clustering_memory(count: int, shape: tuple[int, int], channels: int, settings: RunSettings) -> int:
-    """What the process takes at the peak of a clustering of images in memory, in bytes.
+def check_run_memory(images: "ImageSet", settings: RunSettings, budget: int | None) -> None:
+    """Refuse a clustering whose process would take more memory than its budget, before any work on it.
+
+    Images that stay in a file are read in blocks of fixed size, which the search checks.
 
     Parameters
     ----------
-    count : int
-        Number of images.
-    shape : (int, int)
-        Their height and width.
-    channels : int
-        1 or 3.
+    images : ImageSet
+        The images of the run.
     settings : RunSettings
-        The settings of the run, with a group.
+        Its settings; none of them is "auto" that decides the search.
+    budget : int or None
+        In bytes; None for no limit.
 
-    Returns
-    -------
-    int
+    Raises
+    ------
+    MemoryBudgetError
+        With the memory that is needed and the size of images that fits the budget.
 
     Examples
     --------
-    >>> grey = clustering_memory(300, (160, 160), 1, RunSettings())
-    >>> grey < clustering_memory(300, (160, 160), 3, RunSettings())
-    True
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from unpose.data import read_folder
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     np.save(f"{place}/stack.npy", np.zeros((3, 9, 9)))
+    ...     check_run_memory(read_folder(place), RunSettings(max_shift=2.0), 2 * 10**9)
     """
+    from unpose.align import MemoryBudgetError
+    from unpose.files import ImagesInPieces
+
+    is_read_in_pieces = isinstance(images.images, ImagesInPieces) and len(images) > _READ_AT_ONCE
+    if budget is None or is_read_in_pieces:
+        return
+    (height, width), channels = images.images.shape[1:3], 3 if images.images.ndim == 4 else 1
+
+    def needed(side: int) -> int:
+        share = side / max(height, width)
+        shift = settings.max_shift if settings.max_shift == "auto" else share * float(settings.max_shift)
+        shape = round(share * height), round(share * width)
+        return _clustering_memory(len(images), shape, channels, replace(settings, max_shift=shift))
+
+    if (full := needed(max(height, width))) > budget:
+        fitting = next((side for side in range(max(height, width) - 1, 7, -1) if needed(side) <= budget), None)
+        raise MemoryBudgetError(full, budget, f"{len(images)} images of {height} x {width}", fitting)
+
+
+def _clustering_memory(count: int, shape: tuple[int, int], channels: int, settings: RunSettings) -> int:
+    """What the process takes at the peak of a clustering of images in memory, in bytes."""
     from unpose.align import Search
     from unpose.align.memory import needed_memory
 

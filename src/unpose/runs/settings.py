@@ -89,7 +89,8 @@ class RunSettings:
     jobs : int or "auto", default "auto"
         Number of threads; does not change the results.
     memory : int or "auto", default "auto"
-        Memory budget in bytes, by default four fifths of the memory that is free; does not change the results.
+        Memory budget in bytes, by default four fifths of the memory that is free; does not change the results, except
+        that files which need more are left out and listed.
     device : str, default "auto"
         Device that torch computes on, such as ``"cpu"`` or ``"cuda:1"``.
 

@@ -24,7 +24,7 @@ from unpose.cli.shared.inputs import (
 from unpose.cli.shared.options import run_options
 from unpose.cli.shared.output import command_line, counted, print_input_notes
 from unpose.cli.shared.progress import progress
-from unpose.runs import RunSettings, read_run, write_run
+from unpose.runs import RunSettings, check_run_memory, read_run, write_run
 from unpose.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def run_cluster(
             n_clusters = value_or_none(settings.clusters)
             if n_clusters is not None and n_clusters > len(images):
                 raise UserError(f"--clusters must be at most the number of images ({len(images)}), got {n_clusters}")
-            _check_memory(images, settings)
+            check_run_memory(images, settings, memory_budget(settings.memory))
         with folder.begin("cluster", settings, images, force=force), progress(log=folder.log) as report:
             began = time.monotonic()
             folder.log(f"{len(images)} images read from {source}; {images.canvas}; {len(images.rejected)} rejected")
@@ -130,28 +130,6 @@ def run_cluster(
             folder.log(f"finished after {time.monotonic() - began:.1f} s")
             folder.finish()
     return run.summary()
-
-
-def _check_memory(images: "ImageSet", settings: RunSettings) -> None:
-    """Refuse a run on images in memory that needs more than its budget, before any work on it."""
-    from unpose.align import MemoryBudgetError
-    from unpose.files import ImagesInPieces
-    from unpose.runs.plan import READ_AT_ONCE, clustering_memory
-
-    budget = memory_budget(settings.memory)
-    if budget is None or (isinstance(images.images, ImagesInPieces) and len(images) > READ_AT_ONCE):
-        return  # in blocks of fixed size, which the search checks
-    (height, width), channels = images.images.shape[1:3], 3 if images.images.ndim == 4 else 1
-    needed = clustering_memory(len(images), (height, width), channels, settings)
-    if needed > budget:
-        fitting = None
-        for side in range(max(height, width) - 1, 7, -1):
-            share = side / max(height, width)
-            small = replace(settings, max_shift=share * float(settings.max_shift))
-            if clustering_memory(len(images), (round(share * height), round(share * width)), channels, small) <= budget:
-                fitting = side
-                break
-        raise MemoryBudgetError(needed, budget, f"{len(images)} images of {height} x {width}", fitting)
 
 
 def _dask_client(address: str | None, settings: RunSettings) -> "AbstractContextManager[Any]":
