@@ -143,7 +143,7 @@ class Folder:
             return place._inner(last, create)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[BinaryIO]:
+    def open(self, name: str) -> Iterator[io.BufferedReader]:
         """Open a plain file for reading."""
         with self._parent(name) as (place, last):
             place._check(last, stat.S_ISREG, "plain file")
