@@ -341,11 +341,10 @@ class RunFolder:
         self._check_free(folder, force)  # another process may have finished between the first check and the lock
         with ExitStack() as opened:
             pieces = opened.enter_context(folder.folder(_CHECKPOINTS))
-            means = opened.enter_context(folder.folder(MEANS_FOLDER)) if folder.has(MEANS_FOLDER) else None
-            for place in (folder, pieces, means):
-                if place is not None:
-                    for stale in place.names(".*.tmp"):
-                        place.remove_tree(stale)
+            means = [opened.enter_context(folder.folder(MEANS_FOLDER))] if folder.has(MEANS_FOLDER) else []
+            for place in (folder, pieces, *means):
+                for stale in place.names(".*.tmp"):
+                    place.remove_tree(stale)
             is_new = force or not folder.has(_MARK)
             if is_new:
                 for checkpoint in pieces.names("*.safetensors"):
@@ -359,9 +358,9 @@ class RunFolder:
                 )
             for name in _RESULTS:
                 folder.remove(name)
-            if means is not None:
-                for picture in means.names("cluster-*.png"):
-                    means.remove(picture)
+            for place in means:
+                for picture in place.names("cluster-*.png"):
+                    place.remove(picture)
         folder.remove_empty(MEANS_FOLDER)  # so that a run that fails leaves the folder as empty as it found it
         return is_new
 
