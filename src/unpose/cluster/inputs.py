@@ -17,7 +17,7 @@ def read_files(
 
     # As in fit, images whose channels are nearly equal are grey, also beside coloured ones.
     found = read_folder(
-        source, size=shape and (int(shape[0]), int(shape[1])), memory=memory,
+        source, size=None if shape is None else (int(shape[0]), int(shape[1])), memory=memory,
         colour="grey" if colour == "grey" else "auto", min_images=1,
     )  # fmt: skip
     if found.rejected:

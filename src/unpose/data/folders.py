@@ -322,6 +322,7 @@ def _decoded(
     at_once = max(1, min(_FRAMES_AT_ONCE, _BYTES_AT_ONCE // frame_bytes))
     counts = [header.count if found.row_of_frame is None else len(found.row_of_frame) for found, header in readable]
     done, total = 0, sum(counts)
+    results: Iterable[tuple[Source, tuple[list[DecodedFrame], list[tuple[int | None, str]]]]]
     is_small = [count <= at_once for count in counts]
     for small, group in groupby(zip(readable, counts, is_small, strict=True), key=itemgetter(2)):
         members = [(source, count) for source, count, _ in group]
@@ -372,7 +373,8 @@ def _in_memory(
     its start, and are moved apart, the last one first, when they get channels.
     """
     values = np.empty(count * prod(shape) * channels, np.float32)
-    images, n = values[: count * prod(shape)].reshape(count, *shape), 0
+    images: NDArray[np.float32] = values[: count * prod(shape)].reshape(count, *shape)
+    n = 0
     for frames in decoded:
         if images.ndim == 3 and (colour == "rgb" or is_any_coloured(frames)):
             grey, images = images, values.reshape(count, *shape, 3)
