@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from unpose.align import MemoryBudgetError, Search, nearest
+from unpose.align import MemoryBudgetError
 from unpose.cli import main
 from unpose.cli.commands.plan import command as plan_command
 from unpose.cluster import InvariantClustering
-from unpose.data import posed
+from unpose.data import posed, read_folder
 from unpose.data.survey import Survey, survey_images
 from unpose.files import write_image
-from unpose.runs import Plan, RunSettings, plan, plan_run
+from unpose.runs import Plan, RunSettings, check_run_memory, plan, plan_run
 from unpose.runs.plan import Calibration
 
 MEASURED = Calibration(decode=0.001, each=0.01, pair=1e-5, indexed=0.02, write=0.001)
@@ -33,7 +33,7 @@ def test_a_survey_counts_files_and_frames(tmp_path):
     found = survey_images(tmp_path, 10)
     assert (found.count, found.shape, found.channels, found.in_pieces, found.n_files) == (45, (31, 17), 1, False, 6)
     assert found.sample.shape == (10, 31, 17)
-    assert survey_images(tmp_path, 10, memory=60_000).in_pieces
+    assert survey_images(tmp_path, 10, memory=370_000).in_pieces
     write_image(tmp_path / "red.png", np.random.default_rng(0).random((31, 17, 3)))
     assert survey_images(tmp_path, 10).channels == 3
     with pytest.raises(ValueError, match="does not exist"):
@@ -89,14 +89,16 @@ def test_images_in_pieces_take_disk_and_no_memory():
     assert plan.extrapolate(survey(10**5, 40), MEASURED, RunSettings()).memory > ten.memory + 10**5 * 40**2 * 4
 
 
-def test_a_plan_has_the_memory_that_the_search_asks_for():
+def test_a_plan_has_the_memory_that_the_run_asks_for(tmp_path):
     """A search over sizes and mirrors holds more views of every image, and is refused below what it needs."""
     settings = RunSettings(group="similarity+mirror", jobs=2)
     found = plan.extrapolate(survey(90, 64), MEASURED, settings)
     assert found.memory > plan.extrapolate(survey(90, 64), MEASURED, RunSettings(jobs=2)).memory
-    images = np.random.default_rng(0).random((90, 64, 64))
+    np.save(tmp_path / "stack.npy", np.random.default_rng(0).random((90, 64, 64)))
+    images = read_folder(tmp_path)
+    check_run_memory(images, settings, found.memory)
     with pytest.raises(MemoryBudgetError):
-        nearest(images, 5, search=Search(group="similarity+mirror", memory=found.memory - 10**6, n_jobs=2))
+        check_run_memory(images, settings, found.memory - 10**6)
     assert plan.extrapolate(survey(90, 64), MEASURED, RunSettings(group="auto")).memory > 0
 
 

@@ -322,6 +322,7 @@ def _decoded(
     at_once = max(1, min(_FRAMES_AT_ONCE, _BYTES_AT_ONCE // frame_bytes))
     counts = [header.count if found.row_of_frame is None else len(found.row_of_frame) for found, header in readable]
     done, total = 0, sum(counts)
+    results: Iterable[tuple[Source, tuple[list[DecodedFrame], list[tuple[int | None, str]]]]]
     is_small = [count <= at_once for count in counts]
     for small, group in groupby(zip(readable, counts, is_small, strict=True), key=itemgetter(2)):
         members = [(source, count) for source, count, _ in group]
