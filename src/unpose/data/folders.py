@@ -326,7 +326,6 @@ def _decoded(
     is_small = [count <= at_once for count in counts]
     for small, group in groupby(zip(readable, counts, is_small, strict=True), key=itemgetter(2)):
         members = [(source, count) for source, count, _ in group]
-        results: Iterable[tuple[tuple[ListedFile, Header], tuple[list[DecodedFrame], list[tuple[int | None, str]]]]]
         if small:
             tasks = [
                 (partial(decode_file, found, shape, colour), header.cost + count * frame_bytes)
