@@ -303,6 +303,8 @@ def test_what_a_reader_must_know_about_a_model(place, name, message):
 
 
 def test_answers_by_name_embeddings_and_estimators(place):
+    for name in (".git", ".cache"):  # no classes
+        (place / "photos" / name).mkdir()
     done = audit(model("names"), "--images", "photos", "--no-repair", "--json")
     numbers = json.loads(done.stdout)
     assert {row["class"] for row in numbers["classes"]} == {"dark", "grey", "light"}
