@@ -112,7 +112,7 @@ def test_a_sample_of_the_references_still_assigns(monkeypatch):
 
 @pytest.mark.parametrize("features", ["pixels", "statistics"])
 def test_the_number_of_threads_changes_no_bit_of_what_is_saved(tmp_path, features):
-    images, _ = shapes(copies=5)
+    images, _ = shapes(copies=14)
     threads, saved = torch.get_num_threads(), []
     try:
         for jobs in (1, 2, 3):
