@@ -124,8 +124,7 @@ def class_folders(images: Path, labels: Path | None) -> tuple[str, ...]:
     if labels is not None:
         with labels.open(newline="", encoding="utf-8") as file:
             return tuple(sorted({row[1].strip() for row in csv.reader(file) if len(row) >= 2}))
-    inside = images.iterdir() if images.is_dir() else ()
-    folders = sorted(each.name for each in inside if each.is_dir() and not each.name.startswith("."))
+    folders = sorted(each.name for each in images.iterdir() if each.is_dir()) if images.is_dir() else []
     return tuple(folders) if len(folders) > 1 else ()
 
 
