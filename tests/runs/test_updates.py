@@ -204,6 +204,6 @@ def test_the_command_and_what_follows_it(folder, original, tmp_path):
         summary = json.loads(result.stdout)
         assert (summary["added"], summary["images"], summary["foreign"]) == (rows, 19, 1 if rows == 3 else 0)
     assert (
-        "3 images were added by an earlier update, none now"
+        "3 images added by an earlier update and none now"
         in invoke(main, ["update", str(folder), str(original / "later.npy")]).output
     )
