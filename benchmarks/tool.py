@@ -76,7 +76,11 @@ def measure_time(options):
 def contents(folder):
     """Everything of a finished run but its log, and but the scrap that a kill in the very last step leaves."""
     found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if name != "log.txt" and ".tmp" not in name}
+    return {
+        name: path.read_bytes()
+        for name, path in found.items()
+        if name not in ("log.txt", ".lock") and ".tmp" not in name
+    }
 
 
 def unlike(found, expected):
@@ -92,7 +96,7 @@ def broken(folder, expected):
     wrong = []
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))
-        if not path.is_file() or path.name in ("log.txt", "lock") or path.name.endswith(".tmp"):
+        if not path.is_file() or path.name in ("log.txt", ".lock") or path.name.endswith(".tmp"):
             continue
         if path.parent.name.startswith(".pieces"):
             try:

@@ -140,7 +140,7 @@ def test_files_left_by_a_killed_process_are_removed(new_shapes, tmp_path, monkey
     for stale in (".labels.csv.x1.tmp", "means/.cluster-000.png.x2.tmp", ".pieces/.search.x3.tmp"):
         (out / stale).write_bytes(b"half")
     (out / "means" / "cluster-099.png").write_bytes(b"of an earlier run")
-    (out / ".pieces" / "lock").write_text("1\n")  # a process that exists, a lock that nobody holds
+    (out / ".lock").write_text("1\n")  # a process that exists, a lock that nobody holds
     assert unpose("cluster", new_shapes, "-o", out).exit_code == 0
     assert not [path for path in out.rglob("*") if path.name.endswith(".tmp") or "099" in path.name]
 
@@ -151,7 +151,7 @@ def test_two_runs_never_share_a_folder(new_shapes, tmp_path, monkeypatch):
     out = tmp_path / "run"
     begin(new_shapes, out, monkeypatch)
     before = json.loads((out / ".pieces" / "begun.json").read_text())
-    with (out / ".pieces" / "lock").open("a+") as held:
+    with (out / ".lock").open("a+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         for arguments in ([], ["--force"], ["--resume"]):
             done = unpose("cluster", new_shapes, "-o", out, *arguments)

@@ -188,10 +188,16 @@ def test_one_process_at_a_time(folder):
 
 LIMITED = """
 import resource, sys
+import numpy as np
 from unpose.files import Folder
+def save():
+    with folder.write("b.npy") as stream:
+        np.save(stream, np.zeros(30_000, np.uint8))
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 with Folder(sys.argv[1]) as folder:
-    for act in (lambda: folder.write_chunks("a.bin", [b"x" * 30_000]), lambda: folder.append("log.txt", "x" * 12_345)):
+    for act in (
+        lambda: folder.write_chunks("a.bin", [b"x" * 30_000]), lambda: folder.append("log.txt", "x" * 12_345), save
+    ):
         try:
             act()
         except OSError as error:
@@ -206,6 +212,7 @@ def test_a_full_disk_names_the_path_and_what_could_not_be_written(folder):
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert ["20,000 bytes could not be written" in told[0], "a.bin" in told[0]] == [True, True]
     assert ["2,345 bytes could not be written" in told[1], "log.txt" in told[1]] == [True, True]
+    assert ["bytes could not be written" in told[2], "b.npy" in told[2]] == [True, True]
     assert (folder.names(), folder.read_text("a.bin", 9)) == (["a.bin", "log.txt"], "old")
 
 

@@ -129,6 +129,15 @@ def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder, mo
     assert not (folder / ".complete").exists()
 
 
+def test_the_rest_of_new_results_that_were_moved_is_removed_and_no_mean_is_lost(folder):
+    """A process that was killed while it removed ``.complete`` may have left the folder of its means."""
+    means = sorted(path.name for path in (folder / "means").iterdir())
+    (folder / ".complete" / "means").mkdir(parents=True)
+    read_run(folder)
+    assert sorted(path.name for path in (folder / "means").iterdir()) == means
+    assert not (folder / ".complete").exists()
+
+
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -195,6 +204,6 @@ def test_the_command_and_what_follows_it(folder, original, tmp_path):
         summary = json.loads(result.stdout)
         assert (summary["added"], summary["images"], summary["foreign"]) == (rows, 19, 1 if rows == 3 else 0)
     assert (
-        "3 images were added by an earlier update, none now"
+        "3 images added by an earlier update and none now"
         in invoke(main, ["update", str(folder), str(original / "later.npy")]).output
     )

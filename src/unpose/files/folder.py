@@ -62,6 +62,9 @@ class Folder:
         The folder.
     create : bool, default False
         Create the folder if it does not exist.
+    durable : bool, default True
+        Wait until each file is on the disk, so that a power cut leaves the old file or the new one. Thousands of small
+        files that can be written again need not wait.
 
     Examples
     --------
@@ -79,8 +82,8 @@ class Folder:
     ('turned by 90°', ['means', 'notes.txt'])
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False, durable: bool = True) -> None:
+        self.path, self._durable = Path(path), durable
         if create:
             self.path.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(self.path, _FOLDER) if _HAS_HANDLES else None
@@ -112,6 +115,16 @@ class Folder:
         found = os.listdir(self.path if self._handle is None else self._handle)
         return sorted(name for name in found if fnmatch.fnmatchcase(name, pattern))
 
+    def check_no_links(self) -> None:
+        """Raise a :class:`FolderError` if there is a link in this folder or below, before files are written by path."""
+        for name in self.names():
+            if self._is_link(name):
+                self._check(name, stat.S_ISREG, "plain file")
+            status = self._status(name)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                with self._inner(name, create=False) as inner:
+                    inner.check_no_links()
+
     def folder_names(self, name: str, pattern: str = "*") -> list[str]:
         """The sorted names in a folder inside this one; none if there is no such folder."""
         if not self.has(name):
@@ -130,7 +143,7 @@ class Folder:
             return place._inner(last, create)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[BinaryIO]:
+    def open(self, name: str) -> Iterator[io.BufferedReader]:
         """Open a plain file for reading."""
         with self._parent(name) as (place, last):
             place._check(last, stat.S_ISREG, "plain file")
@@ -164,7 +177,8 @@ class Folder:
         """
         with self._parent(name) as (place, last):
             mode = place._replaceable(last)
-            temporary = f".{secrets.token_hex(8)}.tmp"  # short: the longest names leave no room for an ending
+            # The longest names leave no room for an ending.
+            temporary = f".{last if len(os.fsencode(last)) < 224 else ''}.{secrets.token_hex(8)}.tmp"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             # The replacement of a private file is never readable by others.
             handle = place._open(temporary, flags, 0o666 if mode is None else 0o600, shown=last)
@@ -176,7 +190,8 @@ class Folder:
                     stream.flush()
                     if mode is not None and hasattr(os, "fchmod"):
                         os.fchmod(handle, mode & 0o777)
-                    raw.synchronize()
+                    if self._durable:
+                        raw.synchronize()
                 finally:
                     with suppress(OSError):  # what could not be written was reported already
                         stream.close()
@@ -314,7 +329,7 @@ class Folder:
                 os.mkdir(self._at(name), dir_fd=self._handle)
         self._check(name, stat.S_ISDIR, "folder")
         inner = object.__new__(Folder)
-        inner.path, inner._handle = self.path / name, None
+        inner.path, inner._durable, inner._handle = self.path / name, self._durable, None
         if self._handle is not None:
             inner._handle = self._open(name, _FOLDER)
         return inner
@@ -395,7 +410,11 @@ class _Output(io.FileIO):
 
     def __init__(self, handle: int, path: Path) -> None:
         super().__init__(handle, "wb")
-        self._path = path
+        self._path, self._handle = path, handle
+
+    def fileno(self) -> int:
+        """No number, by which NumPy would write past :meth:`write`."""
+        raise io.UnsupportedOperation("fileno")
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -408,12 +427,12 @@ class _Output(io.FileIO):
         return done
 
     def synchronize(self) -> None:
-        """Wait until the content is on the disk, so that a power cut leaves the old file or the new one."""
+        """Wait until the content is on the disk."""
         try:
-            os.fsync(self.fileno())
+            os.fsync(self._handle)
         except OSError as error:
             if error.errno != errno.EINVAL:  # a file system without it
-                raise self._explained(error, os.fstat(self.fileno()).st_size) from error
+                raise self._explained(error, os.fstat(self._handle).st_size) from error
 
     def _explained(self, error: OSError, missing: int) -> OSError:
         reason = error.strerror or str(error)

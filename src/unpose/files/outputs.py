@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from numpy.typing import NDArray
 from PIL import Image
@@ -40,7 +40,11 @@ def write_image(path: str | os.PathLike[str], picture: Image.Image | NDArray, *,
     ...     write_image(folder + "/grey.png", np.full((5, 7), 0.5)).name
     'grey.png'
     """
-    return write_chunks(path, [png(picture, software)])
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with output(target, durable=False) as stream:
+        stream.write(png(picture, software))
+    return target
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -101,7 +105,7 @@ def write_chunks(path: str | os.PathLike[str], chunks: Iterable[bytes]) -> Path:
 
 
 @contextmanager
-def output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def output(path: str | os.PathLike[str], *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Yield a stream, and give the file its name when the block ends without an error.
 
     A symbolic link stays, and the file it points to is replaced. Devices and pipes cannot be replaced, so the content
@@ -111,6 +115,8 @@ def output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     ----------
     path : str or path
         The file to write; its folder must exist.
+    durable : bool, default True
+        Wait until the file is on the disk, so that a power cut leaves the old file or the new one.
 
     Examples
     --------
@@ -128,7 +134,7 @@ def output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         # The path is resolved only here: /dev/stdout may lead to a pipe, which has no path.
         target = Path(os.path.realpath(path))
-        with Folder(target.parent) as folder, folder.write(target.name) as stream:
+        with Folder(target.parent, durable=durable) as folder, folder.write(target.name) as stream:
             yield stream
     else:
         with tempfile.TemporaryFile() as held:

@@ -7,6 +7,7 @@ other processes as its path.
 
 import mmap
 import os
+import secrets
 import shutil
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unpose.files.folder import Folder
 from unpose.files.formats import open_array
 from unpose.files.frames import UnreadableError, as_unreadable_error
 from unpose.files.stacks import StoredArray
@@ -299,27 +301,22 @@ def store_images(pieces: Iterable[NDArray], folder: str | os.PathLike[str] | Non
     >>> store_images(np.full((2, 8, 8), k) for k in range(3))[5, 0, 0]
     np.int64(2)
     """
-    temporary = tempfile.mkdtemp(prefix="unpose-") if folder is None else None
-    try:
-        return _open(_write_pieces(pieces, folder or temporary), None, temporary)
-    except BaseException:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _write_pieces(pieces: Iterable[NDArray], folder: str | os.PathLike[str] | None) -> str:
-    """Write pieces to a new ``.npy`` file in a folder, and return its path; if they raise, no file is left."""
     if folder is not None:
-        os.makedirs(folder, exist_ok=True)
-    handle, name = tempfile.mkstemp(suffix=".npy", prefix="images-", dir=folder)
+        return _open(_write_pieces(pieces, folder), None, None)
+    temporary = tempfile.mkdtemp(prefix="unpose-")
     try:
-        with os.fdopen(handle, "wb") as stream:
-            _write_stream(stream, pieces)
+        return _open(_write_pieces(pieces, temporary), None, temporary)
     except BaseException:
-        os.unlink(name)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return name
+
+
+def _write_pieces(pieces: Iterable[NDArray], folder: str | os.PathLike[str]) -> str:
+    """Write pieces to a new ``.npy`` file in a folder, and return its path; if they raise, no file is left."""
+    name = f"images-{secrets.token_hex(8)}.npy"
+    with Folder(folder, create=True, durable=False) as place, place.write(name) as stream:
+        _write_stream(stream, pieces)
+    return os.path.join(folder, name)
 
 
 def _write_stream(stream: Any, pieces: Iterable[NDArray]) -> None:

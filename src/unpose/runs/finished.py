@@ -373,17 +373,8 @@ def _what_else(folder: RunFolder) -> str:
 
 def _check(run: FinishedRun) -> None:
     """Raise a ``ValueError`` if the files of a run, which may come from a stranger, do not fit together."""
-    types = {
-        "input": str, "names": list, "paths": list, "frames": list, "shape": list, "rejected": list, "canvas": str,
-        "settings": dict, "version": str, "agreement": dict, "fingerprint": str, "command": str, "notes": list,
-    }  # fmt: skip
-    for key, expected in types.items():
-        if not isinstance(run.about.get(key), expected):
-            raise ValueError(f"{key} in images.json is missing or not of type {expected.__name__}")
     n, count = len(run.labels), run.model.n_clusters_
-    texts = [run.about["names"], run.about["paths"], run.about["classes"] or run.names]
-    if any(len(each) != n or not all(isinstance(text, str) for text in each) for each in texts):
-        raise ValueError(f"images.json must name {n} images, as many as the model has")
+    _check_facts(run.about, n, count)
     shown = run.pictures.get("shown")
     if shown is not None and (
         shown.ndim != 1 or not ((shown[1:] > shown[:-1]).all() and 0 <= shown[0] <= shown[-1] < n)
@@ -401,25 +392,62 @@ def _check(run: FinishedRun) -> None:
     for key, length in lengths.items():
         if len(run.pictures[key]) != length:
             raise ValueError(f"{key} in pictures.safetensors must have {length} entries, got {len(run.pictures[key])}")
-    given = run.about.get("cluster_names") or [""] * count
-    if len(given) != count or not all(isinstance(name, str) for name in given):
-        raise ValueError(f"cluster_names in images.json must be {count} names, as many as the model has clusters")
-    if len(run.settled) != n:
-        raise ValueError(f"settled in images.json must have {n} entries, as many as there are images")
-    if not all(0 <= image < n for image in run.rejected_names):
-        raise ValueError(f"rejected_names in images.json must be given by the numbers of the {n} images")
     names = run.about.get("class_names")
     if names is not None and run.model.classes_ is not None and len(names) < len(run.model.classes_):
         raise ValueError("class_names in images.json do not belong to the model")
-    stored = run.about.get("source_shape")
-    if stored is not None and (len(stored) != 2 or not all(isinstance(side, int) and side > 0 for side in stored)):
-        raise ValueError("source_shape in images.json is not the size of an image")
-    if len(run.about["frames"]) != n or not all(len(pair) == 2 for pair in run.about["rejected"]):
-        raise ValueError("images.json does not belong to the model")
-    if list(run.model.image_shape_) != run.about["shape"] or not isinstance(run.about["settings"]["seed"], int):
+    if list(run.model.image_shape_) != run.about["shape"]:
         raise ValueError("the settings do not belong to the model")
     if not isinstance(run.settings.crop, int) or not 0 <= run.settings.crop <= 4096:
         raise ValueError("crop in config.toml is not a number of pixels")
+
+
+def _check_facts(about: dict[str, Any], n: int, count: int) -> None:
+    """Raise a ``ValueError`` unless ``images.json`` describes ``n`` images in ``count`` clusters."""
+
+    def is_list(value: Any, kinds: tuple[type, ...], length: int | None = None) -> bool:
+        # Not isinstance: True is no number here.
+        return isinstance(value, list) and length in (None, len(value)) and all(type(each) in kinds for each in value)
+
+    def is_table(value: Any, kinds: tuple[type, ...]) -> bool:
+        return isinstance(value, dict) and all(type(each) in kinds for each in value.values())
+
+    def is_addition(each: Any) -> bool:
+        return (
+            isinstance(each, dict) and isinstance(each.get("input"), str) and isinstance(each.get("fingerprint"), str)
+            and is_list(each.get("p_values"), (int, float, type(None)), each.get("images"))
+        )  # fmt: skip
+
+    text, number = (str,), (int, float)
+    rejected = about.get("rejected")
+    right = {key: isinstance(about.get(key), str) for key in ("input", "canvas", "version", "fingerprint", "command")}
+    right |= {
+        "names": is_list(about.get("names"), text, n),
+        "paths": is_list(about.get("paths"), text, n),
+        "frames": is_list(about.get("frames"), (int,), n) and all(0 <= each < 2**31 for each in about["frames"]),
+        "shape": is_list(about.get("shape"), (int,)),
+        "rejected": is_list(rejected, (list,)) and all(is_list(pair, text, 2) for pair in rejected or ()),
+        "notes": is_list(about.get("notes"), text),
+        "agreement": is_table(about.get("agreement"), number),
+        "settings": is_table(about.get("settings"), (str, bool, int, float)) and type(about["settings"]["seed"]) is int,
+    }  # fmt: skip
+    optional = {
+        "classes": lambda value: is_list(value, text, n),
+        "class_names": lambda value: is_list(value, text),
+        "cluster_names": lambda value: is_list(value, text, count),
+        "settled": lambda value: is_list(value, (bool,), n),
+        "source_shape": lambda value: is_list(value, (int,), 2) and min(value) > 0,
+        "rejected_names": lambda value: is_table(value, (list,)) and all(
+            image.isdecimal() and int(image) < n and is_list(names, (str, int))
+            and all(isinstance(name, str) or 0 <= name < count for name in names)
+            for image, names in value.items()
+        ),
+        "added": lambda value: is_list(value, (dict,)) and all(map(is_addition, value))
+        and sum(each["images"] for each in value) < n,
+    }  # fmt: skip
+    right |= {key: check(about[key]) for key, check in optional.items() if about.get(key) is not None}
+    for key, is_right in right.items():
+        if not is_right:
+            raise ValueError(f"{key} in images.json is missing, of a wrong type, or does not fit {n} images")
 
 
 def write_run(

@@ -167,13 +167,15 @@ class RunFolder:
         A run that the user's mistake ends before its first checkpoint leaves no trace.
         """
         now = _identity(command, settings, images)
-        with folder_lock(self.path) as folder:
+        with _claimed(self.path) as folder:
             try:
                 with folder.folder(_CHECKPOINTS, create=True) as pieces:
                     for name in pieces.names("images-*.npy"):  # those of a run that was stopped
                         if getattr(images.images, "path", None) != (self.scratch_folder / name).resolve():
                             pieces.remove(name)
-                had_encoder = folder.has("encoder")
+                if had_encoder := folder.has("encoder"):
+                    with folder.folder("encoder") as encoder:
+                        encoder.check_no_links()
                 is_new = self._prepare(folder, now, force)
                 try:
                     yield
@@ -197,12 +199,7 @@ class RunFolder:
         A :class:`RunError` names the process that has been faster. A thread that holds the lock may take it again.
         """
         with _locked(self.path, again=True) as folder:
-            for name in (*_RESULTS, "log.txt"):
-                if folder.has(name):
-                    with folder.open(name):  # an error if it is a link
-                        pass
-            if folder.has(MEANS_FOLDER):
-                folder.folder(MEANS_FOLDER).close()
+            _check_entries(folder)
             yield
 
     @contextmanager
@@ -231,12 +228,14 @@ class RunFolder:
             with self._opened(_COMPLETE) as new:
                 if new is None:
                     return
+            from unpose.files import BusyError
+
             try:
                 with _locked(self.path, again=True) as folder:
                     _move_complete(folder)
-            except RunError:  # the other process is moving them
-                if pause is None:
-                    raise
+            except RunError as error:
+                if pause is None or not isinstance(error.__cause__, BusyError):
+                    raise  # else the other process is moving them
                 time.sleep(pause)
 
     def state(self) -> dict[str, tuple[int, ...]]:
@@ -342,9 +341,9 @@ class RunFolder:
         self._check_free(folder, force)  # another process may have finished between the first check and the lock
         with ExitStack() as opened:
             pieces = opened.enter_context(folder.folder(_CHECKPOINTS))
-            means = opened.enter_context(folder.folder(MEANS_FOLDER)) if folder.has(MEANS_FOLDER) else None
-            for place in (folder, pieces, means):
-                for stale in () if place is None else place.names(".*.tmp"):
+            means = [opened.enter_context(folder.folder(MEANS_FOLDER))] if folder.has(MEANS_FOLDER) else []
+            for place in (folder, pieces, *means):
+                for stale in place.names(".*.tmp"):
                     place.remove_tree(stale)
             is_new = force or not folder.has(_MARK)
             if is_new:
@@ -359,8 +358,9 @@ class RunFolder:
                 )
             for name in _RESULTS:
                 folder.remove(name)
-            for picture in () if means is None else means.names("cluster-*.png"):
-                means.remove(picture)
+            for place in means:
+                for picture in place.names("cluster-*.png"):
+                    place.remove(picture)
         folder.remove_empty(MEANS_FOLDER)  # so that a run that fails leaves the folder as empty as it found it
         return is_new
 
@@ -371,6 +371,16 @@ def _begun(pieces: "Folder") -> dict[str, Any]:
     if not isinstance(begun, dict) or not isinstance(begun.get("settings", {}), dict):
         raise RunError(f"{pieces.path / 'begun.json'} does not describe a run; --force begins again")
     return begun
+
+
+def _check_entries(folder: "Folder") -> None:
+    """Raise an error if something that a run writes is a link, before anything is changed."""
+    for name in (*_RESULTS, "log.txt"):
+        if folder.has(name):
+            with folder.open(name):
+                pass
+    if folder.has(MEANS_FOLDER):
+        folder.folder(MEANS_FOLDER).close()
 
 
 def _move_complete(folder: "Folder") -> None:
@@ -389,14 +399,15 @@ def _move_complete(folder: "Folder") -> None:
                 f"{new.path} holds {foreign[0]!r}, which no run writes, so nothing was moved; if the run comes from "
                 f"somebody else, do not trust it, or remove {_COMPLETE}"
             )
-        if not new.has(kept):
+        _check_entries(folder)
+        if not new.has(kept) and (files or pictures):  # else it is a rest that version 0.2 left, all is in place
             new.write_text(kept, "\n".join(pictures))
-        names = new.read_text(kept, _LARGEST_TEXT).split("\n")
+        names = new.read_text(kept, _LARGEST_TEXT).split("\n") if new.has(kept) else None
         for name in [*files, *(f"{MEANS_FOLDER}/{name}" for name in pictures)]:
             new.move(name, folder, name)
     with folder.folder(MEANS_FOLDER, create=True) as means:
         for picture in means.names("cluster-*.png"):
-            if picture not in names:
+            if names is not None and picture not in names:
                 means.remove(picture)
     # In one step, because a rest of it without means.txt would be taken for new results without means.
     removed = f".new.{secrets.token_hex(4)}.tmp"
@@ -474,13 +485,22 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 def folder_lock(path: Path) -> "Iterator[Folder]":
     """Be the only process that works in a folder of results, which is yielded, or raise a :class:`RunError`.
 
-    The folder is created, and removed if nothing is in it.
+    The folder is created, and removed if nothing is in it. No link may be in it, because files are written to it by
+    their paths.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place, folder_lock(Path(place) / "out") as folder:
     ...     folder.names()
     ['.lock']
     """
+    with _claimed(path) as folder:
+        folder.check_no_links()
+        yield folder
+
+
+@contextmanager
+def _claimed(path: Path) -> "Iterator[Folder]":
+    """Create a folder and hold its lock; it is removed if nothing is in it at the end."""
     try:
         with _locked(path, create=True) as folder:
             yield folder

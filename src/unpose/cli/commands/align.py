@@ -103,12 +103,10 @@ def _summary(out: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 def _write_results(out: Path, images: "ImageSet", stack: "AlignedStack") -> "NDArray":
     """Write arrays, pictures and the table of poses; returns the distance of each image from the mean, (n,)."""
-    import io
-
     import numpy as np
 
     from unpose.cluster import apply_poses, group_means
-    from unpose.files import write_chunks, write_image, write_text
+    from unpose.files import Folder
     from unpose.groups import pose_parts
     from unpose.report import display_range, evenly_spaced, figures
 
@@ -116,20 +114,20 @@ def _write_results(out: Path, images: "ImageSet", stack: "AlignedStack") -> "NDA
     aligned = apply_poses(images.images, stack.poses)
     means, distances = group_means(images.images, np.zeros(len(images), np.int64), stack.poses, 1)
     low, high = display_range(images.images[evenly_spaced(len(images), 256)])
-    stream = io.BytesIO()
-    np.save(stream, aligned)
-    write_chunks(out / "aligned.npy", [stream.getvalue()])
-    write_image(out / "mean.png", (means[0] - low) / (high - low))
-    write_image(out / "error.png", error / (float(error.max()) or 1.0))
     some = evenly_spaced(len(images), _MONTAGE_IMAGES)
     panels = [
         figures.montage((pixels[some] - low) / (high - low), columns=8, title=title, scale=1)
         for pixels, title in ((images.images, "As found"), (aligned, "Aligned"))
     ]
-    write_image(out / "montage.png", figures.beside(panels))
     rows = [
         {"path": name, "frame": int(frame), **pose_parts(pose), "distance": float(distance)}
         for name, frame, pose, distance in zip(images.names, images.frames, stack.poses, distances, strict=True)
     ]
-    write_text(out / "poses.csv", csv_text(list(rows[0]), rows))
+    with Folder(out) as folder:
+        with folder.write("aligned.npy") as stream:
+            np.save(stream, aligned)
+        folder.write_image("mean.png", (means[0] - low) / (high - low))
+        folder.write_image("error.png", error / (float(error.max()) or 1.0))
+        folder.write_image("montage.png", figures.beside(panels))
+        folder.write_text("poses.csv", csv_text(list(rows[0]), rows))
     return distances

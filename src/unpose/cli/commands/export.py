@@ -1,12 +1,13 @@
 """``unpose export``: the results of a run as files for other programs."""
 
 import json
+import os
 import re
+import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,13 +47,15 @@ _EXPORTED = re.compile(r"\d{6,}-[^/]+", re.DOTALL)
 )
 @click.option("--aligned", is_flag=True, help="folders: write aligned images as PNG instead of copies of the files.")
 @click.option("--images", type=ImagesPath(), help="Where the images are now, if they were moved.")
+@click.option("--source", "sources", type=click.Path(exists=True, path_type=Path), multiple=True, metavar="FOLDER",
+              help="folders: also copy images that are in this folder, outside of the input of the run.")  # fmt: skip
 @click.option("--pixel-size", type=FiniteRange(0, min_open=True), metavar="A",
               help="star: size of a pixel of the files in Angstrom; origins are then in Angstrom, too.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace an existing file or export.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
 def command(
-    run: Path, form: str, out: Path, aligned: bool, images: Path | None, pixel_size: float | None, force: bool,
-    as_json: bool,
+    run: Path, form: str, out: Path, aligned: bool, images: Path | None, sources: tuple[Path, ...],
+    pixel_size: float | None, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Export the results of a run.
 
@@ -69,7 +72,8 @@ def command(
                 group of the run has mirrors
 
     Shifts in the table are in pixels of the canvas that config.toml describes. So are origins if the images had several
-    sizes. The images are read and never changed; npz and --aligned need them unchanged.
+    sizes. The images are read and never changed; npz and folders need them as they were for the run. Only images that
+    are in the input of the run, or in a folder that --source names, are copied.
     """
     results = read_run(run)
     check_output(out, force)
@@ -84,7 +88,7 @@ def command(
     else:
         _check_export(out)
         with writing(out):
-            _folders(results, out, images, aligned)
+            _folders(results, out, images, aligned, sources)
     written = {"run": str(run), "to": form, "out": str(out), "images": len(results.names)}
     message = json.dumps(written, indent=2) if as_json else f"Wrote {counted(len(results.names), 'image')} to {out}."
     click.echo(message, err=is_stream(out))
@@ -122,33 +126,71 @@ def _npz(run: "FinishedRun", moved: Path | None, out: Path) -> None:
                 np.lib.format.write_array(member, array, allow_pickle=False)
 
 
-def _folders(run: "FinishedRun", out: Path, moved: Path | None, aligned: bool) -> None:
-    """Copy the images into one folder for each cluster, all under a temporary name until they are complete."""
-    from unpose.cluster import apply_poses
-    from unpose.files import write_image
+def _folders(
+    run: "FinishedRun", out: Path, moved: Path | None, aligned: bool, sources: tuple[Path, ...]
+) -> None:  # fmt: skip
+    """Copy the images into one folder for each cluster, all under a temporary name until they are complete.
 
-    paths = [_moved_path(path, run, moved) for path in run.paths]
-    stacks = {path for path, count in Counter(paths).items() if count > 1}  # there is no file of one image to copy
-    pixels = read_run_again(run, moved).images if aligned or stacks else None
+    A run may come from somebody else, so what it says about paths is no reason to copy a file: the images are read
+    again, must be those that the run was made from, and must lie in the folders that the user knows.
+    """
+    from unpose.cluster import apply_poses
+    from unpose.files import Folder
+
+    if not aligned and moved is None:
+        _check_inside(run, run.paths, None, sources)  # before anything is read
+    images = read_run_again(run, moved)
+    stacks = {path for path, count in Counter(images.paths).items() if count > 1}  # no file of one image to copy
+    if not aligned:
+        _check_inside(run, [path for path in images.paths if path not in stacks], moved, sources)
     low, high = run.display_range
     folders = _folder_names(run)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.", suffix=".tmp") as temporary:
-        complete = Path(temporary) / "complete"
-        for i, (name, path) in enumerate(zip(run.names, paths, strict=True)):
-            folder = complete / folders[int(run.labels[i])]
-            folder.mkdir(parents=True, exist_ok=True)
-            if pixels is not None and (aligned or path in stacks):
-                image = pixels[i : i + 1]
-                shown = apply_poses(image, run.poses[i : i + 1]) if aligned else image
-                write_image(folder / f"{i:06d}-{safe_name(Path(name).stem)}.png", (shown[0] - low) / (high - low))
-            elif not path.is_file():
-                raise UserError(f"{name} is not where it was; give the place of the images with --images")
-            else:
-                shutil.copyfile(path, folder / f"{i:06d}-{safe_name(Path(name).name)}")
-        if out.is_dir():
-            shutil.rmtree(out)
-        complete.replace(out)
+    target = Path(os.path.realpath(out))  # a link stays, and the folder that it leads to is replaced
+    new, old = (f".{secrets.token_hex(8)}.tmp" for _ in range(2))
+    with Folder(target.parent, create=True, durable=False) as parent:
+        try:
+            with parent.folder(new, create=True) as complete:
+                for label in {int(label) for label in run.labels}:
+                    complete.folder(folders[label], create=True).close()
+                for i, (name, path) in enumerate(zip(run.names, images.paths, strict=True)):
+                    start = f"{folders[int(run.labels[i])]}/{i:06d}-"
+                    if aligned or path in stacks:
+                        image = images.images[i : i + 1]
+                        shown = apply_poses(image, run.poses[i : i + 1]) if aligned else image
+                        picture = (shown[0] - low) / (high - low)
+                        complete.write_image(f"{start}{safe_name(Path(name).stem)}.png", picture)
+                    else:
+                        real = Path(os.path.realpath(path))
+                        with (
+                            Folder(real.parent) as place,
+                            place.open(real.name) as source,
+                            complete.write(start + safe_name(Path(name).name)) as stream,
+                        ):
+                            shutil.copyfileobj(source, stream)
+            if parent.has(target.name):
+                parent.move(target.name, parent, old)
+            parent.move(new, parent, target.name)
+        finally:
+            parent.remove_tree(new)
+            parent.remove_tree(old)
+
+
+def _check_inside(
+    run: "FinishedRun", paths: "Sequence[Path]", moved: Path | None, sources: tuple[Path, ...]
+) -> None:  # fmt: skip
+    """Refuse to copy files that lie outside of the images of the run, and of the folders that the user names."""
+    from unpose.files import printable_name
+    from unpose.files.listing import split_array_name
+
+    known = [moved or run.source, *(Path(each["input"]) for each in run.added), *sources]
+    roots = [Path(os.path.realpath((split_array_name(root) or (root, None))[0])) for root in known]
+    outside = [path for path in paths if not any(Path(os.path.realpath(path)).is_relative_to(root) for root in roots)]
+    if outside:
+        raise UserError(
+            f"{counted(len(outside), 'image')} of {run.path} {'is' if len(outside) == 1 else 'are'} outside of "
+            f"{known[0]}, {printable_name(str(outside[0]))} first, and nothing was copied; if you know them, name a "
+            "folder that contains them with --source"
+        )
 
 
 def _folder_names(run: "FinishedRun") -> dict[int, str]:
@@ -161,12 +203,6 @@ def _folder_names(run: "FinishedRun") -> dict[int, str]:
     }
 
 
-def _moved_path(path: Path, run: "FinishedRun", moved: Path | None) -> Path:
-    if moved is None:
-        return path
-    return moved / path.relative_to(run.source) if path != run.source else moved
-
-
 def _check_export(out: Path) -> None:
     """Refuse to replace anything but an earlier export, before anything is copied."""
     if out.is_file():
@@ -176,7 +212,7 @@ def _check_export(out: Path) -> None:
         is_ours = (depth == 1 and each.is_dir() and any(each.iterdir())) or (
             depth == 2 and each.is_file() and _EXPORTED.fullmatch(each.name)
         )
-        if not is_ours:
+        if not is_ours or each.is_symlink():
             raise UserError(f"{out} contains {safe_name(each.name)}, which no export wrote; give another folder")
 
 
