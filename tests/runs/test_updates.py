@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -135,6 +136,23 @@ def test_the_rest_of_new_results_that_were_moved_is_removed_and_no_mean_is_lost(
     (folder / ".complete" / "means").mkdir(parents=True)
     read_run(folder)
     assert sorted(path.name for path in (folder / "means").iterdir()) == means
+    assert not (folder / ".complete").exists()
+
+
+def test_a_reader_waits_until_another_process_has_moved_new_results(folder):
+    (folder / ".complete" / "means").mkdir(parents=True)
+    locked, moved = threading.Event(), threading.Event()
+
+    def move():
+        with RunFolder(folder).changing():
+            locked.set()
+            moved.wait(0.05)
+
+    other = threading.Thread(target=move)  # which stands for another process: locks are those of a thread
+    other.start()
+    locked.wait()
+    assert len(read_run(folder).names) == 14
+    other.join()
     assert not (folder / ".complete").exists()
 
 
