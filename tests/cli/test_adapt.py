@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -78,6 +79,11 @@ def test_where_no_onnx_file_can_be_written_a_recipe_builds_the_model(tmp_path, r
     assert card["input"] == {"channels": 1, "height": 9, "width": 9, "mean": [0.5], "std": [0.25]}
     written = (tmp_path / "out" / "card.md").read_text()
     assert "1 channel of 9 x 9 pixels in [0, 1], minus 0.5, divided by 0.25" in written
+    assert str(tmp_path) not in (tmp_path / "out" / "recipe.py").read_text()  # also after both were moved:
+    (tmp_path / "elsewhere").mkdir()
+    shutil.move(tmp_path / "out", tmp_path / "elsewhere")
+    shutil.move(tmp_path / "net.safetensors", tmp_path / "elsewhere")
+    tmp_path = tmp_path / "elsewhere"
     monkeypatch.chdir(tmp_path / "out")  # the recipe finds the network from any folder
     recipe = runpy.run_path("recipe.py")
     batch = recipe["prepare"](torch.from_numpy(images)[:, None])
@@ -101,8 +107,8 @@ def test_where_no_symmetry_is_found_a_group_is_asked_for(tmp_path, rng, monkeypa
 
 def test_wrong_calls_are_explained():
     for arguments, message in (
-        (["nothing.onnx", "--images", ".", "-o", "out"], "there is no file 'nothing.onnx'"),
-        (["m.onnx", "--images", ".", "-o", "out", "--group", "se2"], "a finite group such as c4"),
+        (["nothing.onnx", "--images", ".", "-o", "../out"], "there is no file 'nothing.onnx'"),
+        (["m.onnx", "--images", ".", "-o", "../out", "--group", "se2"], "a finite group such as c4"),
     ):
         done = adapt(*arguments)
         assert done.exit_code == 2

@@ -77,6 +77,10 @@ def names(images):  # classes by name
     return np.array(["dark", "grey", "light"])[halves(images).argmax(1)]
 
 
+def numbers(images):  # classes by number
+    return halves(images).argmax(1)
+
+
 def embedding(images):
     return np.sort(images.reshape(len(images), -1))[:, ::20]
 
@@ -480,9 +484,13 @@ def test_what_a_reader_must_know_about_a_model(place, name, message):
 
 
 def test_answers_by_name_embeddings_and_estimators(place):
+    for name in (".git", ".cache"):  # no classes
+        (place / "photos" / name).mkdir()
     done = audit(model("names"), "--images", "photos", "--no-repair", "--json")
     numbers = json.loads(done.stdout)
     assert {row["class"] for row in numbers["classes"]} == {"dark", "grey", "light"}
+    counted = json.loads(audit(model("numbers"), "--images", "photos", "--no-repair", "--json").stdout)
+    assert counted["answers"] == numbers["answers"]
     reference = json.loads(audit(model("halves"), "--images", "photos", "--no-repair", "--json").stdout)
     assert numbers["answers"] == reference["answers"]
     kept = json.loads(audit(model("embedding"), "--images", "photos", "--kind", "embedding", "--json").stdout)

@@ -147,3 +147,17 @@ def test_a_sample_of_the_references_still_assigns(monkeypatch):
     found = model.assign(images[60:])
     np.testing.assert_array_equal(found.labels, full.labels)
     assert np.nanmedian(found.p_values) > 0.05  # the images are no outliers, though their neighbours are farther
+
+
+@pytest.mark.parametrize("features", ["pixels", "statistics"])
+def test_the_number_of_threads_changes_no_bit_of_what_is_saved(tmp_path, features):
+    images, _ = shapes(copies=14)
+    threads, saved = torch.get_num_threads(), []
+    try:
+        for jobs in (1, 2, 3):
+            torch.set_num_threads(jobs)  # as the command does
+            InvariantClustering(3, features=features, n_jobs=jobs).fit(images).save(tmp_path)
+            saved.append([path.read_bytes() for path in sorted(tmp_path.iterdir())])
+    finally:
+        torch.set_num_threads(threads)
+    assert saved[0] == saved[1] == saved[2]

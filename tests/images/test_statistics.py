@@ -24,3 +24,18 @@ def test_the_background_does_not_count_and_constant_images_are_finite():
     images[:, :, 4:9, 5:11] = torch.rand(2, 1, 5, 6, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(image_statistics(images + 0.4), image_statistics(images), atol=1e-5, rtol=1e-5)
     assert torch.isfinite(image_statistics(torch.full((1, 1, 9, 9), 0.3))).all()
+
+
+@pytest.mark.parametrize("count", [5, 40])
+def test_the_number_of_threads_changes_no_bit(count):
+    images = torch.rand(count, 1, 32, 32, generator=torch.Generator().manual_seed(count))
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            found.append(image_statistics(images))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])

@@ -6,6 +6,7 @@ import torch
 
 from unpose.cluster import InvariantClustering
 from unpose.runs import RunError, read_run, write_report
+from unpose.runs.settings import read_config
 
 
 def test_the_page_of_an_estimator_is_that_of_the_command(images, tmp_path):
@@ -26,6 +27,20 @@ def test_the_page_of_an_estimator_is_that_of_the_command(images, tmp_path):
     with pytest.raises(ValueError, match="must be the 6 images that were fitted, got 5"):
         write_report(model, found.images[:5], tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def brightness(batch):
+    """A feature of images (n, h, w)."""
+    return np.asarray(batch).reshape(len(batch), -1)[:, :2]
+
+
+@pytest.mark.parametrize(("features", "written"), [("pixels", "pixels"), ("auto", "auto"), (brightness, "pixels")])
+def test_the_configuration_repeats_the_features_or_says_that_it_cannot(images, tmp_path, features, written):
+    _, found = images
+    run = write_report(InvariantClustering(2, features=features).fit(found.images), found, tmp_path / "run")
+    config = read_config(run.path / "config.toml")
+    assert config.settings.features == written
+    assert ("brightness of Python" in config.about.get("features", "")) is callable(features)
 
 
 @pytest.mark.slow

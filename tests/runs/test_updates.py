@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -139,6 +140,23 @@ def test_the_rest_of_new_results_that_were_moved_is_removed_and_no_mean_is_lost(
     assert not (folder / ".complete").exists()
 
 
+def test_a_reader_waits_until_another_process_has_moved_new_results(folder):
+    (folder / ".complete" / "means").mkdir(parents=True)
+    locked, moved = threading.Event(), threading.Event()
+
+    def move():
+        with RunFolder(folder).changing():
+            locked.set()
+            moved.wait(0.05)
+
+    other = threading.Thread(target=move)  # which stands for another process: locks are those of a thread
+    other.start()
+    locked.wait()
+    assert len(read_run(folder).names) == 14
+    other.join()
+    assert not (folder / ".complete").exists()
+
+
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -205,7 +223,7 @@ def test_the_command_and_what_follows_it(folder, original, tmp_path):
         summary = json.loads(result.stdout)
         assert (summary["added"], summary["images"], summary["foreign"]) == (rows, 19, 1 if rows == 3 else 0)
     assert (
-        "3 images were added by an earlier update, none now"
+        "3 images added by an earlier update and none now"
         in invoke(main, ["update", str(folder), str(original / "later.npy")]).output
     )
 

@@ -50,10 +50,10 @@ def measure_round(images: Tensor | Batch, neighbours: Neighbours, *, may_average
     near = warp(images[neighbours.indices[rows, 0]], torch.from_numpy(neighbours.poses[rows, 0]).to(own))
     gain = (own * near).sum((1, 2, 3), keepdim=True) / near.square().sum((1, 2, 3), keepdim=True).clamp(min=1e-20)
     residual = own - gain * near
-    unexplained = float(residual.square().sum() / own.square().sum().clamp(min=1e-20))
+    unexplained = _total(residual.square()) / max(_total(own.square()), 1e-20)
     residual = residual - residual.mean((2, 3), keepdim=True)
-    products = (residual[..., 1:] * residual[..., :-1]).sum() + (residual[..., 1:, :] * residual[..., :-1, :]).sum()
-    correlation = float(products / (2 * residual.square().sum()).clamp(min=1e-20))
+    products = _total(residual[..., 1:] * residual[..., :-1]) + _total(residual[..., 1:, :] * residual[..., :-1, :])
+    correlation = products / max(2 * _total(residual.square()), 1e-20)
     return Round(
         mean_distance=float(neighbours.distances[:, 0].mean()),
         max_distance=float(neighbours.distances[:, 0].max()),
@@ -61,6 +61,11 @@ def measure_round(images: Tensor | Batch, neighbours: Neighbours, *, may_average
         correlation=correlation,
         averaged=may_average and correlation < NOISE_CORRELATION and unexplained > _MIN_UNEXPLAINED,
     )
+
+
+def _total(values: Tensor) -> float:
+    """The sum, which does not depend on the number of threads as that of torch does."""
+    return float(values.cpu().numpy().sum(dtype=np.float64))
 
 
 def average_neighbours(images: Tensor | Batch, neighbours: Neighbours, folder: Folder = None) -> Any:

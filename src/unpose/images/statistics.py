@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from unpose.compiled import worker_pool
+
 __all__ = ["count_statistics", "image_statistics"]
 
 LARGEST_SIDE = 48
@@ -24,8 +26,8 @@ _BANDWIDTH = 0.6
 """Standard deviation of the radial filters, in octaves."""
 _RINGS, _RING_FREQUENCIES = 8, 7
 _QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)
-_CHUNK = 32
-"""Images processed at once, to bound memory."""
+_CHUNK = 16
+"""Images that a thread processes at once, to bound memory."""
 _SMALL = 1e-6
 
 _MAPS = [(scale, k) for scale in range(len(_SCALES)) for k in range(_FREQUENCIES)]
@@ -103,7 +105,11 @@ def image_statistics(images: Tensor) -> Tensor:
     >>> bool((image_statistics(turned) - image_statistics(images)).abs().max() < 1e-4)
     True
     """
-    return torch.cat([_of_chunk(chunk) for chunk in images.split(_CHUNK)])
+    chunks, threads = images.split(_CHUNK), torch.get_num_threads()
+    if threads == 1 or images.is_cuda or images.requires_grad:
+        return torch.cat([_of_chunk(chunk) for chunk in chunks])
+    with worker_pool(min(threads, len(chunks))) as pool:  # torch's own threads would round as their number says
+        return torch.cat(list(pool.map(_of_chunk, chunks)))
 
 
 def _of_chunk(images: Tensor) -> Tensor:

@@ -71,12 +71,27 @@ def write_report(
     )  # fmt: skip
     if not shown.paths:
         shown = replace(shown, paths=[source] * len(shown))
+    features, facts = _features(model.features)
+    settings = replace(settings, features=features)
     run_folder = RunFolder(path)
     with run_folder.begin("cluster", settings, shown, force=force):
         run = write_run(path, source, shown, model, settings, " ".join(repr(model).split()))
+        if facts:
+            run_folder.write_config(settings, source, shown, run.about["fingerprint"], facts=facts)
         run.write_page()
         run_folder.finish()
     return run
+
+
+def _features(features: Any) -> tuple[str, dict[str, str]]:
+    """The setting that repeats the features of a model, and what config.toml says where no setting does."""
+    if isinstance(features, str | os.PathLike):
+        return os.fspath(features), {}
+    kind = getattr(features, "__name__", type(features).__name__)
+    return "pixels", {
+        "features": f"the model was fitted with the object {kind} of Python, which --features cannot name; export it "
+        "as an ONNX file and give that to --features"
+    }  # fmt: skip
 
 
 def _image_set(model: "InvariantClustering", images: Any) -> "ImageSet":

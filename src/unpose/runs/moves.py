@@ -156,8 +156,11 @@ def _move(start: "Folder", name: str, end: "Folder", new_name: str) -> None:
 
 
 def _checksum(folder: "Folder", name: str) -> str:
+    digest = hashlib.sha256()
     with folder.open(name) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        while chunk := stream.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _lines(place: "Folder", name: str) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """``unpose adapt``: make a model that one already has invariant, and say what that costs and gains."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from unpose.adapt import as_model, canonicalize, learned, symmetrize
 from unpose.train import load_network
 
 here = Path(__file__).parent
-source = {source!r}
+source = str(here / {source!r})
 is_onnx = source.lower().endswith(".onnx")
 model = as_model(source if is_onnx else load_network(source).float().eval(), output={output!r}, gives={gives!r})
 {build}
@@ -245,7 +246,11 @@ def _write_recipe(adapted: Any, call: dict[str, Any], out: Path) -> list[str]:
             f"adapted = canonicalize(model, scorer, {adapted.gate}, views={adapted.views}, "
             f"border={adapted.border!r}).eval()"
         )
-    write_output(out / "recipe.py", _RECIPE.format(build=build, **call).encode())
+    try:  # a path of this machine would say where its owner keeps files
+        source = os.path.relpath(call["source"], out.resolve())
+    except ValueError:  # on another drive of Windows
+        source = call["source"]
+    write_output(out / "recipe.py", _RECIPE.format(build=build, **call | {"source": Path(source).as_posix()}).encode())
     return written
 
 

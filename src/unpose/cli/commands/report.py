@@ -7,6 +7,7 @@ import click
 
 from unpose.cli.shared.output import is_stream, write_output
 from unpose.runs import read_run
+from unpose.runs.folder import RunFolder
 
 
 @click.command(
@@ -27,14 +28,15 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     RUN is a folder that `unpose cluster` wrote; the images themselves are not needed. The command writes one HTML file
     that needs no other file and no server, so it can be sent to others.
     """
-    results = read_run(run)
     if out is None:
-        try:
-            page = results.write_page()
-        except OSError as error:
-            raise click.ClickException(f"{run} cannot be written: {error.strerror}") from error
+        with RunFolder(run).changing():
+            results = read_run(run)
+            try:
+                page = results.write_page()
+            except OSError as error:
+                raise click.ClickException(f"{run / 'report.html'} cannot be written: {error.strerror}") from error
     else:
-        page = out
+        results, page = read_run(run), out
         write_output(out, results.page().encode())
     message = json.dumps(results.summary() | {"report": str(page)}, indent=2) if as_json else f"The page is {page}."
     click.echo(message, err=out is not None and is_stream(out))

@@ -63,7 +63,7 @@ def command(
     if as_json:
         click.echo(json.dumps(summary, indent=2))
         return
-    done = "were added by an earlier update, none now" if len(update.run.names) == len(results.names) else "added"
+    done = "added by an earlier update and none now" if len(update.run.names) == len(results.names) else "added"
     click.echo(
         f"{counted(len(update.rows), 'image')} {done}; the run has {counted(len(update.run.names), 'image')} now."
     )

@@ -96,6 +96,7 @@ class ModelFile(click.ParamType):
             self.fail(f"there is no file {value!r} and no network of this name: {error}", param, ctx)
 
     def _of_run(self, folder: Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from unpose.files import Folder
         from unpose.runs.folder import RunFolder
 
         config = RunFolder(folder).finished_config()
@@ -103,10 +104,12 @@ class ModelFile(click.ParamType):
             self.fail(f"{folder} is a run of unpose cluster, which has groups and no network; "
                       f"`unpose predict {folder} IMAGES` sorts images into them", param, ctx)  # fmt: skip
         network = folder / "model.safetensors"
-        if not network.is_file():
-            self.fail(f"{folder} is a folder without {network.name}; give a run of unpose train, or the file of a "
-                      "network", param, ctx)  # fmt: skip
-        return network
+        with Folder(folder) as run:
+            if not run.has(network.name):
+                self.fail(f"{folder} is a folder without {network.name}; give a run of unpose train, or the file of a "
+                          "network", param, ctx)  # fmt: skip
+            with run.open(network.name):  # an error if it is a link
+                return network
 
 
 def load_model(path: Path, device: str, hint: str) -> "tuple[Network, tuple[str, ...]]":
