@@ -155,9 +155,10 @@ def test_wrong_options_say_what_to_do(arguments, message, encoder, photos):
 
 
 def test_too_few_images(photos, tmp_path):
+    (tmp_path / "few").mkdir()
     for number in range(5):
-        (tmp_path / f"{number}.png").write_bytes((photos / f"{number:02d}.png").read_bytes())
-    result = command("train", tmp_path, "--unlabelled", "--epochs", 2, "-o", tmp_path / "run")
+        (tmp_path / "few" / f"{number}.png").write_bytes((photos / f"{number:02d}.png").read_bytes())
+    result = command("train", tmp_path / "few", "--unlabelled", "--epochs", 2, "-o", tmp_path / "run")
     assert result.exit_code == 2
     assert "at least 8 images" in result.output
     assert not (tmp_path / "run").exists()
