@@ -154,7 +154,7 @@ def answer_for(file, job):
 
 
 def run_job(*command, **settings):
-    """Run a file with its arguments in a subprocess, interpreting unless the last one is ``compile``; return its answer.
+    """Run a file with its arguments in a subprocess, not interpreting if the last is ``compile``; return its answer.
 
     There is no time limit: the interpreter is slow.
     """
