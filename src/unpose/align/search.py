@@ -30,28 +30,28 @@ class Limits:
 
     Parameters
     ----------
-    searched : int
+    searched : int, default 2048
         Images whose coarse neighbours are searched among all others. The views of the other images are computed again
         for every block, which costs 6 % of its time on the CPU.
-    gridded : int
+    gridded : int, default 1024
         Images whose candidates are searched on the whole grid.
-    refined : int
+    refined : int, default 256
         Images whose neighbours are refined; memory must not grow with the pairs.
-    pairs : int
+    pairs : int, default 32768
         Pairs that are compared or refined once for both of their images.
-    aligned : int
+    aligned : int, default 1024
         Pairs that are aligned where other processes compute blocks.
-    indexed : int
+    indexed : int, default 2048
         Images that are described, or whose candidates are searched, in a search with an index.
-    tile : int
+    tile : int, default 256
         Those of them that a thread describes.
-    sorted : int
+    sorted : int, default 65536
         Images whose pairs are sorted.
-    pixels : int
+    pixels : int, default 8388608
         Pixels of all images of a block of pairs in a search with an index; on a GPU the fewest.
-    sample : int
+    sample : int, default 2048
         Images that the index is fitted to.
-    cell : int
+    cell : int, default 256
         Images of a cell of the index on average.
 
     Examples
@@ -187,7 +187,7 @@ class Search:
 
     @property
     def at_once(self) -> Limits:
-        """How much is computed at once, on this device unless ``limits`` say so."""
+        """How much is computed at once: ``limits``, or what suits the device."""
         return self.limits or (_ON_GPU if torch.device(self.device).type == "cuda" else Limits())
 
     def mask_for(self, shape: tuple[int, int]) -> Tensor:
