@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from kit.doubles import Elsewhere, InMemory, Killed, StopAt
-from unpose.align import align, align_from, nearest
-from unpose.align.blocks import concatenate, run_blocks
+from unpose.align import align, align_from, blocks, nearest
 from unpose.cluster import align_stack
 from unpose.groups import parse
 
@@ -22,10 +21,10 @@ def arguments(rows):
 @pytest.mark.parametrize("executor", [None, Elsewhere()])
 def test_results_come_in_order_and_are_counted(executor):
     told = []
-    blocks = run_blocks(
+    parts = blocks.run_blocks(
         powers, 3, arguments, 11, 2, stage="cubes", executor=executor, progress=lambda *each: told.append(each)
     )
-    found = concatenate(blocks)
+    found = blocks.concatenate(parts)
     assert found["result"].tolist() == [i**3 for i in range(11)]
     assert found["row"].tolist() == list(range(11))
     assert told == [("cubes", done, 11) for done in (2, 4, 6, 8, 10, 11)]
@@ -33,14 +32,14 @@ def test_results_come_in_order_and_are_counted(executor):
 
 def test_no_more_blocks_are_under_way_than_the_executor_says():
     executor = Elsewhere()
-    list(run_blocks(powers, 2, arguments, 11, 1, stage="squares", executor=executor))
+    list(blocks.run_blocks(powers, 2, arguments, 11, 1, stage="squares", executor=executor))
     assert executor.most == executor.ahead + 1
 
 
 @pytest.mark.parametrize("executor", [None, Elsewhere()])
 def test_finished_blocks_are_not_computed_again(executor):
     stored, asked = InMemory(), []
-    whole = concatenate(run_blocks(powers, 2, arguments, 11, 3, stage="squares", checkpoints=stored))
+    whole = blocks.concatenate(blocks.run_blocks(powers, 2, arguments, 11, 3, stage="squares", checkpoints=stored))
     assert list(stored) == ["squares-0", "squares-3", "squares-6", "squares-9"]
     del stored["squares-0"], stored["squares-6"]
 
@@ -48,8 +47,8 @@ def test_finished_blocks_are_not_computed_again(executor):
         asked.append(rows.start)
         return arguments(rows)
 
-    again = concatenate(
-        run_blocks(powers, 2, asked_arguments, 11, 3, stage="squares", checkpoints=stored, executor=executor)
+    again = blocks.concatenate(
+        blocks.run_blocks(powers, 2, asked_arguments, 11, 3, stage="squares", checkpoints=stored, executor=executor)
     )
     assert asked == [0, 6]
     assert again["result"].tolist() == whole["result"].tolist()

@@ -20,8 +20,7 @@ import pytest
 import torch
 
 from kit.doubles import InMemory
-from unpose.align import nearest
-from unpose.align.dask_executor import DaskExecutor, dask_client
+from unpose.align import dask_executor, nearest
 from unpose.cluster import InvariantClustering
 
 pytestmark = pytest.mark.extra("scale")
@@ -47,7 +46,7 @@ def alone(neighbours):
 
 @pytest.fixture(scope="module")
 def client():
-    with dask_client("local", 2) as client:
+    with dask_executor.dask_client("local", 2) as client:
         yield client
 
 
@@ -78,18 +77,18 @@ class TestMessages:
     def test_workers_without_unpose_or_with_another_version(self):
         import unpose
 
-        DaskExecutor(self.Client({"tcp://one": unpose.__version__}))
+        dask_executor.DaskExecutor(self.Client({"tcp://one": unpose.__version__}))
         with pytest.raises(ValueError, match=r"worker tcp://two has unpose 0\.0, but this process has unpose \d"):
-            DaskExecutor(self.Client({"tcp://one": unpose.__version__, "tcp://two": "0.0"}))
+            dask_executor.DaskExecutor(self.Client({"tcp://one": unpose.__version__, "tcp://two": "0.0"}))
         missing = ModuleNotFoundError("No module named 'unpose'")
         with pytest.raises(ValueError, match=r"tcp://one cannot import unpose \(No module.*pip install unpose=="):
-            DaskExecutor(self.Client({"tcp://one": missing}))
+            dask_executor.DaskExecutor(self.Client({"tcp://one": missing}))
 
     def test_a_worker_that_dies_while_it_is_asked_is_no_reason_to_stop(self):
-        assert DaskExecutor(self.Client({"tcp://one": OSError("connection reset by peer")})).ahead == 12
+        assert dask_executor.DaskExecutor(self.Client({"tcp://one": OSError("connection reset by peer")})).ahead == 12
 
     def test_a_lost_scheduler(self, noisy):
-        executor = DaskExecutor(self.Client(error=CancelledError()))
+        executor = dask_executor.DaskExecutor(self.Client(error=CancelledError()))
         assert executor.ahead == 12
         with pytest.raises(
             ConnectionError, match=r"scheduler at tcp://there:8786 was lost.*the same command continues"
@@ -100,7 +99,7 @@ class TestMessages:
         import distributed
 
         dead = type("WorkerState", (), {"address": "tcp://one"})
-        executor = DaskExecutor(self.Client(error=distributed.KilledWorker("block", dead, 3)))
+        executor = dask_executor.DaskExecutor(self.Client(error=distributed.KilledWorker("block", dead, 3)))
         with pytest.raises(RuntimeError, match=r"lost with 4 workers.*more memory.*fewer workers"):
             nearest(noisy[:5], 2, quick=True, executor=executor)
 
@@ -108,7 +107,7 @@ class TestMessages:
     def test_what_is_no_address(self, address):
         with (
             pytest.raises(ValueError, match="must be like tcp://host:8786, or the word local, got"),
-            dask_client(address),
+            dask_executor.dask_client(address),
         ):
             pass
 
@@ -118,13 +117,13 @@ class TestMessages:
             address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         with (
             pytest.raises(ConnectionError, match=f"no Dask scheduler answers at {address}"),
-            dask_client(address, connect_seconds=0.5),
+            dask_executor.dask_client(address, connect_seconds=0.5),
         ):
             pass
 
     def test_dask_is_not_installed(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "distributed", None)
-        with pytest.raises(ValueError, match=r"pip install 'unpose\[scale\]'"), dask_client("local"):
+        with pytest.raises(ValueError, match=r"pip install 'unpose\[scale\]'"), dask_executor.dask_client("local"):
             pass
 
 
@@ -161,7 +160,7 @@ def mapped(tmp_path):
 @pytest.mark.parametrize("first", [0, 5])
 def test_a_mapped_array_is_sent_as_its_path_and_a_part_of_it_as_its_numbers(mapped, first):
     client, images = Inline(), mapped[first : first + 2] if first else mapped
-    result = DaskExecutor(client).submit(total, Shared(images), {"rows": slice(0, 2)})
+    result = dask_executor.DaskExecutor(client).submit(total, Shared(images), {"rows": slice(0, 2)})
     assert np.array_equal(result()["total"], images[:2].sum((1, 2)))
     assert client.sent < 2000
 
@@ -173,7 +172,7 @@ def test_a_worker_of_this_process_uses_one_core_and_leaves_the_others_to_the_pro
     torch.set_num_threads(3)
     try:
         with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
-            nearest(noisy[:14], 4, max_shift=3.0, executor=DaskExecutor(client))
+            nearest(noisy[:14], 4, max_shift=3.0, executor=dask_executor.DaskExecutor(client))
             found = []
             thread = Thread(target=lambda: found.append(torch.get_num_threads()))
             thread.start()
@@ -187,7 +186,7 @@ def test_a_worker_of_this_process_uses_one_core_and_leaves_the_others_to_the_pro
 class TestCluster:
     def test_two_workers_give_the_result_of_one_process(self, client, neighbours, alone):
         told = []
-        executor = DaskExecutor(client)
+        executor = dask_executor.DaskExecutor(client)
         assert neighbours(executor=executor, progress=lambda *each: told.append(each)) == alone
         assert {stage for stage, _, _ in told} == {"search", "compare", "refine"}
         assert len(told) > 9
@@ -210,24 +209,24 @@ class TestCluster:
     def test_workers_that_cannot_see_the_images(self, client, tmp_path):
         array = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.float32, (5, 7, 7))
         (tmp_path / "images.npy").unlink()
-        waiting = DaskExecutor(client).submit(total, Shared(array), {"rows": slice(0, 2)})
+        waiting = dask_executor.DaskExecutor(client).submit(total, Shared(array), {"rows": slice(0, 2)})
         with pytest.raises(OSError, match=r"worker on .* cannot open.*images\.npy.*storage that all workers see"):
             waiting()
 
     def test_killed_workers_change_nothing(self, client, neighbours, alone):
         """A worker is killed at a random block, each time in a search of its own."""
         steps, chosen = [], random.Random(1)
-        neighbours(executor=DaskExecutor(client), progress=lambda *each: steps.append(each))
+        neighbours(executor=dask_executor.DaskExecutor(client), progress=lambda *each: steps.append(each))
         for _ in range(KILLS):
             client.wait_for_workers(2)
             kill = Kill(client, chosen.randrange(len(steps) - 1), [chosen.randrange(2)])
-            assert neighbours(executor=DaskExecutor(client), progress=kill) == alone
+            assert neighbours(executor=dask_executor.DaskExecutor(client), progress=kill) == alone
             assert kill.done
 
     def test_both_workers_killed_at_once(self, client, neighbours, alone):
         client.wait_for_workers(2)
         kill = Kill(client, 4, [0, 1])
-        assert neighbours(executor=DaskExecutor(client), progress=kill) == alone
+        assert neighbours(executor=dask_executor.DaskExecutor(client), progress=kill) == alone
         assert kill.done
 
 
@@ -238,7 +237,7 @@ def test_each_worker_sees_one_gpu_also_after_it_was_killed(monkeypatch):
     def seen(client):
         return sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values())
 
-    with dask_client("local", device="cuda") as client:
+    with dask_executor.dask_client("local", device="cuda") as client:
         assert seen(client) == ["3", "5"]
         before = set(client.scheduler_info()["workers"])
         os.kill(client.cluster.workers[1].pid, signal.SIGKILL)
@@ -323,12 +322,12 @@ def test_a_lost_scheduler_stops_the_search_which_continues_on_another_number_of_
             process.kill()
 
     # On a busy machine workers take minutes to begin.
-    with dask_client(address, connect_seconds=3600, worker_seconds=3600) as lost:
+    with dask_executor.dask_client(address, connect_seconds=3600, worker_seconds=3600) as lost:
         lost.wait_for_workers(2)
         with pytest.raises(ConnectionError, match=f"scheduler at {address} was lost.*same command continues"):
-            neighbours(executor=DaskExecutor(lost), checkpoints=stored, progress=kill)
+            neighbours(executor=dask_executor.DaskExecutor(lost), checkpoints=stored, progress=kill)
     finished = set(stored)
     assert finished
-    with dask_client("local", 1) as another:
-        assert neighbours(executor=DaskExecutor(another), checkpoints=stored) == alone
+    with dask_executor.dask_client("local", 1) as another:
+        assert neighbours(executor=dask_executor.DaskExecutor(another), checkpoints=stored) == alone
     assert finished < set(stored)

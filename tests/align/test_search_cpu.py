@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from unpose.align.kernels.search_cpu import best_poses
+from unpose.align.kernels import search_cpu
 
 RADIAL = (6, 5, 5, 4, 3, 3, 2, 2, 1, 1, 1)  # 11 frequencies
 
@@ -35,7 +35,7 @@ def all_scores(moving, fixed, starts, n_angles):
 
 
 def check(moving, fixed, starts, n_angles):
-    score, pose = best_poses(moving, fixed, starts, n_angles)
+    score, pose = search_cpu.best_poses(moving, fixed, starts, n_angles)
     scores = all_scores(moving, fixed, starts, n_angles)
     scores = scores.reshape(*scores.shape[:2], -1)  # (n, m, V, A) -> (n, m, V * A)
     best = scores.max(-1)
@@ -66,50 +66,50 @@ def test_recovers_a_known_pose():
     _, fixed, starts = problem()
     frequency = np.repeat(np.arange(len(RADIAL)), RADIAL)
     moving = fixed[:, None] * np.array([0.5, 1.0])[:, None] * np.exp(2j * np.pi / 28 * 5 * frequency)
-    _, pose = best_poses(moving.astype(np.complex64), fixed, starts, 28)
+    _, pose = search_cpu.best_poses(moving.astype(np.complex64), fixed, starts, 28)
     assert (np.diag(pose) == 1 * 28 + 5).all()
 
 
 def test_ties_go_to_the_smallest_pose():
     moving, fixed, starts = problem()
-    _, pose = best_poses(np.zeros_like(moving), fixed, starts, 28)
+    _, pose = search_cpu.best_poses(np.zeros_like(moving), fixed, starts, 28)
     assert (pose == 0).all()
     repeated = np.repeat(moving[:, :1], 6, axis=1)
-    _, pose = best_poses(repeated, fixed, starts, 28)
+    _, pose = search_cpu.best_poses(repeated, fixed, starts, 28)
     assert (pose < 28).all()
     frequency = np.repeat(np.arange(len(RADIAL)), RADIAL)
     for fold in (2, 4):  # the score repeats every 28 / fold angles
-        _, pose = best_poses(moving * (frequency % fold == 0), fixed, starts, 28)
+        _, pose = search_cpu.best_poses(moving * (frequency % fold == 0), fixed, starts, 28)
         assert (pose % 28 < 28 // fold).all()
-    _, pose = best_poses(moving.real, fixed.real, starts, 28)  # the score at -phi is that at phi
+    _, pose = search_cpu.best_poses(moving.real, fixed.real, starts, 28)  # the score at -phi is that at phi
     assert (pose % 28 <= 14).all()
 
 
 def test_splitting_the_inputs_gives_the_same_bytes():
     moving, fixed, starts = problem(n=9, m=101, n_views=7)
-    whole = best_poses(moving, fixed, starts, 28)
+    whole = search_cpu.best_poses(moving, fixed, starts, 28)
     for cuts in ([1], [4, 5], [8]):
-        split = [best_poses(part, fixed, starts, 28) for part in np.split(moving, cuts)]
+        split = [search_cpu.best_poses(part, fixed, starts, 28) for part in np.split(moving, cuts)]
         for result, parts in zip(whole, zip(*split, strict=True), strict=True):
             assert result.tobytes() == np.concatenate(parts).tobytes()
     for cuts in ([1], [16, 32], [31, 64, 65], [7, 50, 100]):
-        split = [best_poses(moving, part, starts, 28) for part in np.split(fixed, cuts)]
+        split = [search_cpu.best_poses(moving, part, starts, 28) for part in np.split(fixed, cuts)]
         for result, parts in zip(whole, zip(*split, strict=True), strict=True):
             assert result.tobytes() == np.concatenate(parts, axis=1).tobytes()
 
 
 def test_threads_give_the_same_bytes():
     moving, fixed, starts = problem(n=12, m=40)
-    score, pose = best_poses(moving, fixed, starts, 28)
+    score, pose = search_cpu.best_poses(moving, fixed, starts, 28)
     with ThreadPoolExecutor(4) as pool:
-        split = list(pool.map(lambda part: best_poses(part, fixed, starts, 28), np.split(moving, 12)))
+        split = list(pool.map(lambda part: search_cpu.best_poses(part, fixed, starts, 28), np.split(moving, 12)))
     assert score.tobytes() == np.concatenate([part[0] for part in split]).tobytes()
     assert pose.tobytes() == np.concatenate([part[1] for part in split]).tobytes()
 
 
 @pytest.mark.parametrize(("n", "m"), [(0, 3), (3, 0)])
 def test_empty_inputs_give_empty_results(n, m):
-    score, pose = best_poses(*problem(n, m), 28)
+    score, pose = search_cpu.best_poses(*problem(n, m), 28)
     assert score.shape == pose.shape == (n, m)
 
 
@@ -123,15 +123,15 @@ def test_inputs_may_be_read_only():
 def test_bad_input_is_refused_with_a_reason():
     moving, fixed, starts = problem()
     with pytest.raises(ValueError, match="multiple of 4, got 30"):
-        best_poses(moving, fixed, starts, 30)
+        search_cpu.best_poses(moving, fixed, starts, 30)
     with pytest.raises(ValueError, match="multiple of 4, got 0"):
-        best_poses(moving, fixed, starts, 0)
+        search_cpu.best_poses(moving, fixed, starts, 0)
     with pytest.raises(ValueError, match="at most n_angles / 2 = 10 frequencies, got 11"):
-        best_poses(moving, fixed, starts, 20)
+        search_cpu.best_poses(moving, fixed, starts, 20)
     with pytest.raises(ValueError, match="need moving"):
-        best_poses(moving, fixed[:, :-1], starts, 28)
+        search_cpu.best_poses(moving, fixed[:, :-1], starts, 28)
     with pytest.raises(ValueError, match="need moving"):
-        best_poses(moving[:, :0], fixed, starts, 28)
+        search_cpu.best_poses(moving[:, :0], fixed, starts, 28)
     for wrong in (starts[1:], starts[:-1], starts[::-1], starts[:1], starts + 1):
         with pytest.raises(ValueError, match="starts must rise from 0 to C"):
-            best_poses(moving, fixed, wrong, 28)
+            search_cpu.best_poses(moving, fixed, wrong, 28)
