@@ -18,18 +18,17 @@ import random
 import signal
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from arrays import load
-from unpose.align import api, neighbour_graph, pipeline
+from unpose.align import Limits
 from unpose.align.dask_executor import dask_client
 from unpose.cluster import InvariantClustering
 from unpose.data import posed
 
 RESULTS = ("labels_", "poses_", "means_", "confidences_")
-SMALL_BLOCKS = (
-    (api, "_SEARCH_BLOCK", 32), (neighbour_graph, "_BLOCK", 1024), (pipeline, "_PAIR_BLOCK", 32),
-)  # fmt: skip
+SMALL_BLOCKS = Limits(searched=32, pairs=1024, aligned=32)
 """So that few images make many blocks; no result depends on the sizes."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -40,10 +39,17 @@ def cpu_seconds(process):
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def measured(images, processes, device, **options):
+class InSmallBlocks(InvariantClustering):
+    """The estimator, whose searches are cut into small blocks."""
+
+    def _search(self, *arguments):
+        return replace(super()._search(*arguments), limits=SMALL_BLOCKS)
+
+
+def measured(images, processes, device, estimator=InvariantClustering, **options):
     """Fit: the result, wall seconds, and CPU seconds of the processes."""
     before, began = [cpu_seconds(process) for process in processes], time.perf_counter()
-    model = InvariantClustering(10, features="pixels", device=device, n_jobs=2).fit(images, **options)
+    model = estimator(10, features="pixels", device=device, n_jobs=2).fit(images, **options)
     wall = time.perf_counter() - began
     cpu = [cpu_seconds(process) - then for process, then in zip(processes, before, strict=True)]
     return b"".join(getattr(model, name).tobytes() for name in RESULTS), wall, cpu
@@ -70,7 +76,7 @@ def overhead(images, client, repeats, device):
 def kills(images, client, expected, count, device):
     """Kill a worker at a random block of each of so many fits, and count the results that are the same bytes."""
     steps, chosen, same = [], random.Random(3), 0
-    measured(images, [os.getpid()], device, client=client, progress=lambda *each: steps.append(each))
+    measured(images, [os.getpid()], device, InSmallBlocks, client=client, progress=lambda *each: steps.append(each))
     blocks = [number for number, step in enumerate(steps) if step[0] in ("search", "compare", "refine", "align")]
     for number in range(count):
         client.wait_for_workers(2)
@@ -83,7 +89,7 @@ def kills(images, client, expected, count, device):
                 killed.append(workers[which % len(workers)].pid)
                 os.kill(killed[0], signal.SIGKILL)
 
-        found, wall, _ = measured(images, [os.getpid()], device, client=client, progress=kill)
+        found, wall, _ = measured(images, [os.getpid()], device, InSmallBlocks, client=client, progress=kill)
         same += found == expected and len(killed) == 1
         print(f"kill {number + 1:2d} after {steps[moment]}: same bytes {found == expected} ({wall:.1f} s)", flush=True)
     return {"kills": count, "same bytes": same}
@@ -110,8 +116,6 @@ def main():
             found = report["overhead"] = overhead(images, client, options.repeats, options.device)
             print(f"two workers: {found['cpu overhead']:+.1%} CPU time, {found['wall overhead']:+.1%} wall time")
         if options.kills:
-            for module, name, size in SMALL_BLOCKS:
-                setattr(module, name, {"cpu": size, options.device: size})
             found = report["killed"] = kills(few, client, expected, options.kills, options.device)
             print(f"{found['same bytes']} of {options.kills} results with a killed worker are the same bytes")
     Path(options.out).write_text(json.dumps(report, indent=1) + "\n")

@@ -4,7 +4,6 @@ Most of these tests start processes that import torch, and are slow for that rea
 """
 
 import os
-import pickle
 import random
 import re
 import signal
@@ -20,56 +19,30 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.align import api, nearest, neighbour_graph, pipeline
-from unpose.align.dask_executor import DaskExecutor, _pickled, dask_client
+from kit.doubles import InMemory
+from unpose.align import nearest
+from unpose.align.dask_executor import DaskExecutor, dask_client
 from unpose.cluster import InvariantClustering
-from unpose.data import posed
 
-distributed = pytest.importorskip("distributed")
+pytestmark = pytest.mark.extra("scale")
 KILLS = 20
 
 
-class InMemory(dict):
-    load, store = dict.get, dict.__setitem__
+@pytest.fixture(scope="module")
+def neighbours(noisy, small_blocks):
+    """Finds the neighbours of the noisy images in many small blocks, and returns their bytes."""
+
+    def find(**options):
+        found = nearest(noisy, 4, quick=True, max_shift=3.0, limits=small_blocks, **options)
+        return [getattr(found, name).tobytes() for name in ("indices", "distances", "poses")]
+
+    return find
 
 
 @pytest.fixture(scope="module")
-def scribbles():
-    """42 noisy blurred scribbles of six kinds on 23 pixels."""
-    rng = np.random.default_rng(5)
-    yy, xx = np.mgrid[:23, :23]
-    images = np.zeros((6, 23, 23), np.float32)
-    for image in images:
-        for x, y in rng.uniform(6, 17, (4, 2)):
-            image += np.exp(-((xx - x) ** 2 + (yy - y) ** 2) / 4)
-    turned = posed(images, "se2", copies=7, random_state=1, max_shift=2.0).images
-    return turned + 0.05 * rng.random(turned.shape, np.float32)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_blocks():
-    """Many blocks, whose sizes divide nothing."""
-    sizes = (
-        (api, "_BLOCK", 13),
-        (api, "_SEARCH_BLOCK", 17),
-        (neighbour_graph, "_BLOCK", 131),
-        (pipeline, "_PAIR_BLOCK", 11),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name, size in sizes:
-            patch.setattr(module, name, {"cpu": size})
-        yield
-
-
-def neighbours(images, **options):
-    found = nearest(images, 4, quick=True, max_shift=3.0, **options)
-    return [getattr(found, name).tobytes() for name in ("indices", "distances", "poses")]
-
-
-@pytest.fixture(scope="module")
-def alone(scribbles):
+def alone(neighbours):
     """The neighbours that one process finds."""
-    return neighbours(scribbles)
+    return neighbours()
 
 
 @pytest.fixture(scope="module")
@@ -115,19 +88,21 @@ class TestMessages:
     def test_a_worker_that_dies_while_it_is_asked_is_no_reason_to_stop(self):
         assert DaskExecutor(self.Client({"tcp://one": OSError("connection reset by peer")})).ahead == 12
 
-    def test_a_lost_scheduler(self, scribbles):
+    def test_a_lost_scheduler(self, noisy):
         executor = DaskExecutor(self.Client(error=CancelledError()))
         assert executor.ahead == 12
         with pytest.raises(
             ConnectionError, match=r"scheduler at tcp://there:8786 was lost.*the same command continues"
         ):
-            nearest(scribbles[:5], 2, quick=True, executor=executor)
+            nearest(noisy[:5], 2, quick=True, executor=executor)
 
-    def test_a_block_that_kills_every_worker(self, scribbles):
+    def test_a_block_that_kills_every_worker(self, noisy):
+        import distributed
+
         dead = type("WorkerState", (), {"address": "tcp://one"})
         executor = DaskExecutor(self.Client(error=distributed.KilledWorker("block", dead, 3)))
         with pytest.raises(RuntimeError, match=r"lost with 4 workers.*more memory.*fewer workers"):
-            nearest(scribbles[:5], 2, quick=True, executor=executor)
+            nearest(noisy[:5], 2, quick=True, executor=executor)
 
     @pytest.mark.parametrize("address", ["host:8786", "remote", ""])
     def test_what_is_no_address(self, address):
@@ -137,12 +112,14 @@ class TestMessages:
         ):
             pass
 
-    def test_nobody_listens(self, monkeypatch):
+    def test_nobody_listens(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-        monkeypatch.setattr("unpose.align.dask_executor._CONNECT_SECONDS", 0.5)
-        with pytest.raises(ConnectionError, match=f"no Dask scheduler answers at {address}"), dask_client(address):
+        with (
+            pytest.raises(ConnectionError, match=f"no Dask scheduler answers at {address}"),
+            dask_client(address, connect_seconds=0.5),
+        ):
             pass
 
     def test_dask_is_not_installed(self, monkeypatch):
@@ -151,25 +128,52 @@ class TestMessages:
             pass
 
 
-def test_a_mapped_array_is_sent_as_its_path(tmp_path):
+class Inline:
+    """A client of one worker that computes at once, and notes how many bytes it was sent."""
+
+    def __init__(self):
+        self.sent = 0
+
+    def run(self, function, *arguments, **options):
+        return {}
+
+    def submit(self, function, *arguments, **options):
+        self.sent += sum(len(each) for each in arguments if isinstance(each, bytes))
+        arguments = [each.value if isinstance(each, Inline.Future) else each for each in arguments]
+        return Inline.Future(function(*arguments))
+
+    class Future:
+        def __init__(self, value):
+            self.value = value
+
+        def result(self):
+            return self.value
+
+
+@pytest.fixture
+def mapped(tmp_path):
     array = np.lib.format.open_memmap(tmp_path / "images.npy", "w+", np.float32, (300, 11, 13))
     array[:] = np.arange(array.size).reshape(array.shape)
     array.flush()
-    sent = _pickled(array)
-    assert len(sent) < 1000
-    assert np.array_equal(pickle.loads(sent), array)
-    assert np.array_equal(pickle.loads(_pickled(array[5:7])), array[5:7])
-    (tmp_path / "images.npy").unlink()
-    with pytest.raises(FileNotFoundError):
-        pickle.loads(sent)
+    return array
 
 
-def test_a_worker_of_this_process_uses_one_core_and_leaves_the_others_to_the_program(scribbles):
+@pytest.mark.parametrize("first", [0, 5])
+def test_a_mapped_array_is_sent_as_its_path_and_a_part_of_it_as_its_numbers(mapped, first):
+    client, images = Inline(), mapped[first : first + 2] if first else mapped
+    result = DaskExecutor(client).submit(total, Shared(images), {"rows": slice(0, 2)})
+    assert np.array_equal(result()["total"], images[:2].sum((1, 2)))
+    assert client.sent < 2000
+
+
+def test_a_worker_of_this_process_uses_one_core_and_leaves_the_others_to_the_program(noisy):
+    import distributed
+
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         with distributed.Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
-            nearest(scribbles[:14], 4, max_shift=3.0, executor=DaskExecutor(client))
+            nearest(noisy[:14], 4, max_shift=3.0, executor=DaskExecutor(client))
             found = []
             thread = Thread(target=lambda: found.append(torch.get_num_threads()))
             thread.start()
@@ -181,19 +185,19 @@ def test_a_worker_of_this_process_uses_one_core_and_leaves_the_others_to_the_pro
 
 @pytest.mark.slow
 class TestCluster:
-    def test_two_workers_give_the_result_of_one_process(self, client, scribbles, alone):
+    def test_two_workers_give_the_result_of_one_process(self, client, neighbours, alone):
         told = []
         executor = DaskExecutor(client)
-        assert neighbours(scribbles, executor=executor, progress=lambda *each: told.append(each)) == alone
+        assert neighbours(executor=executor, progress=lambda *each: told.append(each)) == alone
         assert {stage for stage, _, _ in told} == {"search", "compare", "refine"}
         assert len(told) > 9
 
-    def test_an_estimator_is_fitted_on_the_cluster(self, client, scribbles):
+    def test_an_estimator_is_fitted_on_the_cluster(self, client, noisy):
         told = []
         one, many = InvariantClustering(6), InvariantClustering(6)
-        one.fit(scribbles)
-        many.fit(scribbles, client=client, progress=lambda stage, *_: told.append(stage))
-        assert "align" in told  # to the averages
+        one.fit(noisy)
+        many.fit(noisy, client=client, progress=lambda stage, *_: told.append(stage))
+        assert {"search", "compare", "refine"} <= set(told)
         for name in ("labels_", "poses_", "means_", "confidences_"):
             assert getattr(one, name).tobytes() == getattr(many, name).tobytes()
 
@@ -210,20 +214,20 @@ class TestCluster:
         with pytest.raises(OSError, match=r"worker on .* cannot open.*images\.npy.*storage that all workers see"):
             waiting()
 
-    def test_killed_workers_change_nothing(self, client, scribbles, alone):
+    def test_killed_workers_change_nothing(self, client, neighbours, alone):
         """A worker is killed at a random block, each time in a search of its own."""
         steps, chosen = [], random.Random(1)
-        neighbours(scribbles, executor=DaskExecutor(client), progress=lambda *each: steps.append(each))
+        neighbours(executor=DaskExecutor(client), progress=lambda *each: steps.append(each))
         for _ in range(KILLS):
             client.wait_for_workers(2)
             kill = Kill(client, chosen.randrange(len(steps) - 1), [chosen.randrange(2)])
-            assert neighbours(scribbles, executor=DaskExecutor(client), progress=kill) == alone
+            assert neighbours(executor=DaskExecutor(client), progress=kill) == alone
             assert kill.done
 
-    def test_both_workers_killed_at_once(self, client, scribbles, alone):
+    def test_both_workers_killed_at_once(self, client, neighbours, alone):
         client.wait_for_workers(2)
         kill = Kill(client, 4, [0, 1])
-        assert neighbours(scribbles, executor=DaskExecutor(client), progress=kill) == alone
+        assert neighbours(executor=DaskExecutor(client), progress=kill) == alone
         assert kill.done
 
 
@@ -283,11 +287,9 @@ def listening(process):
 
 
 @pytest.fixture
-def scheduler(tmp_path, monkeypatch):
+def scheduler(tmp_path):
     """A scheduler and two workers, each a process of its own: the process of the scheduler, and its address."""
     started, file = [], tmp_path / "scheduler.json"
-    for name in ("_CONNECT_SECONDS", "_WORKER_SECONDS"):  # on a busy machine workers take minutes to begin
-        monkeypatch.setattr(f"unpose.align.dask_executor.{name}", 3600.0)
 
     def start(*command):
         with (tmp_path / f"log{len(started)}.txt").open("w") as log:
@@ -312,7 +314,7 @@ def scheduler(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_lost_scheduler_stops_the_search_which_continues_on_another_number_of_workers(scheduler, scribbles, alone):
+def test_a_lost_scheduler_stops_the_search_which_continues_on_another_number_of_workers(scheduler, neighbours, alone):
     process, address = scheduler
     stored = InMemory()
 
@@ -320,12 +322,13 @@ def test_a_lost_scheduler_stops_the_search_which_continues_on_another_number_of_
         if stage == "compare":
             process.kill()
 
-    with dask_client(address) as lost:
+    # On a busy machine workers take minutes to begin.
+    with dask_client(address, connect_seconds=3600, worker_seconds=3600) as lost:
         lost.wait_for_workers(2)
         with pytest.raises(ConnectionError, match=f"scheduler at {address} was lost.*same command continues"):
-            neighbours(scribbles, executor=DaskExecutor(lost), checkpoints=stored, progress=kill)
+            neighbours(executor=DaskExecutor(lost), checkpoints=stored, progress=kill)
     finished = set(stored)
     assert finished
     with dask_client("local", 1) as another:
-        assert neighbours(scribbles, executor=DaskExecutor(another), checkpoints=stored) == alone
+        assert neighbours(executor=DaskExecutor(another), checkpoints=stored) == alone
     assert finished < set(stored)

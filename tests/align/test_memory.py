@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unpose.align import MemoryBudgetError, Search, check_memory, orbit_distances
-from unpose.align.memory import needed_memory
 from unpose.files import available_memory, in_bytes, readable_bytes
 
 
@@ -48,7 +47,9 @@ def test_a_budget_that_nothing_fits_is_named_and_no_size_is_promised():
 
 def test_more_images_views_channels_and_threads_need_no_less():
     def need(n=100, side=48, channels=1, jobs=1, **settings):
-        return needed_memory(n, 0, (side, side), channels, Search(n_jobs=jobs, **settings))
+        with pytest.raises(MemoryBudgetError) as caught:
+            check_memory(n, 0, (side, side), channels, Search(n_jobs=jobs, memory="1MB", **settings))
+        return caught.value.needed
 
     least = need()
     for more in (need(n=3000), need(group="similarity"), need(group="se2+mirror"), need(jobs=2), need(max_shift=20.0)):

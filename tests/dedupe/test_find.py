@@ -7,17 +7,18 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
+from kit.commands import contents, unpose
+from kit.images import write_image
 from unpose.dedupe import (
     Quality,
     choose_keeper,
+    compare,
     describe,
     duplicate_sets,
     find_candidates,
     find_duplicates,
     find_regions,
-    pixels,
 )
-from unpose.dedupe.neighbours import nearest_vectors
 from unpose.groups import parse
 from unpose.images import warp
 
@@ -133,32 +134,35 @@ def test_the_same_border_or_corners_do_not_make_two_pictures_the_same(synthetic)
     assert [(match.one, match.two) for match in both] == [(0, 1), (2, 3)]
 
 
-def test_the_residual_ignores_one_change_of_contrast_and_sees_several():
-    random = np.random.default_rng(0)
-    moved = random.random((1, 40, 48)).astype(np.float32)
-    inside, identity = np.ones((1, 40, 48), bool), np.eye(3, dtype=np.float32)[None]
-    for fixed, residual, spread in (
-        (0.4 * moved + 0.2, 0, 0), (random.random((1, 40, 48)).astype(np.float32), 1, None),
-        (moved * np.where(np.arange(48) < 24, 1, 0.4).astype(np.float32), 0.096, np.log(1 / 0.4) / 2),
-    ):  # fmt: skip
-        tiles = pixels._tile_moments(moved, fixed, identity, inside, np.inf, 8)
-        assert tiles.shape == (1, 30, 6)
-        np.testing.assert_allclose(tiles.sum((0, 1))[4], ((moved - 0.5) * (fixed - 0.5)).sum(), rtol=1e-3)
-        found = pixels._compare_tiles(tiles, 8)[0]
-        assert found[0] == pytest.approx(residual, abs=0.05)
-        assert spread is None or found[1] == pytest.approx(spread, abs=0.01)
+@pytest.fixture(scope="module")
+def frame(synthetic):
+    picture = synthetic.picture(6, (80, 96))
+    return picture, find_regions(picture)[0]
 
 
-def test_tiles_are_sampled_as_warps_are():
-    random = np.random.default_rng(0)
-    moving, fixed = (torch.from_numpy(random.random(shape, np.float32)) for shape in ((1, 29, 37), (1, 23, 31)))
+def test_the_residual_ignores_one_change_of_contrast_and_sees_several(rng):
+    one, other = rng.random((2, 80, 96)).astype(np.float32)
+    region = find_regions(one)[0]
+
+    def residual_and_spread(two):
+        found = compare(one, two.astype(np.float32), np.eye(3), region, region)
+        return found.residual, found.contrast_spread
+
+    assert residual_and_spread(0.4 * one + 0.2) == pytest.approx((0, 0), abs=0.05)
+    assert residual_and_spread(other)[0] == pytest.approx(1, abs=0.05)
+    halves = residual_and_spread(one * np.where(np.arange(96) < 48, 1, 0.4))
+    assert halves == pytest.approx((0.096, np.log(1 / 0.4) / 2), abs=0.1)  # but for the margins and the seam
+
+
+def test_frames_agree_at_the_pose_between_them_and_not_beside_it(frame):
+    picture, region = frame
     pose = parse("se2").exp(torch.tensor([2.3, -1.7, 0.6], dtype=torch.float64))
-    warped = warp(moving, pose.float(), (23, 31)).numpy()
-    source, inside = pose.inverse().float()[None].contiguous().numpy(), random.random((1, 23, 31)) < 0.9
-    sums = pixels._tile_moments(moving.numpy(), fixed.numpy(), source, inside, np.inf, 7).sum(1)[0]
-    m, f = (each[inside].astype(np.float64) - 0.5 for each in (warped, fixed.numpy()))
-    expected = [inside.sum(), m.sum(), f.sum(), (m * m).sum(), (m * f).sum(), (f * f).sum()]
-    np.testing.assert_allclose(sums, expected, rtol=1e-5, atol=1e-3)
+    moved = warp(torch.from_numpy(picture), pose.float()).numpy()
+    found = compare(moved, picture, pose.numpy(), region, region)
+    assert found.residual < 0.01
+    assert found.correlation > 0.995
+    beside = parse("se2").exp(torch.tensor([4.3, -1.7, 0.6], dtype=torch.float64)).numpy()
+    assert compare(moved, picture, beside, region, region).residual > 0.1
 
 
 def test_pairs_of_two_old_pictures_are_left_out(synthetic):
@@ -182,19 +186,39 @@ def test_a_border_and_turned_corners_are_found(synthetic):
     assert len(find_regions(np.zeros((30, 40)))) == 1
 
 
-def test_inverted_lists_find_what_the_whole_comparison_finds(monkeypatch):
+def test_inverted_lists_find_what_the_whole_comparison_finds():
     random = np.random.default_rng(0)
-    points = random.standard_normal((3001, 8)).astype(np.float32)
-    queries = points[::7] + 0.05 * random.standard_normal((429, 8)).astype(np.float32)
-    exact = nearest_vectors(queries, points, 0.5, 16)
-    apart = ((queries[:, None] - points) ** 2).sum(-1)
-    assert len(exact[0]) == (apart <= 0.25).sum()
-    np.testing.assert_allclose(exact[2], apart[exact[0], exact[1]], atol=1e-4)
-    monkeypatch.setattr("unpose.dedupe.neighbours._EXACT", 100)
-    quick = nearest_vectors(queries, points, 0.5, 16)
-    both = set(zip(*exact[:2], strict=True)) & set(zip(*quick[:2], strict=True))
-    assert len(both) >= 0.98 * len(exact[0])
-    assert len(both) == len(quick[0])
+    vectors = {"whole": random.normal(size=(301, 15, 48)), "parts": random.normal(size=(301, 9, 32))}
+    for each in vectors.values():
+        each[201:] = each[:100] + 0.1 * random.normal(size=each[201:].shape)  # copies
+        each *= 5
+
+    def pairs(**options):
+        found = find_candidates(vectors, np.arange(301), **options)
+        return set(zip(found.queries.tolist(), found.entries.tolist(), found.layers.tolist(), strict=True))
+
+    exact, quick = pairs(), pairs(exact=100)
+    copies = {
+        (one, other, layer) for k in range(100) for layer in range(2) for one, other in ((k, k + 201), (k + 201, k))
+    }
+    assert copies <= exact
+    assert len(quick & exact) >= 0.98 * len(exact)
+    assert quick <= exact
+
+
+def test_the_results_are_the_same_bytes_for_any_number_of_jobs(synthetic, tmp_path):
+    for seed in range(5):
+        original = synthetic.as_pil(synthetic.picture(seed))
+        write_image(tmp_path / "photos" / f"{seed}.png", synthetic.as_floats(original))
+        turned = original.rotate(90 * seed, expand=True)
+        write_image(tmp_path / "photos" / "copies" / f"{9 - seed}.png", synthetic.as_floats(turned))
+    (tmp_path / "photos" / "torn.png").write_bytes(b"no image")
+    for jobs in (1, 2):
+        found = unpose("dedupe", tmp_path / "photos", "-o", tmp_path / f"found{jobs}", "--jobs", jobs)
+        assert "5 sets of duplicates" in found.words
+    one, two = (contents(tmp_path / f"found{jobs}") for jobs in (1, 2))
+    assert {"report.html", "duplicates.csv", "duplicates.json", "left-alone.csv", "state.json"} < one.keys()
+    assert one == two
 
 
 def test_the_copy_to_keep():

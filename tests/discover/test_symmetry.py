@@ -76,7 +76,7 @@ def test_labels_decide_whether_a_symmetry_of_the_images_is_one_of_the_classes():
     assert all(down[each.image] != down[each.resembles] for each in found.objections)
 
 
-def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_about_them(monkeypatch):
+def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_about_them():
     """Two of five images are brighter below, and the others have no upper side."""
     rng = np.random.default_rng(2)
     photographs = rng.random((200, 16, 16))
@@ -87,12 +87,10 @@ def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_a
         called.append(images)
         return torch.full((len(images), 1), float(len(called) > 2))  # two parts of the images, then two of moved ones
 
-    def found(images, labels=None):
-        return discover(images, labels, families=["half turn"])["half turn"]
+    def found(images, labels=None, network=seeing):
+        return discover(images, labels, families=["half turn"], network=network)["half turn"]
 
-    assert found(photographs).verdict == "cannot tell"
-    monkeypatch.setattr("unpose.discover.photographs.has_extra_network", lambda: True)
-    monkeypatch.setattr("unpose.discover.photographs.extra_network", lambda device: (seeing, (1,)))
+    assert found(photographs, network=None).verdict == "cannot tell"
     assert found(np.pad(photographs, ((0, 0), (5, 5), (5, 5)))).verdict == "cannot tell"
     assert not called
     assert found(photographs).verdict == "does not hold"
@@ -101,10 +99,12 @@ def test_where_images_cannot_tell_a_network_decides_about_photographs_and_only_a
     assert found(photographs, classes).verdict == "does not hold"
     assert called[0].shape == (128, 1, 64, 64)
     assert all(torch.equal(one.rot90(2, (2, 3)), two) for one, two in zip(called[:2], called[2:], strict=True))
-    blind = lambda images: torch.zeros(len(images), 1)  # noqa: E731
-    monkeypatch.setattr("unpose.discover.photographs.extra_network", lambda device: (blind, (1,)))
-    assert found(photographs).verdict == "cannot tell"
-    assert found(photographs, classes).verdict == "holds"
+
+    def blind(images):
+        return torch.zeros(len(images), 1)
+
+    assert found(photographs, network=blind).verdict == "cannot tell"
+    assert found(photographs, classes, blind).verdict == "holds"
 
 
 def test_the_same_seed_gives_the_same_result_and_json_is_plain(digits):

@@ -1,86 +1,66 @@
-"""The CUDA kernel of Keys sampling: equal to the plain implementation in Triton's interpreter, and it compiles."""
+"""The CUDA kernel of Keys sampling: interpreted, compiled and on a GPU it equals plain operations."""
 
-import pytest
 import torch
 
-from kit.kernels import answer_job, compile_only, needs_interpreter, needs_triton, run_job
+from kit.kernels import Kernel, kernel_tests
 from unpose.groups import parse
 from unpose.images import quarter_turn, sample, sample_with_gradient, source_points
 
 # images, sets of points, channels, (height, width), (height, width) of the result
-CASES = {
+SHAPES = {
     "an image each": (2, 2, 2, (7, 5), (3, 5)),
     "one image": (1, 2, 1, (6, 7), (3, 3)),
     "one set of points": (2, 1, 1, (5, 5), (3, 5)),
-    "several programs": (1, 1, 1, (9, 8), (5, 7)),
+    "several programs": (1, 1, 1, (9, 8), (17, 19)),  # 323 points; a program samples 256
 }
+LARGE = {"photographs": (7, 7, 3, (29, 31), (23, 27)), "many images": (70_001, 70_001, 1, (3, 2), (2, 3))}
 DTYPES = ("float32", "float64")
 
 
-def draw(case, dtype):
+def in_both_types(shapes):
+    return {f"{name}, {dtype}": (*shape, dtype) for name, shape in shapes.items() for dtype in DTYPES}
+
+
+def draw(case, device):
     """Draw images (n, c, h, w) and points (m, k, 2) of affine poses, some of them outside the image."""
-    n_images, n_points, channels, shape, result = CASES[case]
+    n_images, n_points, channels, shape, result, dtype = case
     generator, dtype = torch.Generator().manual_seed(3), getattr(torch, dtype)
     images = torch.rand(n_images, channels, *shape, generator=generator, dtype=dtype)
     poses = parse("affine").random(n_points, max_shift=3.0, generator=generator, dtype=dtype)
-    return images, source_points(poses, result).flatten(1, 2)
+    return images.to(device), source_points(poses, result).flatten(1, 2).to(device)
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    return run_job(__file__, "interpret")
+def sampled(case, device):
+    images, points = draw(case, device)
+    return sample(images, points), *sample_with_gradient(images, points)
 
 
-@needs_interpreter
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
-def test_the_interpreted_kernel_equals_the_plain_implementation(case, dtype, interpreted):
-    assert max(interpreted[case][dtype]) < (5e-6 if dtype == "float32" else 1e-14)
+def plainly_sampled(case, device):
+    images, points = draw(case, device)
+    images.requires_grad_()  # where gradients are needed, PyTorch operations compute
+    return sample(images, points), *sample_with_gradient(images, points)
 
 
-@needs_interpreter
-def test_the_interpreted_kernel_turns_by_quarters_exactly(interpreted):
-    assert interpreted["quarter turn"]
+def board(device):
+    return torch.rand(2, 1, 7, 6, generator=torch.Generator().manual_seed(1)).to(device)
 
 
-@pytest.mark.slow
-@needs_triton
-def test_the_kernel_compiles_for_a_gpu_that_is_not_present(tmp_path):
-    assert run_job(__file__, "compile", TRITON_CACHE_DIR=str(tmp_path)) == ["_kernel"] * 2
+def turned_by_sampling(case, device):
+    return (sample(board(device), source_points(parse("c4").elements[1:2].float(), (6, 7)).to(device)),)
 
 
-def interpret():
-    """Return the largest errors of values, with and without gradients, and of gradients; the exact case."""
-    from unpose.images.kernels import keys_cuda
+KERNELS = {
+    "sampling": Kernel(
+        sampled,
+        plainly_sampled,
+        in_both_types(SHAPES),
+        tolerance=lambda case: 5e-6 if case[-1] == "float32" else 1e-14,
+        large=in_both_types(LARGE),
+        compiled={f"an image each, {dtype}": ["_kernel"] * 2 for dtype in DTYPES},
+    ),
+    "quarter turn": Kernel(
+        turned_by_sampling, lambda case, device: (quarter_turn(board(device)),), {"exact": None}, tolerance=0.0
+    ),
+}
 
-    keys_cuda._BLOCK = 16
-    found = {}
-    for case in CASES:
-        found[case] = {}
-        for dtype in DTYPES:
-            images, points = draw(case, dtype)
-            tracked = images.clone().requires_grad_()  # where gradients are needed, PyTorch operations compute
-            wanted = (sample(tracked, points), *sample_with_gradient(tracked, points))
-            results = (
-                keys_cuda.sample(images, points, gradient=False)[0],
-                *keys_cuda.sample(images, points, gradient=True),
-            )
-            found[case][dtype] = [float((a - b).detach().abs().max()) for a, b in zip(results, wanted, strict=True)]
-    images = torch.rand(2, 1, 7, 6, generator=torch.Generator().manual_seed(1))
-    points = source_points(parse("c4").elements[1:2].float(), (6, 7)).flatten(1, 2)
-    turned = keys_cuda.sample(images, points, gradient=False)[0].view(2, 1, 6, 7)
-    return found | {"quarter turn": torch.equal(turned, quarter_turn(images))}
-
-
-def compile_kernel():
-    """Compile the kernel for compute capability 9.0 with and without gradients."""
-    from unpose.images.kernels import keys_cuda
-
-    names = compile_only()
-    for dtype in DTYPES:
-        keys_cuda.sample(*draw("an image each", dtype), gradient=dtype == "float32")
-    return names
-
-
-if __name__ == "__main__":
-    answer_job(interpret=interpret, compile=compile_kernel)
+test_interpreted, test_compiled, test_on_a_gpu = kernel_tests(__file__, KERNELS)

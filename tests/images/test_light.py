@@ -6,14 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unpose.images import Light, common_light_difference, match_light, measure_light
-from unpose.images.light import _differences, ground_and_contrast
 
 LIGHT_ON_DARK = Light(0.0, 0.9, 1.0)
 
 
 def differs_in_light(images, light):
-    """Which images have a ground or a contrast outside of the range of others, by more than a margin: (n,)."""
-    return np.any(list(_differences(*ground_and_contrast(images), light).values()), axis=0)
+    """Which images are changed when they are matched alone, for a ground or a contrast beyond those of others: (n,)."""
+    return np.array([(match_light(image[None], light) != image).any() for image in images])
+
+
+def ground_and_contrast(images):
+    """Those of each image: (2, n)."""
+    found = [measure_light(image[None]) for image in images]
+    return np.array([[each.ground for each in found], [each.contrast for each in found]])
 
 
 def figures(count=5, shape=(13, 17), seed=3):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unpose.images.statistics import count_statistics, image_statistics
+from unpose.images import statistics
 
 
 @pytest.mark.equivariance
@@ -11,19 +11,21 @@ from unpose.images.statistics import count_statistics, image_statistics
 def test_quarter_turns_and_mirrors_do_not_change_the_statistics(shape):
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(shape, generator=generator)
-    found = image_statistics(images)
-    assert found.shape == (shape[0], count_statistics(shape[1]))
+    found = statistics.image_statistics(images)
+    assert found.shape == (shape[0], statistics.count_statistics(shape[1]))
     assert torch.isfinite(found).all()
-    control = (image_statistics(torch.rand(shape, generator=generator)) - found).abs().max()
+    control = (statistics.image_statistics(torch.rand(shape, generator=generator)) - found).abs().max()
     for turned in (torch.rot90(images, 1, (2, 3)), torch.rot90(images, 2, (2, 3)), images.flip(3), images.mT):
-        assert (image_statistics(turned) - found).abs().max() < 1e-5 < 1e-2 < control
+        assert (statistics.image_statistics(turned) - found).abs().max() < 1e-5 < 1e-2 < control
 
 
 def test_the_background_does_not_count_and_constant_images_are_finite():
     images = torch.zeros(2, 1, 15, 15)
     images[:, :, 4:9, 5:11] = torch.rand(2, 1, 5, 6, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(image_statistics(images + 0.4), image_statistics(images), atol=1e-5, rtol=1e-5)
-    assert torch.isfinite(image_statistics(torch.full((1, 1, 9, 9), 0.3))).all()
+    torch.testing.assert_close(
+        statistics.image_statistics(images + 0.4), statistics.image_statistics(images), atol=1e-5, rtol=1e-5
+    )
+    assert torch.isfinite(statistics.image_statistics(torch.full((1, 1, 9, 9), 0.3))).all()
 
 
 @pytest.mark.parametrize("count", [5, 40])
@@ -34,7 +36,7 @@ def test_the_number_of_threads_changes_no_bit(count):
     try:
         for number in (1, 2, 3):
             torch.set_num_threads(number)
-            found.append(image_statistics(images))
+            found.append(statistics.image_statistics(images))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(found[0], found[1])

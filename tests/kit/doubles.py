@@ -31,14 +31,16 @@ class Elsewhere:
     ahead = 3
 
     def __init__(self):
-        self.submitted, self.under_way, self.most, self._copies = [], 0, 0, {}
+        self.submitted, self.under_way, self.most, self.sizes, self._copies = [], 0, 0, [], {}
 
     def submit(self, work, shared, arguments):
         self.submitted.append(work)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         if id(shared) not in self._copies:
-            self._copies[id(shared)] = pickle.loads(pickle.dumps(shared)), shared
+            written = pickle.dumps(shared)
+            self.sizes.append(len(written))
+            self._copies[id(shared)] = pickle.loads(written), shared
         sent = pickle.dumps((work, dict(arguments)))
 
         def result():

@@ -1,16 +1,25 @@
-"""Triton kernels without a GPU: run in Triton's interpreter, or compiled for a GPU that is not present.
+"""One frame for the Triton kernels: in Triton's interpreter, compiled for a GPU that is not present, and on a GPU.
 
-Triton decides on import whether it interprets, so both run in a subprocess: the test's own file, started as a script
-with the name of a job, ``interpret`` or ``compile``, whose answer it prints as JSON.
+A test file lists its kernels in a table and takes its tests from it::
+
+    KERNELS = {"sampling": Kernel(run, plain, {"odd sizes": dict(shape=(3, 5))}, 1e-5)}
+    test_interpreted, test_compiled, test_on_a_gpu = kernel_tests(__file__, KERNELS)
+
+Triton decides on import whether it interprets, so that the first two run in a subprocess, one for all kernels of a
+file: it imports the file, does the job of its name, and prints the answer as JSON.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -24,16 +33,139 @@ def needs_interpreter(test):
     return pytest.mark.slow(is_missing(test))
 
 
-def run_job(path, job, **settings):
-    """Run a job of a test file in a subprocess and return its answer. There is no timeout: the interpreter is slow."""
+def largest_error(found, wanted):
+    """The largest difference of two tensors relative to the largest entry of the second; infinite if shapes differ."""
+    found, wanted = found.detach().double(), wanted.detach().double()
+    if found.shape != wanted.shape:
+        return float("inf")
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-2))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, what it must equal, and the cases at which it is compared.
+
+    Parameters
+    ----------
+    run : callable
+        ``run(case, device)`` computes with the kernel and returns a tuple of tensors, say a result and its gradients.
+        Outside a GPU the device is ``"cpu"``, where the operators of layers and sampling then use their CUDA kernels.
+    plain : callable
+        ``plain(case, device)`` returns what they must equal, in plain PyTorch operations and better in float64.
+    cases : dict
+        Small cases by name, for the interpreter. What a case holds is between ``run`` and ``plain``.
+    tolerance : float or callable
+        Least error that is too large, or a function of a case that returns it. Zero demands equal numbers.
+    large : dict, optional
+        Cases for a GPU; the small ones by default.
+    compiled : dict
+        Names of cases to the names of the kernels that ``run`` launches for them, in their order.
+    others : dict
+        Further cases, which are only compiled.
+    error : callable
+        ``error(found, wanted)`` of two tensors.
+    """
+
+    run: Callable
+    plain: Callable
+    cases: Mapping
+    tolerance: float | Callable
+    large: Mapping | None = None
+    compiled: Mapping = field(default_factory=dict)
+    others: Mapping = field(default_factory=dict)
+    error: Callable = largest_error
+
+    def errors(self, case, device="cpu"):
+        """The error of each tensor, and the tensors."""
+        found, wanted = self.run(case, device), self.plain(case, device)
+        return [self.error(here, there) for here, there in zip(found, wanted, strict=True)], found
+
+    def check(self, errors, case):
+        """Raise an error unless all errors are tolerable."""
+        limit = self.tolerance(case) if callable(self.tolerance) else self.tolerance
+        assert all(error < limit or error == 0 for error in errors), f"errors {errors}, tolerance {limit}"
+
+
+def kernel_tests(file, kernels):
+    """Make the tests of a table of kernels: interpreted, compiled, on a GPU. ``file`` holds it as ``KERNELS``."""
+
+    @cache
+    def answer(job):
+        with TemporaryDirectory() as fresh:  # what an earlier run compiled would not be compiled again
+            begin = "import sys; from kit.kernels import answer_for; answer_for(*sys.argv[1:])"
+            return run_job("-c", begin, file, job, TRITON_CACHE_DIR=fresh)
+
+    def each_case(cases_of):
+        pairs = [(name, case) for name, kernel in kernels.items() for case in cases_of(kernel)]
+        return pytest.mark.parametrize(("kernel", "case"), pairs, ids=[", ".join(pair) for pair in pairs])
+
+    @needs_interpreter
+    @each_case(lambda kernel: kernel.cases)
+    def test_interpreted(kernel, case):
+        kernels[kernel].check(answer("interpret")[kernel][case], kernels[kernel].cases[case])
+
+    @pytest.mark.slow
+    @needs_triton
+    @each_case(lambda kernel: kernel.compiled)
+    def test_compiled(kernel, case):  # the interpreter accepts code that the compiler does not
+        assert answer("compile")[kernel][case] == kernels[kernel].compiled[case]
+
+    @pytest.mark.gpu
+    @each_case(lambda kernel: kernel.cases if kernel.large is None else kernel.large)
+    def test_on_a_gpu(kernel, case):
+        kernel = kernels[kernel]
+        case = (kernel.cases if kernel.large is None else kernel.large)[case]
+        found, results = kernel.errors(case, "cuda")
+        kernel.check(found, case)
+        again = kernel.run(case, "cuda")
+        assert all(a.equal(b) for a, b in zip(results, again, strict=True)), "not the same bytes when run again"
+
+    return test_interpreted, test_compiled, test_on_a_gpu
+
+
+def interpret(kernels):
+    """In the subprocess: the errors of all small cases in the interpreter."""
+    use_cuda_kernels_on_cpu()
+    return {
+        name: {case: kernel.errors(given)[0] for case, given in kernel.cases.items()}
+        for name, kernel in kernels.items()
+    }
+
+
+def compile_launches(kernels):
+    """In the subprocess: the names of the kernels that were launched, compiled for compute capability 9.0."""
+    use_cuda_kernels_on_cpu()
+    launched, found = compile_only(), {}
+    for name, kernel in kernels.items():
+        found[name] = {}
+        for case in kernel.compiled:
+            kernel.run({**(kernel.large or {}), **kernel.cases, **kernel.others}[case], "cpu")
+            found[name][case] = launched.copy()
+            launched.clear()
+    return found
+
+
+def answer_for(file, job):
+    """In the subprocess: do a job, ``interpret`` or ``compile``, with the ``KERNELS`` of a test file, and print it."""
+    spec = spec_from_file_location(Path(file).stem, file)
+    tests = module_from_spec(spec)
+    spec.loader.exec_module(tests)
+    json.dump({"interpret": interpret, "compile": compile_launches}[job](tests.KERNELS), sys.stdout)
+
+
+def run_job(*command, **settings):
+    """Run a file with its arguments in a subprocess, not interpreting if the last is ``compile``; return its answer.
+
+    There is no time limit: the interpreter is slow.
+    """
     environment = {
         **os.environ,
-        "TRITON_INTERPRET": str(int(job != "compile")),
+        "TRITON_INTERPRET": str(int(command[-1] != "compile")),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
         **settings,
     }
-    done = subprocess.run([sys.executable, path, job], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
@@ -44,9 +176,12 @@ def answer_job(**jobs):
 
 
 def use_cuda_kernels_on_cpu():
-    """Let the operators run their CUDA kernels on CPU tensors, in the interpreter."""
+    """Let the search, sampling and the operators of layers run their CUDA kernels on CPU tensors."""
+    from unpose.align.kernels import BACKENDS
+    from unpose.images.kernels import KERNELS as SAMPLING
     from unpose.nn.ops.dispatch import KERNELS
 
+    BACKENDS["cpu"], SAMPLING["cpu"] = BACKENDS["cuda"], SAMPLING["cuda"]
     for operator, device in list(KERNELS):
         if device == "cuda":
             KERNELS[operator, "cpu"] = KERNELS[operator, device]

@@ -22,11 +22,12 @@ published gradient descent, and ``unpose.align.basis``, from which :mod:`unpose.
 
 from unpose.align.api import Alignment, Neighbours, align, nearest, orbit_distances
 from unpose.align.memory import MemoryBudgetError, check_memory
-from unpose.align.search import Progress, Search, SearchSettings
+from unpose.align.search import Limits, Progress, Search, SearchSettings
 from unpose.align.starts import align_from
 
 __all__ = [
     "Alignment",
+    "Limits",
     "MemoryBudgetError",
     "Neighbours",
     "Progress",

@@ -31,13 +31,6 @@ _STARTS_DENSE = 3
 _STARTS_TO_MEAN = 2
 _EXTRA_REFINED = 24
 """Refine 1.5 k + 24 candidates."""
-_BLOCK = {"cpu": 256, "cuda": 4096}
-"""Images whose neighbours are refined at once, and stored as one checkpoint; memory must not grow with the pairs."""
-_SEARCH_BLOCK = {"cpu": 2**11, "cuda": 2**14}
-"""Images whose coarse neighbours are searched at once among all others, and stored as one checkpoint. The views of the
-other images are computed again for every block, which costs 6 % of its time on the CPU."""
-_GRID_BLOCK = {"cpu": 2**10, "cuda": 2**14}
-"""Images whose candidates are searched on the whole grid at once, and stored as one checkpoint."""
 _DEFAULT = Search()
 
 
@@ -234,7 +227,7 @@ def nearest(
     final = job.run_blocks(
         partial(_refine_rows, k=k, refine=refine, inverted=inverted),
         lambda rows: {"rows": rows, "moving": ranked[rows], "points": points[rows]},
-        n, _BLOCK, stage="refine", checkpoints=checkpoints,
+        n, job.search.at_once.refined, stage="refine", checkpoints=checkpoints,
     )  # fmt: skip
     return Neighbours(**final)
 
@@ -434,7 +427,7 @@ def _search_candidates(job: Job, keep: int, n_candidates: int, checkpoints: Chec
     return job.run_blocks(
         partial(_search_grid_rows, keep=keep),
         lambda rows: {"rows": rows, "candidates": candidates[rows]},
-        len(candidates), _GRID_BLOCK, stage="search", checkpoints=checkpoints,
+        len(candidates), job.search.at_once.gridded, stage="search", checkpoints=checkpoints,
     )  # fmt: skip
 
 
@@ -471,7 +464,8 @@ def _search_all(job: Job, keep: int, *, centred: bool, checkpoints: Checkpoints 
     return job.run_blocks(
         partial(_search_all_rows, keep=keep, centred=centred),
         lambda rows: {"rows": rows},
-        len(job.fixed), _SEARCH_BLOCK, stage="candidates" if centred else "search", checkpoints=checkpoints,
+        len(job.fixed), job.search.at_once.searched, stage="candidates" if centred else "search",
+        checkpoints=checkpoints,
     )  # fmt: skip
 
 

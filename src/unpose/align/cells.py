@@ -15,8 +15,6 @@ from torch import Tensor
 
 from unpose.compiled import worker_pool
 
-_CELL = 256
-"""Mean number of images in a cell."""
 _PROBED = 48
 """Cells nearest to the centre of a cell in which candidates of its images are searched."""
 _TRAINING = 48
@@ -39,10 +37,13 @@ class Cells:
         return np.sort(np.concatenate([np.arange(self.starts[c], self.starts[c + 1]) for c in self.near[cell]]))
 
 
-def divide(signatures: Tensor, n_candidates: int, n_threads: int) -> Cells:
-    """Divide signatures (n, d) into cells, so that every image finds ``n_candidates`` others in the near ones."""
+def divide(signatures: Tensor, n_candidates: int, n_threads: int, size: int) -> Cells:
+    """Divide signatures (n, d) into cells, so that every image finds ``n_candidates`` others in the near ones.
+
+    A cell holds ``size`` images on average.
+    """
     n = len(signatures)
-    count = max(1, n // _CELL)
+    count = max(1, n // size)
     sample = signatures[_evenly(n, _TRAINING * count)]
     centres = sample[_evenly(len(sample), count)]
     points = sample.cpu().double()  # summed on the CPU, because the order of additions on a GPU varies

@@ -41,10 +41,6 @@ _BLOCKS_PER_THREAD = 4
 """Blocks that are submitted for each thread of the cluster, so that no worker waits for the process that submits."""
 _KEPT = 2
 """Shared objects that a worker keeps: those of the current stage, and of the one before, to which a search returns."""
-_CONNECT_SECONDS = 10.0
-"""How long to wait for the scheduler."""
-_WORKER_SECONDS = 60.0
-"""How long to wait for the first worker."""
 _PATIENT = {
     "distributed.comm.timeouts.connect": "300s",
     "distributed.comm.timeouts.tcp": "300s",
@@ -142,7 +138,14 @@ class DaskExecutor:
 
 
 @contextmanager
-def dask_client(address: str, n_workers: int | None = None, *, device: str = "cpu") -> Iterator["Client"]:
+def dask_client(
+    address: str,
+    n_workers: int | None = None,
+    *,
+    device: str = "cpu",
+    connect_seconds: float = 10.0,
+    worker_seconds: float = 60.0,
+) -> Iterator["Client"]:
     """Connect to a Dask cluster, or start one on this machine, as a context manager.
 
     Parameters
@@ -156,6 +159,8 @@ def dask_client(address: str, n_workers: int | None = None, *, device: str = "cp
     device : str, default "cpu"
         Device that the blocks will use. For ``"local"`` and ``"cuda"`` each worker sees one of the GPUs that this
         process sees. Workers of other clusters see those that they were started with.
+    connect_seconds, worker_seconds : float
+        How long to wait for the scheduler at an address, and for its first worker.
 
     Yields
     ------
@@ -198,15 +203,15 @@ def dask_client(address: str, n_workers: int | None = None, *, device: str = "cp
             yield client
         return
     try:
-        client = Client(address, timeout=_CONNECT_SECONDS)
+        client = Client(address, timeout=connect_seconds)
     except OSError as error:
         raise ConnectionError(
-            f"no Dask scheduler answers at {address} within {_CONNECT_SECONDS:g} s; start one with `dask scheduler`, "
+            f"no Dask scheduler answers at {address} within {connect_seconds:g} s; start one with `dask scheduler`, "
             "or give the word local for workers on this machine"
         ) from error
     with client:
         try:
-            client.wait_for_workers(1, timeout=_WORKER_SECONDS)
+            client.wait_for_workers(1, timeout=worker_seconds)
         except TimeoutError as error:
             raise ConnectionError(
                 f"the Dask scheduler at {address} has no workers; start some with `dask worker {address} --nthreads 1`"

@@ -18,6 +18,7 @@ from unpose.align.checkpoints import Arrays, Checkpoints
 from unpose.align.neighbour_graph import compare_pairs, unique_pairs
 from unpose.align.pipeline import Job, SharedInBlocks, refine_and_measure
 from unpose.align.refine import Tolerance
+from unpose.align.search import Search
 from unpose.groups import inverse
 
 _ROUNDS = 2
@@ -31,10 +32,6 @@ _REFINED = 4
 _STEPS = 6
 """Gauss-Newton steps at full size."""
 _TOLERANCE = Tolerance(step=0.1, error=5e-3)
-_BLOCK = {"cpu": 2**15, "cuda": 2**20}
-"""Pairs processed at once, and stored as one checkpoint."""
-_SORTED = {"cpu": 2**16, "cuda": 2**21}
-"""Images whose pairs are sorted at once."""
 _COMPOSED = 2**18
 """Poses that are composed at once."""
 
@@ -51,12 +48,12 @@ class Pairs:
     def __add__(self, other: "Pairs") -> "Pairs":
         return Pairs(*(np.concatenate([getattr(each, name) for each in (self, other)]) for name in _FIELDS))
 
-    def nearest(self, n: int, count: int, device: torch.device) -> tuple[NDArray, NDArray]:
+    def nearest(self, n: int, count: int, search: Search) -> tuple[NDArray, NDArray]:
         """The entries of the nearest pairs of each of n images and whether it is the moving one, (n, count) each.
 
         Every image must be in at least ``count`` pairs. They are sorted on the device, some images at a time.
         """
-        step = _SORTED.get(device.type, _SORTED["cpu"])
+        device, step = torch.device(search.device), search.at_once.sorted
         sides = [torch.from_numpy(side).to(device) for side in (self.fixed, self.moving)]
         distance = torch.from_numpy(self.distances).to(device).view(torch.int32)  # in the order of the floats, if >= 0
         found = []
@@ -71,9 +68,9 @@ class Pairs:
             found.append((entry.cpu().numpy(), is_moving.cpu().numpy()))
         return np.concatenate([entry for entry, _ in found]), np.concatenate([is_moving for _, is_moving in found])
 
-    def best(self, n: int, count: int, device: torch.device) -> "Pairs":
+    def best(self, n: int, count: int, search: Search) -> "Pairs":
         """The pairs that are among the ``count`` nearest of either of their images."""
-        kept = np.unique(self.nearest(n, count, device)[0])
+        kept = np.unique(self.nearest(n, count, search)[0])
         return Pairs(*(getattr(self, name)[kept] for name in _FIELDS))
 
     def block(self, rows: slice) -> Mapping[str, Any]:
@@ -111,13 +108,15 @@ def descend(
     pairs = _compare_candidates(job, candidates, start_poses, checkpoints)
     for number in range(_ROUNDS):
         new = _compare_proposed(job, pairs, n, min(_NEAREST, candidates.shape[1]), f"descend{number}", checkpoints)
-        pairs = pairs.best(n, refined, job.device)  # a line of its own frees the others before they are joined
+        pairs = pairs.best(n, refined, job.search)  # a line of its own frees the others before they are joined
         pairs = pairs + new
         del new
-    pairs = pairs.best(n, refined, job.device)
-    final = job.run_blocks(_refine, pairs.block, len(pairs.fixed), _BLOCK, stage="refine", checkpoints=checkpoints)
+    pairs = pairs.best(n, refined, job.search)
+    final = job.run_blocks(
+        _refine, pairs.block, len(pairs.fixed), job.search.at_once.pairs, stage="refine", checkpoints=checkpoints
+    )
     pairs = Pairs(pairs.fixed, pairs.moving, **final)
-    entry, is_moving = pairs.nearest(n, k, job.device)
+    entry, is_moving = pairs.nearest(n, k, job.search)
     parts = np.array_split(np.arange(n), n * k // _COMPOSED + 1)
     poses = [pairs.poses_onto(entry[rows], is_moving[rows], job.device).cpu().numpy() for rows in parts]
     return pairs.others(entry, is_moving), pairs.distances[entry], np.concatenate(poses)
@@ -142,7 +141,7 @@ def _compare_proposed(
     job: SharedInBlocks, pairs: Pairs, n: int, count: int, stage: str, checkpoints: Checkpoints | None
 ) -> Pairs:
     """Compare the pairs that :func:`propose` finds."""
-    fixed, moving, poses = propose(pairs, n, count, job.device)
+    fixed, moving, poses = propose(pairs, n, count, job.search)
     if len(fixed) == 0:
         return Pairs(fixed, moving, np.zeros(0, np.float32), np.zeros((0, 3, 3), np.float32))
     return _compare(job, fixed, moving, poses.__getitem__, stage, checkpoints)
@@ -160,7 +159,8 @@ def _compare(
         sides = torch.from_numpy(moving[rows]).long(), torch.from_numpy(fixed[rows]).long()
         return {"moving": sides[0], "fixed": sides[1], "poses": start_poses(rows)}
 
-    found = job.run_blocks(compare_pairs, rough, len(fixed), _BLOCK, stage=stage, checkpoints=checkpoints)
+    size = job.search.at_once.pairs
+    found = job.run_blocks(compare_pairs, rough, len(fixed), size, stage=stage, checkpoints=checkpoints)
     return Pairs(fixed, moving, found["distances"], found["poses"])
 
 
@@ -172,12 +172,13 @@ def _refine(job: Job, moving: Tensor, fixed: Tensor, poses: Tensor) -> Arrays:
     return {"distances": distances.numpy(), "poses": poses.numpy()}
 
 
-def propose(pairs: Pairs, n: int, count: int, device: torch.device) -> tuple[NDArray, NDArray, Tensor]:
+def propose(pairs: Pairs, n: int, count: int, search: Search) -> tuple[NDArray, NDArray, Tensor]:
     """New pairs of n images by way of a common neighbour: fixed and moving images (p,), and poses (p, 3, 3).
 
     The ``count`` nearest neighbours of each image are gone through. Pairs that are known already are left out.
     """
-    entry, is_moving = pairs.nearest(n, count, device)  # (n, m) each
+    device = torch.device(search.device)
+    entry, is_moving = pairs.nearest(n, count, search)  # (n, m) each
     other, distance = pairs.others(entry, is_moving).astype(np.int64), pairs.distances[entry]
     known = _keys(pairs.fixed, pairs.moving, n)
     known.sort()

@@ -36,16 +36,10 @@ from unpose.files import in_bytes
 from unpose.groups import inverse, scaling
 from unpose.images import as_batch
 
-_SAMPLE = 2048
-"""Images that the signatures are fitted to."""
 _CANDIDATES = 200
 """Candidates that the index gives for each image."""
 _COMPARED = 18
 """Candidates of each image that remain after the grid of poses; their pairs are compared."""
-_BLOCK = {"cpu": 2**11, "cuda": 2**15}
-"""Images described, or whose candidates are searched, at once, and stored as one checkpoint."""
-_TILE = {"cpu": 256, "cuda": 2**13}
-"""Images of a block that a thread describes at once. It is fixed, so that results are the same bytes."""
 _RESIDENT_SHARE = 0.3
 """Share of the free memory of a GPU, and of the budget, up to which all images are kept there."""
 _HALF = 0.5
@@ -90,15 +84,10 @@ class IndexedJob(SharedInBlocks):
         """The settings without what a part of the search must not do again: report, distribute, refuse."""
         return replace(self.search, progress=None, executor=None, memory=None, **changes)
 
-    @property
-    def tile(self) -> int:
-        """Images that a thread describes at once."""
-        return _TILE.get(self.device.type, _TILE["cpu"])
-
     @cached_property
     def normaliser(self) -> Normaliser:
         """Fitted to a sample of the images, evenly spaced."""
-        rows = np.linspace(0, self.n - 1, min(self.n, _SAMPLE)).round().astype(np.int64)
+        rows = np.linspace(0, self.n - 1, min(self.n, self.search.at_once.sample)).round().astype(np.int64)
         local = self.local(rows)
         return fit_normaliser(local.plan, local.coarse_fixed, self.n_threads)
 
@@ -112,7 +101,7 @@ class IndexedJob(SharedInBlocks):
         free = min(budget, torch.cuda.mem_get_info(self.device)[0])
         if size * math.prod(self.images.shape) > _RESIDENT_SHARE * free:
             return None
-        step = _BLOCK["cuda"]
+        step = self.search.at_once.indexed
         parts = (torch.as_tensor(_as_array(self.images[start : start + step])) for start in range(0, self.n, step))
         kept = torch.uint8 if size == 1 else torch.float32
         all_images = torch.empty(tuple(self.images.shape), dtype=kept, device=self.device)
@@ -139,7 +128,7 @@ class IndexedJob(SharedInBlocks):
 
     def views(self, rows: NDArray) -> Tensor:
         """Coefficients of images (m,) in normal position in each view, (m, V, C)."""
-        order, step = np.argsort(rows), self.tile
+        order, step = np.argsort(rows), self.search.at_once.tile
 
         def tile(start: int) -> Tensor:
             return self.normaliser.index.view_coefficients(self.describe(rows[order[start : start + step]])[0])
@@ -186,20 +175,20 @@ def _candidates(job: IndexedJob, k: int, checkpoints: Checkpoints | None) -> tup
     Returns the places of the candidates in this order (n, c), the grid points (n * c,), the poses into normal position
     (n, 3, 3), and the images at the places (n,). Descriptions, most of the memory so far, are freed on return.
     """
-    n = job.n
+    n, size = job.n, job.search.at_once.indexed
     known = Description(
         **job.run_blocks(
-            _describe_rows, lambda rows: {"rows": rows}, n, _BLOCK, stage="describe", checkpoints=checkpoints
+            _describe_rows, lambda rows: {"rows": rows}, n, size, stage="describe", checkpoints=checkpoints
         )
     )
     # As many as k neighbours need, and never more than there are.
     compared, offered = (
         min(n - 1, max(count, int(factor * k))) for count, factor in ((_COMPARED, 1.5), (_CANDIDATES, 8))
     )
-    cells = divide(torch.from_numpy(known.signatures).to(job.device), offered, job.n_threads)
+    cells = divide(torch.from_numpy(known.signatures).to(job.device), offered, job.n_threads, job.search.at_once.cell)
     work = partial(_candidate_rows, offered=offered, kept=compared)
     block = partial(_candidate_block, known, cells)
-    grid = job.run_blocks(work, block, n, _BLOCK, stage="candidates", checkpoints=checkpoints)
+    grid = job.run_blocks(work, block, n, size, stage="candidates", checkpoints=checkpoints)
     normal, points = (
         torch.from_numpy(each).to(job.device) for each in (known.poses[cells.order], grid["points"].ravel())
     )
@@ -210,7 +199,7 @@ class _PairsInOrder(SharedInBlocks):
     """Runs blocks of pairs of images, given by their places in an order (n,), each with a job of its images alone."""
 
     def __init__(self, job: IndexedJob, order: NDArray) -> None:
-        self.job, self.order, self.device = job, order, job.device
+        self.job, self.order, self.search, self.device = job, order, job.search, job.device
 
     def run_blocks(
         self, work: Work, arguments: Callable[[slice], Mapping[str, Any]], *sizes: Any, **settings: Any
@@ -243,7 +232,7 @@ def _on_few_images(job: IndexedJob, moving: Tensor, fixed: Tensor, poses: Tensor
 
 def _describe_rows(job: IndexedJob, rows: slice) -> Arrays:
     """Describe a block of images; see :class:`Description`."""
-    step = job.tile
+    step = job.search.at_once.tile
 
     def tile(start: int) -> tuple[Tensor, ...]:
         images, poses = job.describe(np.arange(start, min(start + step, rows.stop)))

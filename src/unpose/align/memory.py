@@ -34,10 +34,8 @@ _VIEW_COPIES = 6
 _COEFFICIENTS = 64
 _PER_INDEXED_IMAGE = 5_000
 """Signature, candidates and pairs of an image in the search with an index."""
-_PIXELS_IN_BLOCK = 2**23
-"""Pixels of all images of a block of pairs of that search; on a GPU the fewest."""
 _MOST_PIXELS_IN_BLOCK = 2**30
-"""On a GPU."""
+"""Pixels of all images of a block of pairs in that search on a GPU."""
 _MIN_SIDE = 8
 
 
@@ -94,7 +92,7 @@ def needed_memory(
 def needed_by_index(n: int, shape: tuple[int, int], channels: int, search: Search) -> int:
     """Estimate the peak memory of a search with an index in bytes; images are read in blocks of fixed size."""
     factor = coarse.make_plan(shape, search).factor
-    pixels = min(_PIXELS_IN_BLOCK, n * math.prod(shape) * channels)
+    pixels = min(search.at_once.pixels, n * math.prod(shape) * channels)
     return int(_INTERPRETER + _chunk(search) + pixels * _per_pixel_in_block(factor) + _PER_INDEXED_IMAGE * n)
 
 
@@ -118,9 +116,9 @@ def pairs_at_once(needed: int, pixels: int, search: Search, share: float = 1.0) 
 def pixels_in_block(needed: int, shape: tuple[int, int], search: Search, share: float) -> int:
     """Pixels of all images of a block of pairs in a search with an index; like :func:`pairs_at_once`."""
     if not _on_gpu(search):
-        return _PIXELS_IN_BLOCK
+        return search.at_once.pixels
     more = share * _left_on_gpu(needed, search) / _per_pixel_in_block(coarse.make_plan(shape, search).factor)
-    return int(min(_MOST_PIXELS_IN_BLOCK, _PIXELS_IN_BLOCK + more))
+    return int(min(_MOST_PIXELS_IN_BLOCK, search.at_once.pixels + more))
 
 
 def _left_on_gpu(needed: int, search: Search) -> float:

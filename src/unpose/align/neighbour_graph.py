@@ -23,8 +23,6 @@ _RERANKING_STEPS = 2
 """Gauss-Newton steps when pairs are re-ranked."""
 _TOLERANCE = Tolerance(step=0.1, error=5e-3)
 """Looser than the default: a graph needs distances, not poses to a hundredth of a pixel."""
-_BLOCK = {"cpu": 2**15, "cuda": 2**20}
-"""Pairs processed at once, and stored as one checkpoint."""
 
 
 def n_candidates(n: int, k: int) -> int:
@@ -51,14 +49,15 @@ def neighbours_from_pairs(
         some = moving[rows], fixed[rows]
         return {"moving": some[0], "fixed": some[1], "poses": start_poses(*some, entry[rows])}
 
-    rough = job.run_blocks(compare_pairs, rough_pairs, len(fixed), _BLOCK, stage="compare", checkpoints=checkpoints)
+    size = job.search.at_once.pairs
+    rough = job.run_blocks(compare_pairs, rough_pairs, len(fixed), size, stage="compare", checkpoints=checkpoints)
     order, rank = rank_by_distance(torch.cat([fixed, moving]).numpy(), np.tile(rough["distances"], 2), n)
     kept = torch.from_numpy(np.unique(order[rank < k + k // 2] % len(fixed)))
     fixed, moving, start = fixed[kept], moving[kept], torch.from_numpy(rough.pop("poses"))[kept]
     final = job.run_blocks(
         _refine_both_ways,
         lambda rows: {"moving": moving[rows], "fixed": fixed[rows], "poses": start[rows]},
-        len(fixed), _BLOCK, stage="refine", checkpoints=checkpoints,
+        len(fixed), size, stage="refine", checkpoints=checkpoints,
     )  # fmt: skip
     order, rank = rank_by_distance(torch.cat([fixed, moving]).numpy(), final["distances"].T.ravel(), n)
     nearest = order[rank < k].reshape(n, k)

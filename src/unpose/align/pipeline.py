@@ -31,8 +31,6 @@ _POSES_PER_CANDIDATE = 2
 """Poses of each candidate that are compared when candidates are re-ranked."""
 _RERANKING_STEPS = 3
 """Gauss-Newton steps when candidates are re-ranked."""
-_PAIR_BLOCK = {"cpu": 2**10, "cuda": 2**16}
-"""Pairs that are aligned at once where other processes compute blocks."""
 _DIFFERENT = 0.09
 """Two poses are different if they move typical points of the image apart by more than this fraction of its larger
 side."""
@@ -51,17 +49,17 @@ class SharedInBlocks:
         work: Work,
         arguments: Callable[[slice], Mapping[str, Any]],
         total: int,
-        size: Mapping[str, int],
+        size: int,
         *,
         stage: str,
         checkpoints: Checkpoints | None,
     ) -> Arrays:
         """Compute blocks that share this (:func:`unpose.align.blocks.run_blocks`), and join them.
 
-        ``size`` is by device type. The arrays of a block have a row for each of its rows.
+        The arrays of a block have a row for each of its rows.
         """
         blocks = run_blocks(
-            work, self, arguments, total, size.get(self.device.type, size["cpu"]), stage=stage,
+            work, self, arguments, total, size, stage=stage,
             checkpoints=checkpoints, progress=self.search.progress, executor=self.search.executor,
         )  # fmt: skip
         return concatenate(blocks, total)
@@ -355,12 +353,12 @@ def _refine_chunk(
 def align_pairs(job: Job, moving: Tensor, fixed: Tensor, starts: int) -> PairAlignments:
     """Search the whole grid for each pair (p,), refine the best ``starts`` local maxima, and choose the best."""
     job.check_pairs(starts * len(moving))
-    if job.search.executor is None or len(moving) <= _PAIR_BLOCK["cpu"]:
+    if job.search.executor is None or len(moving) <= job.search.at_once.aligned:
         return _align_pairs_here(job, moving, fixed, starts)
     found = job.run_blocks(
         partial(_align_block, starts=starts),
         lambda rows: {"moving": moving[rows], "fixed": fixed[rows]},
-        len(moving), _PAIR_BLOCK, stage="align", checkpoints=None,
+        len(moving), job.search.at_once.aligned, stage="align", checkpoints=None,
     )  # fmt: skip
     counts = found.pop("n_alternatives")
     alternatives = [poses[:count] for poses, count in zip(found.pop("alternatives"), counts, strict=True)]

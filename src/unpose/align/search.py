@@ -22,6 +22,62 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the stage, how much of it is done, and of how much."""
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How much of a search is computed at once, and stored as one checkpoint.
+
+    The defaults are those of the CPU. Results do not depend on them, but for the last two, of a search with an index.
+
+    Parameters
+    ----------
+    searched : int, default 2048
+        Images whose coarse neighbours are searched among all others. The views of the other images are computed again
+        for every block, which costs 6 % of its time on the CPU.
+    gridded : int, default 1024
+        Images whose candidates are searched on the whole grid.
+    refined : int, default 256
+        Images whose neighbours are refined; memory must not grow with the pairs.
+    pairs : int, default 32768
+        Pairs that are compared or refined once for both of their images.
+    aligned : int, default 1024
+        Pairs that are aligned where other processes compute blocks.
+    indexed : int, default 2048
+        Images that are described, or whose candidates are searched, in a search with an index.
+    tile : int, default 256
+        Those of them that a thread describes.
+    sorted : int, default 65536
+        Images whose pairs are sorted.
+    pixels : int, default 8388608
+        Pixels of all images of a block of pairs in a search with an index; on a GPU the fewest.
+    sample : int, default 2048
+        Images that the index is fitted to.
+    cell : int, default 256
+        Images of a cell of the index on average.
+
+    Examples
+    --------
+    >>> Search(limits=Limits(refined=64)).limits.refined
+    64
+    """
+
+    searched: int = 2**11
+    gridded: int = 2**10
+    refined: int = 2**8
+    pairs: int = 2**15
+    aligned: int = 2**10
+    indexed: int = 2**11
+    tile: int = 2**8
+    sorted: int = 2**16
+    pixels: int = 2**23
+    sample: int = 2**11
+    cell: int = 2**8
+
+
+_ON_GPU = Limits(
+    searched=2**14, gridded=2**14, refined=2**12, pairs=2**20, aligned=2**16, indexed=2**15, tile=2**13, sorted=2**21
+)
+
+
 class SearchSettings(TypedDict, total=False):
     """The fields of :class:`Search` as keyword arguments of a function, for type checkers.
 
@@ -43,6 +99,7 @@ class SearchSettings(TypedDict, total=False):
     memory: int | str | None
     progress: Progress | None
     executor: Executor | None
+    limits: Limits | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +135,8 @@ class Search:
     executor : Executor, optional
         Where the blocks of a search for neighbours are computed (:mod:`unpose.align.blocks`): in this process by
         default. Results do not depend on it.
+    limits : Limits, optional
+        How much is computed at once; by default what suits the device.
 
     Examples
     --------
@@ -98,6 +157,7 @@ class Search:
     memory: int | str | None = None
     progress: Progress | None = None
     executor: Executor | None = None
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         parse_continuous(self.group)
@@ -124,6 +184,11 @@ class Search:
         if self.n_jobs is None:
             return torch.get_num_threads()
         return int(self.n_jobs) if self.n_jobs > 0 else max(1, (os.cpu_count() or 1) + 1 + self.n_jobs)
+
+    @property
+    def at_once(self) -> Limits:
+        """How much is computed at once: ``limits``, or what suits the device."""
+        return self.limits or (_ON_GPU if torch.device(self.device).type == "cuda" else Limits())
 
     def mask_for(self, shape: tuple[int, int]) -> Tensor:
         """Return the mask for images of a shape (h, w), as zeros and ones."""

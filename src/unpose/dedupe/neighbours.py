@@ -15,8 +15,6 @@ from scipy import sparse
 from unpose.dedupe.kernels import keep_nearest
 from unpose.dedupe.signature import LAYERS
 
-_EXACT = 20_000
-"""Vectors up to which there is one list."""
 _PER_LIST = 250
 """Vectors in a list, on average."""
 _PROBES = 80
@@ -85,6 +83,7 @@ def find_candidates(
     owners: NDArray,
     *,
     is_new: NDArray | None = None,
+    exact: int = 20_000,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Candidates:
     """Find the pairs of pictures whose signatures are near, each picture as a part of the other.
@@ -97,6 +96,8 @@ def find_candidates(
         The picture that each entry belongs to.
     is_new : bool array of shape (n,), optional
         Entries that have not been searched before; pairs of two others are left out. All by default.
+    exact : int, default 20000
+        Vectors up to which all are compared; of more, those in the nearest of some lists.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
 
@@ -117,7 +118,7 @@ def find_candidates(
     jobs = [(layer, *roles) for layer in range(len(LAYERS)) for roles in ((new, np.ones_like(new)), (~new, new))]
     for step, (layer, asking, asked) in enumerate(jobs):
         if asking.any() and asked.any():
-            parts.append(_in_layer(vectors[LAYERS[layer].name], owners, asking, asked, layer))
+            parts.append(_in_layer(vectors[LAYERS[layer].name], owners, asking, asked, layer, exact))
         if progress is not None:
             progress("signatures", step + 1, len(jobs))
     if not parts:
@@ -127,7 +128,9 @@ def find_candidates(
     return Candidates(*columns)
 
 
-def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray, layer: int) -> tuple[NDArray, ...]:
+def _in_layer(
+    vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray, layer: int, exact: int
+) -> tuple[NDArray, ...]:
     """Candidates of one layer: queries, entries, layers, query views, views and distances, (p,) each."""
     n_views, size = vectors.shape[1:]
     query_views = np.array(LAYERS[layer].queries)
@@ -135,7 +138,7 @@ def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray
     points = vectors[asked_entries].reshape(-1, size).astype(np.float32)  # (asked * views, size)
     queries = vectors[asking_entries][:, query_views].reshape(-1, size).astype(np.float32)
     largest, probes = _LARGEST_DISTANCE[LAYERS[layer].name], _PROBES // len(query_views)
-    query, point, squared = nearest_vectors(queries, points, largest, probes)
+    query, point, squared = _nearest_vectors(queries, points, largest, probes, exact)
     left, right = asking_entries[query // len(query_views)], asked_entries[point // n_views]
     other = owners[left] != owners[right]
     query, point, squared, left, right = query[other], point[other], squared[other], left[other], right[other]
@@ -157,14 +160,16 @@ def _in_layer(vectors: NDArray, owners: NDArray, asking: NDArray, asked: NDArray
     )  # fmt: skip
 
 
-def nearest_vectors(queries: NDArray, points: NDArray, largest: float, probes: int) -> tuple[NDArray, NDArray, NDArray]:
+def _nearest_vectors(
+    queries: NDArray, points: NDArray, largest: float, probes: int, exact: int
+) -> tuple[NDArray, NDArray, NDArray]:
     """Find the points (m, size) nearest to each query (q, size), up to a distance and at most 24 for each.
 
-    Of many points, those in ``probes`` lists are compared. Returns query, point and squared distance of each hit,
-    (hits,) each, sorted by query and distance.
+    Of more than ``exact`` points, those in ``probes`` lists are compared. Returns query, point and squared distance of
+    each hit, (hits,) each, sorted by query and distance.
     """
     limit = np.float32(largest) ** 2
-    if len(points) <= _EXACT:
+    if len(points) <= exact:
         everything = _Lists(np.arange(len(points)), np.array([0, len(points)]))
         nearest, squared = _scan(queries, points, everything, np.zeros((len(queries), 1), int), _NEAREST, limit)
     else:

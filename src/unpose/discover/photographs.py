@@ -1,5 +1,6 @@
 """Photographs: a network recognises turns and mirrors by what is shown, where edges and colours do not suffice."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -31,6 +32,8 @@ class PhotographTest:
         Class of each image, if known.
     random_state : int
         Seed of the halves.
+    network : callable, optional
+        From images (n, c, 64, 64) in [0, 1] to vectors (n, d); that of the extra by default, if it is installed.
 
     Examples
     --------
@@ -38,13 +41,20 @@ class PhotographTest:
     True
     """
 
-    def __init__(self, images: Tensor, labels: Tensor | None, random_state: int):
-        self.images, self.labels, self.random_state = images, labels, random_state
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor | None,
+        random_state: int,
+        network: Callable[[Tensor], Tensor] | None = None,
+    ):
+        self.images, self.labels, self.random_state, self._network = images, labels, random_state, network
         self._features: dict[int, Tensor] = {}
 
     def overlap(self, family: str) -> Overlap | None:
         """None if a family needs resampling, images show things on a background, or the extra is not installed."""
-        if family not in _ORBIT or not has_extra_network() or self._has_background:
+        has_network = self._network is not None or has_extra_network()
+        if family not in _ORBIT or not has_network or self._has_background:
             return None
         real, moved = joined([(self._seen(0),), (self._seen(_ORBIT[family]),)])
         return two_sample_overlap(real, moved, labels=self.labels, random_state=self.random_state)
@@ -70,7 +80,7 @@ class PhotographTest:
     def _seen(self, moved: int) -> Tensor:
         """Features of all images after a permutation of :data:`_ORBIT`, or as they are for 0."""
         if moved not in self._features:
-            network, _ = extra_network("cpu")
+            network = self._network or extra_network("cpu")[0]
             views = self._views.flip(3) if moved < 0 else self._views.rot90(moved, (2, 3))
             self._features[moved] = torch.cat([network(chunk.float()) for chunk in views.split(_CHUNK)])
         return self._features[moved]

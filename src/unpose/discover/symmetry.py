@@ -286,6 +286,7 @@ def discover(
     *,
     families: Sequence[str] | None = None,
     random_state: int = 0,
+    network: Callable[[Tensor], Tensor] | None = None,
     progress: Progress | None = None,
 ) -> Discovery:
     """Measure which transformations images obey, and how far.
@@ -303,6 +304,9 @@ def discover(
         stretch, shear, perspective, brightness.
     random_state : int, default 0
         Seed of the images that are drawn and of the halves they are divided into.
+    network : callable, optional
+        What recognises photographs, from images (n, c, 64, 64) in [0, 1] to vectors (n, d); by default the network of
+        the extra ``unpose[features]``, if it is installed.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
 
@@ -324,9 +328,8 @@ def discover(
     equally frequent.
 
     **Photographs.** For images without a background, where more than 25 % can be told apart and nothing else speaks
-    against the symmetry, the network of the extra ``unpose[features]`` is asked about mirrors, half and quarter turns,
-    if installed; with labels, class by class. If it tells more than half apart, the symmetry does not hold, and turns
-    reach as far as the curve says.
+    against the symmetry, the network is asked about mirrors, half and quarter turns; with labels, class by class. If it
+    tells more than half apart, the symmetry does not hold, and turns reach as far as the curve says.
 
     Both sides of a comparison are moved by half of the transformation, so that both are blurred by the same
     interpolation. At most 2,000 images are compared and 3,000 labelled images used, drawn at random.
@@ -352,7 +355,7 @@ def discover(
     codes = None if classes is None else torch.from_numpy(np.unique(classes, return_inverse=True)[1])[sample]
     small, centred = prepare(batch)
     known = None if codes is None else codes[:_MOST_COMPARED]
-    photographs = PhotographTest(batch[:_MOST_COMPARED], known, random_state)
+    photographs = PhotographTest(batch[:_MOST_COMPARED], known, random_state, network)
     findings = []
     for done, family in enumerate(chosen):
         if progress is not None:

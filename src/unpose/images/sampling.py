@@ -12,7 +12,6 @@ pixels from the image centre, x right, y down: column j lies at ``x = j - (w - 1
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -20,15 +19,13 @@ from torch.nn.functional import interpolate
 
 from unpose.compiled import is_traced_or_transformed
 from unpose.groups import inverse
+from unpose.images.kernels import KERNELS
 
 _Tap = tuple[Tensor, Tensor, Tensor]
 """One of the four pixels that contribute along an axis: index, weight, derivative of the weight."""
 
 _FAR = 1e6
 """A coordinate outside every image, for points that a homography sends behind the camera."""
-
-_KERNELS = {"cpu": "keys_cpu"} | ({"cuda": "keys_cuda"} if find_spec("triton") else {})
-"""Device type -> module in ``images/kernels``. Some builds of torch for CUDA come without Triton."""
 
 
 def pixel_grid(
@@ -326,13 +323,13 @@ def _kernel_for(images: Tensor, points: Tensor) -> Callable[..., tuple[Tensor, T
     It is imported on first use: numba and Triton are slow to import.
     """
     is_supported = (
-        images.device.type in _KERNELS
+        images.device.type in KERNELS
         and images.dtype in (torch.float32, torch.float64)
         and _needs_values_only(images, points)  # before len, which would fix a traced batch size
         and len(images) > 0
         and len(points) > 0
     )
-    return import_module(f"unpose.images.kernels.{_KERNELS[images.device.type]}").sample if is_supported else None
+    return import_module(f"unpose.images.kernels.{KERNELS[images.device.type]}").sample if is_supported else None
 
 
 def _prepare(images: Tensor, points: Tensor) -> tuple[Tensor, list[_Tap], list[_Tap]]:

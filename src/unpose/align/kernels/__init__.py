@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 
-_BACKENDS = {
+__all__ = ["BACKENDS", "backend_for"]
+
+BACKENDS = {
     "cpu": "cpu",
     "cuda": "cuda" if find_spec("triton") is not None else "reference",  # there are systems without Triton
 }
@@ -28,4 +30,4 @@ _BACKENDS = {
 
 def backend_for(device: torch.device) -> Any:
     """Return the backend module for a device. It is imported on first use: numba and Triton are slow to import."""
-    return import_module(f"unpose.align.kernels.{_BACKENDS.get(device.type, 'reference')}")
+    return import_module(f"unpose.align.kernels.{BACKENDS.get(device.type, 'reference')}")

@@ -13,13 +13,15 @@ import triton.language as tl
 from torch import Tensor
 
 _FIXED, _POSES = 128, 64  # fixed images of a program, poses of a block
-_BANK_BYTES = 512 * 2**20
 
 
-def best_poses(views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tensor) -> tuple[Tensor, Tensor]:
+def best_poses(
+    views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tensor, *, bank_bytes: int = 2**29
+) -> tuple[Tensor, Tensor]:
     """views (n, V, C), fixed (m, C), frequencies (C,), angles (A,) -> score (n, m), grid point (n, m) int32.
 
     See :func:`unpose.align.kernels.search_cpu.best_poses` for the score. A grid point is ``view * A + angle``.
+    A bank, the rows of some moving images, has at most ``bank_bytes`` unless one image needs more.
     """
     n, n_views, size = views.shape
     m, n_angles = len(fixed), len(angles)
@@ -34,7 +36,7 @@ def best_poses(views: Tensor, fixed: Tensor, frequencies: Tensor, angles: Tensor
     phases = torch.polar(torch.ones_like(turns), -turns).to(views)
     score = torch.empty(n, m, device=views.device)
     pose = torch.empty(n, m, dtype=torch.int32, device=views.device)
-    chunk = max(1, _BANK_BYTES // (rows * depth * 2))
+    chunk = max(1, bank_bytes // (rows * depth * 2))
     for start in range(0, n, chunk):
         some = views[start : start + chunk] / norm[start : start + chunk, None, None]
         bank = torch.zeros(len(some), rows, depth, dtype=torch.half, device=views.device)
