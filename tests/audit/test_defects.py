@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from kit.group_networks import GroupConvolution, Lifting, PoolGroupAndPixels
+from kit.tensors import normal
 from unpose.audit import assert_equivariant, audit_model, probe_images
-from unpose.groups import parse
 from unpose.images import mirror, quarter_turn
 
 
@@ -197,7 +197,7 @@ class TokenNetwork(nn.Module):
     def __init__(self, group, inner, extra=0):
         super().__init__()
         self.first, self.mix = round_conv(group, 2, 6), nn.Linear(6, 6)
-        self.extra = nn.Parameter(torch.randn(1, extra, 6))
+        self.extra = nn.Parameter(normal(1, extra, 6))
         self.inner, self.head = inner, nn.Linear(6, 3)
 
     def forward(self, x):
@@ -219,8 +219,8 @@ def largest_half(tokens):
 
 TOKENS = {
     "places of tokens": Mechanism(
-        broken=lambda: TokenNetwork("c4", token_places(torch.randn(6, 9, 9)), extra=1),
-        clean=lambda: TokenNetwork("c4", token_places(symmetrised(torch.randn(6, 9, 9), "c4")), extra=1),
+        broken=lambda: TokenNetwork("c4", token_places(normal(6, 9, 9)), extra=1),
+        clean=lambda: TokenNetwork("c4", token_places(symmetrised(normal(6, 9, 9), "c4")), extra=1),
         module="inner",
         group="c4",
         size=9,
@@ -537,8 +537,7 @@ def test_the_same_model_without_the_defect_raises_no_alarm(name):
 
 
 def test_a_layer_on_the_group_is_asserted_on_maps_of_the_group():
-    order = parse("d4").order
-    maps = torch.randn(2, 3, order, 5, 5, generator=torch.Generator().manual_seed(1))
+    maps = normal(2, 3, 8, 5, 5)
     on_group = {"input": "regular image", "actions": "regular image"}
     assert_equivariant(GroupConvolution("d4", 3, 4), "d4", maps, **on_group)
     with pytest.raises(AssertionError, match=r"module \(network\) breaks it"):

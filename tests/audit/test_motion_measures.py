@@ -117,7 +117,7 @@ def test_tokens_move_like_the_map_that_they_are():
             self.patches = nn.Conv2d(1, 8, 4, stride=4)
             self.norm = nn.LayerNorm(8)
             self.attention = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-            self.code = positions * torch.randn(36, 8, dtype=torch.float64)
+            self.code = positions * normal(36, 8, dtype=torch.float64)
             self.head = nn.Linear(8, 3)
 
         def forward(self, x):
