@@ -327,7 +327,7 @@ def test_features_can_be_learnt_from_the_images():
     stages = set()
     images = posed_things(13, size=15, kinds=2, max_shift=1.0, noise=0.02).images
     model = InvariantClustering(2, features="learn", random_state=0)
-    fit_within(Limits(learning_epochs=1), model, images, progress=lambda stage, done, total: stages.add(stage))
+    fit_within(Limits(learning_steps=1), model, images, progress=lambda stage, done, total: stages.add(stage))
     assert "learn" in stages
     assert model.features_.network == "encoder"
     assert model.predict(images[:3]).shape == (3,)

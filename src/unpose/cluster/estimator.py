@@ -329,7 +329,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 chosen, seed = self.range_, int(rng.randint(2**31))
                 self.encoder_ = learn_encoder(
                     take(given, rows), chosen.group, chosen.max_angle, device=self.device, random_state=seed,
-                    progress=progress, epochs=self._limits.learning_epochs,
+                    progress=progress, steps=self._limits.learning_steps,
                 )  # fmt: skip
             network = feature_network(self._network(), given[rows[:16]], self.device, self.light_)
         if search is None:

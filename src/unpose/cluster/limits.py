@@ -30,8 +30,8 @@ class Limits:
         Most memory of the fitted images that a fitted estimator keeps.
     page_images : int
         Most images on a page: a browser still moves them without delay.
-    learning_epochs : int or None
-        Epochs in which an encoder is learnt from the images; None for as many as the recipe has.
+    learning_steps : int or None
+        Steps of an epoch in which an encoder is learnt from the images; None for as many as the recipe has.
     """
 
     in_memory: int = 4096
@@ -44,7 +44,7 @@ class Limits:
     groups: int = 16_000
     reference_bytes: int = 2**28
     page_images: int = 24_000
-    learning_epochs: int | None = None
+    learning_steps: int | None = None
 
 
 DEFAULT = Limits()
