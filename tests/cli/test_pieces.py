@@ -5,7 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from unpose.cli import main
-from unpose.cluster import pieces
+from unpose.cluster import InvariantClustering
+from unpose.cluster.limits import Limits
 from unpose.data import drawings, folders, posed
 from unpose.runs import read_run
 
@@ -13,7 +14,7 @@ from unpose.runs import read_run
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(folders, "_IN_MEMORY", 100)
-    monkeypatch.setattr(pieces, "FEWEST_IN_PIECES", 10)
+    monkeypatch.setattr(InvariantClustering, "_limits", Limits(in_memory=10))
 
 
 def test_a_run_that_cannot_begin_leaves_no_trace(few, tmp_path):
