@@ -315,8 +315,8 @@ def test_unavailable_devices_are_refused(run, new_shapes, tmp_path, device):
         (["--max-shift", "inf"], "inf is not a finite number"),
         (["--jobs", "999999999"], "1<=x<=1024"),
         (["--seed", str(2**40)], "0<=x<=4294967295"),
-        (["--labels", "/dev/zero"], "must be a CSV file, got /dev/zero"),
-        (["--config", "/dev/zero"], "is no file of settings"),
+        (["--labels", "/dev/zero"], "/dev/zero must be a regular file"),
+        (["--config", "/dev/zero"], "/dev/zero must be a regular file"),
     ],
 )  # fmt: skip
 def test_messages_for_wrong_values_give_the_right_ones(new_shapes, tmp_path, arguments, message):

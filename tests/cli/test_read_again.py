@@ -53,7 +53,8 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    shutil.copytree(finished / "run", tmp_path / "run")
+    for name in ("in", "run"):
+        shutil.copytree(finished / name, tmp_path / name)
     return tmp_path / "run"
 
 
@@ -84,7 +85,7 @@ def test_images_of_the_run_are_recognised_among_new_ones(run, finished, tmp_path
     model = read_run(run).model
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", tmp_path / "same", images, model, RunSettings(clusters=1), "unpose cluster")
-    assert "already" in command("update", tmp_path / "other", tmp_path / "same", code=2)
+    assert "was made from" in command("update", tmp_path / "other", tmp_path / "same", code=2)
 
 
 def test_a_network_is_trained_on_a_run_with_pictures_of_another_shape(run, tmp_path):
