@@ -24,6 +24,7 @@ from unpose.files import write_text
 from unpose.nn import (
     NETWORKS,
     GroupSelfAttention,
+    GSANetConfig,
     LiftingSelfAttention,
     Network,
     count_parameters,
@@ -179,6 +180,8 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
         }  # fmt: skip
         try:
             signature(NETWORKS[part.kind]).bind(**arguments)
+            if isinstance(config := options.get("config"), dict):
+                signature(GSANetConfig).bind(**config)
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
         network = create_network(part.kind, **arguments)
