@@ -12,7 +12,5 @@ def state_file(folder):
 def differing(one, other):
     """Names of tensors that are not equal bit for bit, and by how much."""
     assert one.keys() == other.keys()
-    pairs = {name: (one[name].cpu(), other[name].cpu()) for name in one}
-    return {
-        name: float((a.double() - b.double()).abs().max()) for name, (a, b) in pairs.items() if not torch.equal(a, b)
-    }
+    pairs = {name: (one[name].cpu().double(), other[name].cpu().double()) for name in one}
+    return {name: float((a - b).abs().max()) for name, (a, b) in pairs.items() if not torch.equal(a, b)}

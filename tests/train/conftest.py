@@ -73,7 +73,8 @@ def watched():
 
     def look(module, given):
         if isinstance(module, Network):
-            (found.trained if module.training else found.evaluated).append(given[0].detach().clone())
+            images = given[0].clone() if given[0].device.type == "cpu" else given[0]  # nothing more to be captured
+            (found.trained if module.training else found.evaluated).append(images)
 
     def count(*_):
         found.steps += 1

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from kit.doubles import StopAt
 from kit.trainings import differing, state_file
-
 from unpose.train import StoppedError, train
 from unpose.train.limits import Limits
 
