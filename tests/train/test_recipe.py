@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.commands import unpose
-from unpose.data import Dataset, Split
+from kit.trainings import blank
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, count_parameters
 from unpose.train import (
     Recipe,
@@ -69,12 +69,6 @@ def test_more_rotations_begin_with_the_network_of_four_that_comes_along():
     shared = [name for name, weight in eight.state_dict().items() if not name.endswith("element.weight")]
     assert shared
     assert all(torch.equal(eight.state_dict()[name], four.state_dict()[name]) for name in shared)
-
-
-def blank(size, colours, classes):
-    shape = (classes, size, size) if colours == 1 else (classes, size, size, colours)
-    part = Split(np.zeros(shape, np.uint8), np.arange(classes))
-    return Dataset("blank", "", tuple(map(str, range(classes))), part, part, part)
 
 
 def test_our_recipe_for_the_published_network_leaves_its_size_and_offsets_queries_only():
