@@ -47,7 +47,7 @@ def test_a_killed_training_continues_to_the_same_bits(tmp_path, one_thread, upri
         None, images(), canonicalizer=scorer(), checkpoint=path, progress=lambda *step: done.append(step[1]), **options
     )
     whole = fit_canonicalizer(None, images(), canonicalizer=scorer(), **options)
-    assert 0 < done[0] <= step  # the state is saved after every second step
+    assert step - 2 < done[0] <= step + 1  # the state is saved after every second step
     assert torch.equal(weights(resumed), weights(whole))
     assert not torch.equal(weights(whole), weights(scorer()))
 

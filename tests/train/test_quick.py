@@ -56,8 +56,8 @@ def test_a_file_that_promises_other_sizes_is_refused(fitted, problem, tmp_path):
 
 def test_balanced_weights_find_more_of_a_rare_class():
     rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1], [570, 30])
-    images = rng.random((600, 9, 9)).astype(np.float32)
+    labels = np.repeat([0, 1], [285, 15])
+    images = rng.random((300, 9, 9)).astype(np.float32)
     images[:, 3:6, 3:6] += 0.15 * labels[:, None, None]
     part = Split(images, labels)
     dataset = Dataset("rare", "made up", ("common", "rare"), part, part, part)
