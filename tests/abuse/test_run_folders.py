@@ -48,6 +48,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
+    """A copy of the run, beside a copy of its images, where it finds them."""
+    shutil.copytree(made / "images", tmp_path / "images")
     return shutil.copytree(made / "run", tmp_path / "run")
 
 
@@ -399,3 +401,15 @@ def test_no_link_in_other_results_leads_out(made, victim, tmp_path, name):
         assert done.status == 2, done.output
         assert f"{out / where} is a symbolic link" in done.words, done.err
         assert (entries(victim), entries(out)) == before
+
+
+def test_a_run_tells_no_place_of_its_authors_disk_and_is_found_beside_its_images(made, tmp_path):
+    told = json.loads((made / "run" / "images.json").read_text())
+    assert (told["input"], told["paths"]) == (os.path.join("..", "images"), [f"{k}.png" for k in range(6)])
+    shutil.copytree(made, tmp_path / "elsewhere")
+    assert command(COMMANDS["update"], made, tmp_path / "elsewhere" / "run", tmp_path).status == 0
+    run = read_run(tmp_path / "elsewhere" / "run")
+    assert [*run.paths[:6], run.source] == [*(tmp_path / "elsewhere" / "images" / f"{k}.png" for k in range(6)),
+                                            tmp_path / "elsewhere" / "images"]  # fmt: skip
+    assert run.about["added"][0]["input"] == str(made / "later")
+    assert str(made) not in (run.path / "images.json").read_text().replace(os.path.relpath(made, run.path), "")

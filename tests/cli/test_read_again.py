@@ -52,7 +52,8 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    shutil.copytree(finished / "run", tmp_path / "run")
+    for name in ("in", "run"):
+        shutil.copytree(finished / name, tmp_path / name)
     return tmp_path / "run"
 
 

@@ -82,7 +82,7 @@ def test_saving_over_a_file_replaces_it(saved):
 
 def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
     before = saved.read_bytes()
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(os, "replace", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         save_network(saved, networks()[0])
     assert saved.read_bytes() == before
