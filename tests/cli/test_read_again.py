@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli import main
+from kit.commands import unpose
 from unpose.cluster import InvariantClustering
 from unpose.data import read_folder
 from unpose.runs import RunSettings, read_run, write_run
@@ -30,9 +29,9 @@ def write(path, shape, *, seed, in_colour=False, tint=0):
 
 def command(*words, code=0):
     """What a command prints, or its error."""
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == code, result.output
-    return result.stderr if code else result.stdout
+    result = unpose(*words)
+    assert result.status == code, result.output
+    return result.err if code else result.out
 
 
 @pytest.fixture(scope="module")
