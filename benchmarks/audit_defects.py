@@ -2,38 +2,31 @@
 
     python benchmarks/audit_defects.py [--set developed|kept|further|last|taught|unseen]
 
-Every case of defect_networks.py, further_defects.py and last_defects.py in tests/audit is built with its defect and
-without, for each of its groups (c4, d4, d1), an odd and an even size, and in float32 and bfloat16. Rules were chosen
-on the set "developed"; "kept", "further", "last" and "taught" were written afterwards, in this order, and led to
-further rules. "unseen", in unseen_defects.py, was written without knowledge of the rules, and no rule was changed
-because of it; it is run only if it is named. A defect counts as found if the verdict is right in every run, its module
+Every case of developed.py, further.py and last.py in benchmarks/defects is built with its defect and without, for each
+of its groups (c4, d4, d1), an odd and an even size, and in float32 and bfloat16. Rules were chosen on the set
+"developed"; "kept", "further", "last" and "taught" were written afterwards, in this order, and led to further rules.
+"unseen", in unseen.py, was written without knowledge of the rules, and no rule was changed because of it; it is run
+only if it is named. A defect counts as found if the verdict is right in every run, its module
 as named if the first culprit is right in every run, and a false alarm is any clean run that does not pass.
 """
 
 import argparse
 import itertools
-import sys
 import time
 import warnings
-from pathlib import Path
 
 import torch
 
+from defects import developed, further, last, unseen
 from unpose.audit import audit_model, probe_images
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
-import defect_networks as defects
-import further_defects
-import last_defects
-import unseen_defects
 
-
-def judge(case: defects.Case, broken: bool) -> tuple[int, int, int]:
+def judge(case: developed.Case, broken: bool) -> tuple[int, int, int]:
     """Number of runs, of right verdicts and of right modules."""
     runs = right = named = 0
     sizes = case.sizes if broken else case.clean_sizes
     for group, precision, size in itertools.product(case.groups, case.precisions, sizes):
-        model = defects.build(case, group, size, broken, precision)
+        model = developed.build(case, group, size, broken, precision)
         audit = audit_model(model, probe_images(case.channels, (size, size)), group, measure=False, sizes=())
         runs += 1
         right += audit.verdict == (case.verdict if broken else "equivariant")
@@ -50,8 +43,8 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="Using padding='same'")
     sets = {
-        "developed": defects.DEVELOPED, "kept": defects.KEPT, "further": further_defects.FURTHER,
-        "last": last_defects.LAST, "taught": last_defects.TAUGHT, "unseen": unseen_defects.UNSEEN,
+        "developed": developed.DEVELOPED, "kept": developed.KEPT, "further": further.FURTHER,
+        "last": last.LAST, "taught": last.TAUGHT, "unseen": unseen.UNSEEN,
     }  # fmt: skip
     print(f"{'case':32} {'verdict':10} {'found':>7} {'named':>7} {'clean':>7}")
     begin = time.process_time()

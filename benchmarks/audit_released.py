@@ -2,24 +2,21 @@
 
     python benchmarks/audit_released.py [--seeds 4] [--size 9]
 
-The layer of tests/audit/released_attention.py (windows of 5 pixels, 3 heads of 10 channels, 20 channels) is called on
-maps of c4 and c8, and on the same maps after a quarter turn, which permutes pixels and elements without interpolation.
-The table gives ||f(g x) - g f(x)|| / ||g f(x)|| in per cent, smallest and largest over the seeds. The maps are white
-noise, or what the released lifting layer makes of a white noise image. Weights are those that PyTorch initialises, all
-matrices times a factor, or drawn anew.
+The layer of benchmarks/defects/released_attention.py (windows of 5 pixels, 3 heads of 10 channels, 20 channels) is
+called on maps of c4 and c8, and on the same maps after a quarter turn, which permutes pixels and elements without
+interpolation. The table gives ||f(g x) - g f(x)|| / ||g f(x)|| in per cent, smallest and largest over the seeds. The
+maps are white noise, or what the released lifting layer makes of a white noise image. Weights are those that PyTorch
+initialises, all matrices times a factor, or drawn anew.
 """
 
 import argparse
 import math
-import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
-from released_attention import ReleasedGroupAttention
+from defects.released_attention import ReleasedGroupAttention
 
 WEIGHTS = {
     "initial": lambda p: p,

@@ -1,25 +1,21 @@
 """Damaged run folders, settings, tables and journals: a command must answer, or refuse them in a sentence.
 
-    python benchmarks/fuzz_runs.py [--cases 1000] [--seed 0] [--out fuzz_runs.json]
-
 A small run of ``unpose cluster``, one of ``unpose dedupe`` and tables that a person writes are made once. In each case
 one of their files is mutated: bytes as in ``fuzz_images.py``, or one value of a JSON or TOML file is replaced by a
 hostile one. Then a command that reads the file runs on a copy of the folder. A case is *lost* if the command ends in an
 error that it does not explain, or if a file outside of the copy is written, moved or deleted. Cases run in another
-process, so that a crash of a decoder is noticed.
+process, so that a crash of a decoder is noticed. `fuzz.py` is the
+command.
 """
 
-import argparse
 import contextlib
 import hashlib
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -46,7 +42,7 @@ TARGETS = {
     "classes.csv": ("cluster", "pictures", "--labels", "classes.csv", "-o", "out"),
     "settings.toml": ("cluster", "pictures", "--config", "settings.toml", "-o", "out"),
     "recipe.toml": ("train", "--config", "recipe.toml", "--print"),
-    "copies/journal.jsonl": ("dedupe", "-o", "copies", "--undo"),
+    "copies/journal.jsonl": ("dedupe", "pictures", "-o", "copies", "--move-to", "moved", "--undo"),
 }
 """The mutated file, and the command that reads it."""
 
@@ -176,7 +172,7 @@ def run(cases, seed, show=None):
         shutil.copytree(Path(folder) / "case" / "here", Path(folder) / "good")
         while todo:
             batch, todo = todo[:BATCH], todo[BATCH:]
-            command = [sys.executable, __file__, "--answer", folder, "--seed", str(seed)]
+            command = [sys.executable, __file__, folder, str(seed)]
             child = subprocess.run(command, input=json.dumps(batch), capture_output=True, text=True, check=False)
             told = [json.loads(line) for line in child.stdout.splitlines() if line.startswith("[")]
             if len(told) < len(batch):  # the next case killed the process; the others run in a new one
@@ -194,31 +190,5 @@ def run(cases, seed, show=None):
     return counts, lost
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default="fuzz_runs.json")
-    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.answer is not None:
-        answer(options.answer, json.load(sys.stdin), options.seed)
-        return
-    start = time.perf_counter()
-    counts, lost = run(
-        options.cases, options.seed, lambda done, of: print(f"{done} of {of}", end="\r", file=sys.stderr, flush=True)
-    )
-    seconds = time.perf_counter() - start
-    print("| file | command | " + " | ".join(OUTCOMES) + " |\n|---|---|" + "---|" * len(OUTCOMES))
-    for kind, row in counts.items():
-        print(f"| {kind} | {TARGETS[kind][0]} | " + " | ".join(str(row[outcome]) for outcome in OUTCOMES) + " |")
-    print(f"\n{options.cases:,} cases in {seconds:.0f} s.")
-    for line in lost:
-        print(line)
-    result = {"machine": platform.machine(), "cases": options.cases, "seed": options.seed, "seconds": seconds}
-    Path(options.out).write_text(json.dumps(result | {"counts": counts, "lost": lost}, indent=1))
-    raise SystemExit(bool(lost))
-
-
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # the child of run
+    answer(Path(sys.argv[1]), json.load(sys.stdin), int(sys.argv[2]))

@@ -154,12 +154,12 @@ def _languages(rows: list[str], is_text: bool) -> list[str]:
     return ["none"] * columns + ["text"] * (len(rows) - columns)
 
 
-def update(page: Path, *, write: bool) -> bool:
-    """Put the records into a page; returns whether it was out of date."""
+def update(page: Path, *, write: bool, records: Path = RECORDS) -> bool:
+    """Put the records of a folder into a page; returns whether it was out of date."""
     text = page.read_text()
 
     def fill(found: re.Match[str]) -> str:
-        record = json.loads((RECORDS / f"{found[2]}.json").read_text())
+        record = json.loads((records / f"{found[2]}.json").read_text())
         return f"{found[1]}{rendered(record)}{found[3]}"
 
     new = MARKED.sub(fill, text)

@@ -82,9 +82,8 @@ def audited(network, part: Split) -> EquivarianceReport:
     return measured
 
 
-def swept(network, test: Split, audit: EquivarianceReport) -> np.ndarray:
-    """Accuracy at the angles of `unpose evaluate`: (angles,)."""
-    angles = sweep_angles()
+def swept(network, test: Split, audit: EquivarianceReport, angles) -> np.ndarray:
+    """Accuracy at angles once around the circle: (angles,)."""
     if "turn 90" not in audit.elements:
         return accuracy_by_angle(network, test, angles)
     # Quarter turns do not change the output, as the audit has shown: a quarter of the circle is enough.
@@ -99,8 +98,9 @@ def ship(
     root: Path | None = None,
     device: str = "cpu",
     most_rotated: int = ROTATED,
+    angles: list[float] | None = None,
 ) -> Path:
-    """Write NAME.safetensors into the folder of weights, from a finished run."""
+    """Write NAME.safetensors into the folder of weights, from a finished run; ``angles`` of `unpose evaluate`."""
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise UnfitError(f"a name consists of lower-case letters and digits, joined by hyphens; got {name!r}")
     for file in ("result.json", "config.toml", "log.csv", "model.safetensors"):
@@ -125,7 +125,7 @@ def ship(
         raise UnfitError(
             f"result.json gives a test accuracy of {result['test_accuracy']:.4f}, the network has {upright:.4f}"
         )
-    sweep = swept(network, rotated_images, audit)
+    sweep = swept(network, rotated_images, audit, sweep_angles() if angles is None else angles)
     resampled = np.where(audit.exact, -1.0, audit.errors)
     worst = int(resampled.argmax())
     has_inexact = not audit.exact.all()

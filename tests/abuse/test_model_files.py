@@ -11,18 +11,15 @@ import os
 import pickle
 import shutil
 import zipfile
-from functools import partial
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from click.testing import CliRunner
 
+from kit.commands import unpose
 from unpose.adapt import as_model
-from unpose.cli import main
 from unpose.cluster import InvariantClustering
-from unpose.cluster.features import feature_network
 from unpose.data import posed
 from unpose.nn import group_resnet
 from unpose.train import load_network, save_network
@@ -144,13 +141,9 @@ COMMANDS = (
     "adapt FILE --images PHOTOS -o OUT",
 )
 FUNCTIONS = (
-    as_model, load_network, partial(feature_network, images=torch.rand(4, 3, 15, 15)),
+    as_model, load_network,
     lambda path: InvariantClustering(2, features=path).fit(np.random.default_rng(0).random((26, 9, 9))),
 )  # fmt: skip
-
-
-def command(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -166,11 +159,11 @@ def places(tmp_path_factory):
     network = group_resnet("c4", 1, 0, (15, 15), widths=(2, 3), depths=(1, 1), head=None)
     (folder / "network").mkdir()
     save_network(folder / "network" / "model.safetensors", network)
-    done = command(
+    done = unpose(
         "cluster", folder / "photos.npy", "-k", 2, "-o", folder / "run", "--features", folder / "network",
         "--device", "cpu",
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
+    assert done.status == 0, done.output
     return {"PHOTOS": folder / "photos.npy", "NEW": folder / "new.npy", "RUN": folder / "run", "network": folder}
 
 
@@ -198,14 +191,12 @@ def test_nothing_of_a_crafted_file_runs(kind, craft, places, tmp_path):
     for ending in CRAFTED[kind][1]:
         path = craft(kind, ending)
         for line in COMMANDS:
-            done = command(
-                *({**places, "FILE": path, "OUT": tmp_path / "out"}.get(word, word) for word in line.split())
-            )
-            assert done.exit_code == 2, (line, done.output)
-            assert "Traceback" not in done.stderr
-            assert "Logging error" not in done.stderr
-            shown = [row for row in done.stderr.splitlines() if row.startswith("Error: ")]
-            assert len(shown) == 1, (line, done.stderr)
+            done = unpose(*({**places, "FILE": path, "OUT": tmp_path / "out"}.get(word, word) for word in line.split()))
+            assert done.status == 2, (line, done.output)
+            assert "Traceback" not in done.err
+            assert "Logging error" not in done.err
+            shown = [row for row in done.err.splitlines() if row.startswith("Error: ")]
+            assert len(shown) == 1, (line, done.err)
             assert not (tmp_path / "out" / "model.json").exists()
         for function in FUNCTIONS:
             with pytest.raises((ValueError, OSError)) as refusal:
@@ -260,24 +251,24 @@ def test_a_run_names_no_path_and_its_network_is_named_again(places, tmp_path):
     assert str(places["network"]) not in text
     content = (places["network"] / "network" / "model.safetensors").read_bytes()
     assert json.loads(text)["features"]["sha256"] == hashlib.sha256(content).hexdigest()
-    refused = command("predict", places["RUN"], places["NEW"])
-    assert refused.exit_code == 2
-    assert "--features FILE" in refused.stderr
+    refused = unpose("predict", places["RUN"], places["NEW"])
+    assert refused.status == 2
+    assert "--features FILE" in refused.err
     given = tmp_path / "renamed.safetensors"
     given.write_bytes(content)
     for network in (places["network"] / "network", given):
-        done = command("predict", places["RUN"], places["NEW"], "--features", network, "--json")
-        assert done.exit_code == 0, done.output
-        assert len(json.loads(done.stdout)["images"]) == 2
+        done = unpose("predict", places["RUN"], places["NEW"], "--features", network, "--json")
+        assert done.status == 0, done.output
+        assert len(done.json["images"]) == 2
 
 
 def test_another_network_or_a_name_is_refused_where_a_checksum_is_known(places, tmp_path):
     other = tmp_path / "other.safetensors"
     save_network(other, group_resnet("c4", 1, 0, (15, 15), widths=(2, 3), depths=(1, 1), head=None))
     for features in (other, "statistics", "contour"):
-        done = command("predict", places["RUN"], places["NEW"], "--features", features)
-        assert done.exit_code == 2
-        assert "compared by" in done.stderr
+        done = unpose("predict", places["RUN"], places["NEW"], "--features", features)
+        assert done.status == 2
+        assert "compared by" in done.err
 
 
 @pytest.mark.parametrize(
@@ -301,7 +292,7 @@ def test_a_run_of_a_stranger_names_no_file(place, stolen, tmp_path):
 def test_a_network_inside_the_run_is_found_by_its_checksum(stolen, places):
     run, _ = stolen
     shutil.copytree(places["network"] / "network", run / "network")
-    assert command("predict", run, places["NEW"]).exit_code == 0
+    assert unpose("predict", run, places["NEW"]).status == 0
     tensors = safetensors.torch.load_file(run / "network" / "model.safetensors")
     safetensors.torch.save_file(tensors, run / "network" / "model.safetensors")
     assert InvariantClustering.load(run).features is None
@@ -312,18 +303,18 @@ def test_settings_do_not_name_the_file_of_a_network(places, tmp_path):
     network, config = places["network"] / "network", tmp_path / "config.toml"
     config.write_text(f"features = {str(network)!r}\nclusters = 2\ndevice = 'cpu'")
     call = ("cluster", places["PHOTOS"], "-o", tmp_path / "out", "--config", config)
-    refused = command(*call)
-    assert refused.exit_code == 2
-    assert "--features FILE" in refused.stderr
-    assert command(*call, "--features", network).exit_code == 0
+    refused = unpose(*call)
+    assert refused.status == 2
+    assert "--features FILE" in refused.err
+    assert unpose(*call, "--features", network).status == 0
 
 
 def test_a_command_says_that_it_runs_a_module(tmp_path, monkeypatch, places):
     (tmp_path / "my_own_model.py").write_text("def mean(images):\n    return images.mean((1, 2))\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    done = command("audit", "my_own_model:mean", "--images", places["PHOTOS"], "--no-repair", "--count", 4)
-    assert done.exit_code == 0, done.output
-    assert "importing my_own_model and running it" in done.stderr
-    help_text = " ".join(command("audit", "--help").stdout.split())
+    done = unpose("audit", "my_own_model:mean", "--images", places["PHOTOS"], "--no-repair", "--count", 4)
+    assert done.status == 0, done.output
+    assert "importing my_own_model and running it" in done.err
+    help_text = " ".join(unpose("audit", "--help").out.split())
     assert "A MODULE is imported and run" in help_text

@@ -11,14 +11,11 @@ import os
 import re
 import shutil
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from unpose.cli import main
+from kit.commands import unpose, unpose_process
 from unpose.cluster import InvariantClustering
 from unpose.data import read_folder
 from unpose.files import write_image
@@ -51,6 +48,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def run(made, tmp_path):
+    """A copy of the run, beside a copy of its images, where it finds them."""
+    shutil.copytree(made / "images", tmp_path / "images")
     return shutil.copytree(made / "run", tmp_path / "run")
 
 
@@ -64,7 +63,7 @@ def victim(tmp_path):
     return home
 
 
-def contents(folder):
+def entries(folder):
     """Every entry below a folder: kind, content, mode and time."""
     return {
         str(path.relative_to(folder)): (
@@ -87,10 +86,10 @@ COMMANDS = {
 }
 
 
-def unpose(words, made, run, out):
+def command(words, made, run, out):
     places = {"RUN": run, "LATER": made / "later", "NAMES": made / "names.csv", "IMAGES": made / "images"}
     filled = [str(places.get(word, word)).replace("OUT", str(out)) for word in words.split()]
-    return CliRunner().invoke(main, filled)
+    return unpose(*filled)
 
 
 def link_means(run, home):
@@ -154,12 +153,12 @@ TREES = {
 @pytest.mark.parametrize("name", ["report", "apply", "update", "cluster"])
 def test_no_link_in_a_run_leads_out(made, run, victim, tmp_path, tree, name):
     TREES[tree](run, victim)
-    before = contents(victim)
-    done = unpose(COMMANDS[name], made, run, tmp_path / "out")
-    assert contents(victim) == before
-    assert done.exit_code in (0, 2), done.output
-    if done.exit_code == 2:
-        assert len(done.stderr.strip().splitlines()) <= 4
+    before = entries(victim)
+    done = command(COMMANDS[name], made, run, tmp_path / "out")
+    assert entries(victim) == before
+    assert done.status in (0, 2), done.output
+    if done.status == 2:
+        assert len(done.err.strip().splitlines()) <= 4
         assert "Traceback" not in done.output
         assert "rmtree" not in done.output
 
@@ -173,15 +172,15 @@ def test_no_link_in_a_run_leads_out(made, run, victim, tmp_path, tree, name):
 @pytest.mark.parametrize("name", ["predict", "folders", "train"])
 def test_who_only_reads_moves_nothing_through_a_link(made, run, victim, tmp_path, tree, said, name):
     TREES[tree](run, victim)
-    before, given = contents(victim), contents(run)
-    done = unpose(COMMANDS[name], made, run, tmp_path / "out")
-    assert contents(victim) == before
+    before, given = entries(victim), entries(run)
+    done = command(COMMANDS[name], made, run, tmp_path / "out")
+    assert entries(victim) == before
     if said is None:
-        assert done.exit_code == 0 or name == "train", done.output  # the run has no named groups to train on
+        assert done.status == 0 or name == "train", done.output  # the run has no named groups to train on
     else:
-        assert done.exit_code == 2
-        assert re.search(said, done.stderr)
-    assert contents(run) == given
+        assert done.status == 2
+        assert re.search(said, done.err)
+    assert entries(run) == given
 
 
 def test_complete_results_of_a_stopped_update_are_moved(made, run, tmp_path):
@@ -191,27 +190,27 @@ def test_complete_results_of_a_stopped_update_are_moved(made, run, tmp_path):
     shutil.move(run / "means", new / "means")
     for name in ("images.json", "report.html"):
         shutil.move(run / name, new / name)
-    before = contents(made / "run")
-    assert unpose(COMMANDS["csv"], made, run, tmp_path / "out").exit_code == 0
-    after = contents(run)
+    before = entries(made / "run")
+    assert command(COMMANDS["csv"], made, run, tmp_path / "out").status == 0
+    after = entries(run)
     assert {name: entry[:2] for name, entry in after.items()} == {name: entry[:2] for name, entry in before.items()}
 
 
 @pytest.mark.slow
 def test_a_run_that_cannot_be_written_is_read(made, run, tmp_path):
-    command = [sys.executable, "-m", "unpose", "export", run, "--to", "csv", "-o", tmp_path / "a.csv"]
     everything = [run, *run.rglob("*")]
     for path in everything:
         path.chmod(0o555 if path.is_dir() else 0o444)
-    before = contents(run)
+    before = entries(run)
     as_nobody = {"user": 65534} if os.getuid() == 0 else {}
     tmp_path.chmod(0o777)
     reachable = all(os.stat(parent).st_mode & stat.S_IXOTH for parent in run.parents)
-    done = subprocess.run(command, capture_output=True, text=True, **(as_nobody if reachable else {}))
+    who = as_nobody if reachable else {}
+    done = unpose_process("export", run, "--to", "csv", "-o", tmp_path / "a.csv", **who)
     run.chmod(0o755)
     (run / "means").chmod(0o755)
-    assert done.returncode == 0, done.stderr
-    assert {name: entry[0] for name, entry in contents(run).items()} == {name: e[0] for name, e in before.items()}
+    assert done.status == 0, done.err
+    assert {name: entry[0] for name, entry in entries(run).items()} == {name: e[0] for name, e in before.items()}
 
 
 def with_path(run, i, path):
@@ -226,14 +225,14 @@ def bytes_below(folder):
 
 def test_a_path_in_a_run_is_no_reason_to_copy_a_file(made, run, victim, tmp_path):
     with_path(run, 2, victim / "authorized_keys")
-    done = unpose(COMMANDS["folders"], made, run, tmp_path / "out")
-    assert done.exit_code == 2
-    assert "1 image of" in done.stderr
-    assert f"{victim / 'authorized_keys'} first, and nothing was copied" in " ".join(done.stderr.split())
+    done = command(COMMANDS["folders"], made, run, tmp_path / "out")
+    assert done.status == 2
+    assert "1 image of" in done.err
+    assert f"{victim / 'authorized_keys'} first, and nothing was copied" in done.words
     assert not (tmp_path / "out").exists()
     # Also where the user believes it, only the image is copied that the run was made from.
-    done = unpose(f"{COMMANDS['folders']} --source {victim}", made, run, tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    done = command(f"{COMMANDS['folders']} --source {victim}", made, run, tmp_path / "out")
+    assert done.status == 0, done.output
     assert b"precious" not in bytes_below(tmp_path / "out")
     assert len([path for path in (tmp_path / "out").rglob("*.png")]) == 6
 
@@ -249,10 +248,10 @@ def test_images_behind_links_are_copied_if_the_user_names_their_folder(made, tmp
     (tmp_path / "run").mkdir()
     model = InvariantClustering.load(made / "run")
     write_run(tmp_path / "run", tmp_path / "photos", images, model, RunSettings(clusters=2, size=13), "unpose cluster")
-    done = unpose(COMMANDS["folders"], made, tmp_path / "run", tmp_path / "out")
-    assert (done.exit_code, "6 images of" in done.stderr) == (2, True), done.output
-    done = unpose(f"{COMMANDS['folders']} --source {tmp_path / 'store'}", made, tmp_path / "run", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    done = command(COMMANDS["folders"], made, tmp_path / "run", tmp_path / "out")
+    assert (done.status, "6 images of" in done.err) == (2, True), done.output
+    done = command(f"{COMMANDS['folders']} --source {tmp_path / 'store'}", made, tmp_path / "run", tmp_path / "out")
+    assert done.status == 0, done.output
     assert len([path for path in (tmp_path / "out").rglob("*.png") if not path.is_symlink()]) == 6
 
 
@@ -268,19 +267,19 @@ def test_images_leave_only_with_the_pixels_of_the_run(made, run, tmp_path, chang
     about["input"] = str(place)
     about["paths"] = [str(place / f"{k}.png") for k in range(6)]
     (run / "images.json").write_text(json.dumps(about))
-    done = unpose(COMMANDS["folders"], made, run, tmp_path / "out")
+    done = command(COMMANDS["folders"], made, run, tmp_path / "out")
     if change == "another folder":
-        assert done.exit_code == 0, done.output
+        assert done.status == 0, done.output
     else:
-        assert (done.exit_code, "have changed since the run" in done.stderr) == (2, True), done.output
+        assert (done.status, "have changed since the run" in done.err) == (2, True), done.output
         assert not (tmp_path / "out").exists()
 
 
 def test_an_export_of_moved_images_works_after_an_update(made, run, tmp_path):
-    assert unpose(COMMANDS["update"], made, run, tmp_path / "out").exit_code == 0
+    assert command(COMMANDS["update"], made, run, tmp_path / "out").status == 0
     place = shutil.copytree(made / "images", tmp_path / "moved")
-    done = unpose(f"{COMMANDS['folders']} --images {place}", made, run, tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    done = command(f"{COMMANDS['folders']} --images {place}", made, run, tmp_path / "out")
+    assert done.status == 0, done.output
     digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (tmp_path / "out").rglob("*.png")}
     copied = [*(made / "images").iterdir(), *(made / "later").iterdir()]
     assert digests == {hashlib.sha256(path.read_bytes()).hexdigest() for path in copied}
@@ -289,19 +288,19 @@ def test_an_export_of_moved_images_works_after_an_update(made, run, tmp_path):
 def test_an_export_through_the_users_link_replaces_only_an_export(made, run, victim, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    assert unpose(COMMANDS["folders"].replace("OUT", str(tmp_path / "real")), made, run, out).exit_code == 0
+    assert command(COMMANDS["folders"].replace("OUT", str(tmp_path / "real")), made, run, out).status == 0
     (out / "folders").symlink_to(tmp_path / "real" / "folders")
-    done = unpose(f"{COMMANDS['folders']} --aligned --force", made, run, out)
-    assert done.exit_code == 0, done.output
+    done = command(f"{COMMANDS['folders']} --aligned --force", made, run, out)
+    assert done.status == 0, done.output
     assert (out / "folders").is_symlink()
     assert len(list((tmp_path / "real" / "folders").rglob("*.png"))) == 6
     assert sorted(os.listdir(tmp_path / "real")) == ["folders"]
     # Links that were put into an earlier export are not what an export wrote.
     (tmp_path / "real" / "folders" / "more").symlink_to(victim)
-    before = contents(victim)
-    done = unpose(f"{COMMANDS['folders']} --force", made, run, out)
-    assert (done.exit_code, "which no export wrote" in done.stderr) == (2, True), done.output
-    assert contents(victim) == before
+    before = entries(victim)
+    done = command(f"{COMMANDS['folders']} --force", made, run, out)
+    assert (done.status, "which no export wrote" in done.err) == (2, True), done.output
+    assert entries(victim) == before
 
 
 CRAFTED = {
@@ -335,13 +334,12 @@ def test_wrong_facts_in_a_run_are_refused_in_one_sentence(made, run, tmp_path, k
     path = run / "images.json"
     path.write_text(json.dumps(CRAFTED[kind](json.loads(path.read_text()))))
     for name in ("report", "folders"):
-        done = unpose(COMMANDS[name], made, run, tmp_path / "out")
-        assert isinstance(done.exception, SystemExit | None), done.exception
+        done = command(COMMANDS[name], made, run, tmp_path / "out")
         if kind == "cluster_names":  # a name that leads out is a word for the page, and no path
-            assert done.exit_code == 0, done.output
+            assert done.status == 0, done.output
             assert all(path.is_relative_to(tmp_path) for path in (tmp_path / "out").rglob("*"))
         else:
-            assert (done.exit_code, "Error" in done.stderr) == (2, True), done.output
+            assert (done.status, "Error" in done.err) == (2, True), done.output
     assert not (tmp_path / "etc").exists()
 
 
@@ -357,9 +355,9 @@ def test_what_is_no_file_of_a_run_is_refused_and_nothing_waits(made, run, tmp_pa
         (run / name).mkdir()
     elif kind == "text":
         (run / name).write_text('{"a": "' + "[" * 5000)
-    done = unpose(COMMANDS["csv"], made, run, tmp_path / "out")
-    assert (done.exit_code, "Error" in done.stderr) == (2, True), (done.output, done.exception)
-    assert str(run) in done.stderr
+    done = command(COMMANDS["csv"], made, run, tmp_path / "out")
+    assert (done.status, "Error" in done.err) == (2, True), done.output
+    assert str(run) in done.err
 
 
 def test_a_begun_run_of_a_stranger_is_refused_or_begun_again(made, tmp_path):
@@ -367,14 +365,14 @@ def test_a_begun_run_of_a_stranger_is_refused_or_begun_again(made, tmp_path):
         run = tmp_path / "begun"
         (run / ".pieces").mkdir(parents=True)
         (run / ".pieces" / "begun.json").write_text(text)
-        refused = unpose(COMMANDS["cluster"].replace(" --force", ""), made, run, tmp_path)
-        assert (refused.exit_code, isinstance(refused.exception, SystemExit)) == (2, True), refused.output
+        refused = command(COMMANDS["cluster"].replace(" --force", ""), made, run, tmp_path)
+        assert refused.status == 2, refused.output
         shutil.rmtree(run)
 
 
 def test_the_users_own_link_to_a_run_is_followed(made, run, tmp_path):
     (tmp_path / "mine").symlink_to(run)
-    assert unpose(COMMANDS["update"], made, tmp_path / "mine", tmp_path).exit_code == 0
+    assert command(COMMANDS["update"], made, tmp_path / "mine", tmp_path).status == 0
     assert len(read_run(run).names) == 7
     assert (tmp_path / "mine").is_symlink()
 
@@ -396,10 +394,22 @@ def test_no_link_in_other_results_leads_out(made, victim, tmp_path, name):
         out = tmp_path / where.partition("/")[0]
         for file in (out / mark, out / where):
             file.parent.mkdir(parents=True, exist_ok=True)
-        (out / mark).write_text(text or CliRunner().invoke(main, ["train", "--recipe", "digits", "--print"]).stdout)
+        (out / mark).write_text(text or unpose("train", "--recipe", "digits", "--print").out)
         (out / where).symlink_to(victim / "authorized_keys")
-        before = contents(victim), contents(out)
-        done = unpose(words, made, out, tmp_path)
-        assert (done.exit_code, isinstance(done.exception, SystemExit)) == (2, True), done.output
-        assert f"{out / where} is a symbolic link" in " ".join(done.stderr.split()), done.stderr
-        assert (contents(victim), contents(out)) == before
+        before = entries(victim), entries(out)
+        done = command(words, made, out, tmp_path)
+        assert done.status == 2, done.output
+        assert f"{out / where} is a symbolic link" in done.words, done.err
+        assert (entries(victim), entries(out)) == before
+
+
+def test_a_run_tells_no_place_of_its_authors_disk_and_is_found_beside_its_images(made, tmp_path):
+    told = json.loads((made / "run" / "images.json").read_text())
+    assert (told["input"], told["paths"]) == (os.path.join("..", "images"), [f"{k}.png" for k in range(6)])
+    shutil.copytree(made, tmp_path / "elsewhere")
+    assert command(COMMANDS["update"], made, tmp_path / "elsewhere" / "run", tmp_path).status == 0
+    run = read_run(tmp_path / "elsewhere" / "run")
+    assert [*run.paths[:6], run.source] == [*(tmp_path / "elsewhere" / "images" / f"{k}.png" for k in range(6)),
+                                            tmp_path / "elsewhere" / "images"]  # fmt: skip
+    assert run.about["added"][0]["input"] == str(made / "later")
+    assert str(made) not in (run.path / "images.json").read_text().replace(os.path.relpath(made, run.path), "")

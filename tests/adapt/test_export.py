@@ -1,16 +1,10 @@
 """Wrapped models run under torch.compile and torch.export, and become one ONNX file that needs nothing of ours."""
 
-from importlib.util import find_spec
-
 import pytest
 import torch
 from torch import nn
 
 from unpose.adapt import as_model, canonicalize, learned, moments, symmetrize, to_onnx
-
-needs_onnx = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="the extra onnx is missing"
-)
 
 
 def network():
@@ -53,7 +47,7 @@ def test_torch_compile(name, generator):
         assert torch.allclose(compiled(images), model(images), atol=1e-5)
 
 
-@needs_onnx
+@pytest.mark.extra("onnx")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["mean over d4", "gate", "two views"])
@@ -66,7 +60,7 @@ def test_a_torch_model_becomes_one_onnx_file(name, tmp_path, generator):
         assert torch.allclose(as_model(file)(more), model(more), atol=1e-5)
 
 
-@needs_onnx
+@pytest.mark.extra("onnx")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["mean over d4", "gate", "two views"])
@@ -82,7 +76,7 @@ def test_an_onnx_model_is_put_between_the_parts_of_its_wrapper(name, tmp_path, g
         assert torch.allclose(model(more), WRAPPED[name](network())(more), atol=1e-5)
 
 
-@needs_onnx
+@pytest.mark.extra("onnx")
 def test_what_cannot_be_written_is_said(generator):
     images = torch.rand(2, 1, 16, 16, generator=generator)
     dense = symmetrize(nn.Conv2d(1, 1, 3, padding=1), "c4", "logits", restores="image")

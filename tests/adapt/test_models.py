@@ -168,22 +168,24 @@ def test_wrong_models_and_options_are_refused(tmp_path):
         as_model(network(), batch_size=0)
 
 
-def test_a_damaged_file_and_a_missing_package_are_named(tmp_path, monkeypatch):
-    pytest.importorskip("onnxruntime")
-    damaged = tmp_path / "damaged.onnx"
-    damaged.write_bytes(b"no model")
+@pytest.mark.extra("onnx")
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "damaged.onnx").write_bytes(b"no model")
     with pytest.raises(ValueError, match=r"damaged\.onnx cannot be read as an ONNX model"):
-        as_model(damaged)
+        as_model(tmp_path / "damaged.onnx")
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    (tmp_path / "any.onnx").write_bytes(b"no model")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    monkeypatch.setattr("unpose.audit.models.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'unpose\[onnx\]'"):
-        as_model(damaged)
+        as_model(tmp_path / "any.onnx")
 
 
 def tiny_onnx(path, batch, layout="nchw"):
     """A file whose answer is the sum over the pixels of each channel."""
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
+    import onnx
+
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     shape = [batch, 1, 7, 7] if layout == "nchw" else [batch, 7, 7, 1]
     axes = helper.make_tensor("axes", onnx.TensorProto.INT64, [2], [2, 3] if layout == "nchw" else [1, 2])
@@ -196,6 +198,7 @@ def tiny_onnx(path, batch, layout="nchw"):
     return path
 
 
+@pytest.mark.extra("onnx")
 @pytest.mark.parametrize(("batch", "layout"), [("n", "nchw"), (3, "nchw"), ("n", "nhwc")])
 def test_an_onnx_file_is_a_model(tmp_path, images, batch, layout):
     model = as_model(tiny_onnx(tmp_path / "sums.onnx", batch, layout))

@@ -6,23 +6,15 @@ import pytest
 import torch
 from torch import nn
 
+from kit.networks import contrasted_sequence
 from unpose.adapt import as_model, most_certain, symmetrize
 from unpose.audit import equivariance_error, smooth_noise
 from unpose.groups import parse, rotation, translation
 from unpose.images import warp
 
 
-def contrasted(*modules):
-    """A network with weights that are far from uniform."""
-    torch.manual_seed(1)
-    net = nn.Sequential(*modules).eval()
-    for parameter in net.parameters():
-        nn.init.normal_(parameter, std=0.7)
-    return net
-
-
 def classifier():
-    return contrasted(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(5 * 81, 3))
+    return contrasted_sequence(nn.Conv2d(2, 5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(5 * 81, 3))
 
 
 @pytest.mark.laws
@@ -55,7 +47,7 @@ def test_other_rotations_reach_the_floor_of_interpolation():
 @pytest.mark.equivariance
 @pytest.mark.parametrize("shape", [(11, 11), (7, 10)])
 def test_dense_answers_become_equivariant(shape):
-    dense = contrasted(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=1))
+    dense = contrasted_sequence(nn.Conv2d(2, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 2, 3, padding=1))
     images = smooth_noise(3, 2, shape)
     assert equivariance_error(symmetrize(dense, "d4", "logits", restores="image"), images, "d4", "image").holds()
     assert not equivariance_error(dense, images, "d4", "image").holds()
@@ -67,7 +59,7 @@ def test_averaged_masks_stay_in_their_range():
 
 
 def test_vectors_turn_with_the_image():
-    field = contrasted(nn.Conv2d(2, 2, 3, padding=1))
+    field = contrasted_sequence(nn.Conv2d(2, 2, 3, padding=1))
     model = symmetrize(field, "c4", over="logits", restores="vectors")
     images = smooth_noise(2, 2, (9, 9))
     turned = model(images.rot90(1, (2, 3)))

@@ -56,15 +56,14 @@ def test_every_record_is_on_a_page():
     assert shown == {path.stem for path in record.RECORDS.glob("*.json")}
 
 
-def test_a_record_is_shown_with_its_source(tmp_path, monkeypatch):
+def test_a_record_is_shown_with_its_source(tmp_path):
     script = tmp_path / "benchmark.py"
     script.write_text("print('a remark\\n\\n| n | s |\\n|---|---|\\n| 1 | 2 |\\nmore\\n| 3 | 4 |')")
-    monkeypatch.setattr(record, "RECORDS", tmp_path)
     (tmp_path / "small.json").write_text(json.dumps(record.run_and_record([str(script)])))
     page = tmp_path / "page.md"
     page.write_text("Before.\n\n<!-- record: small -->\nold\n<!-- end of record -->\n\nAfter.\n")
-    assert record.update(page, write=True)
-    assert not record.update(page, write=False)
+    assert record.update(page, write=True, records=tmp_path)
+    assert not record.update(page, write=False, records=tmp_path)
     text = page.read_text()
     assert re.search(r"; python [\d.]+, unpose [\d.]+, ", text)
     assert record.commit() in text

@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from audit_networks import AbsolutePositions, Network
 from torch import nn
 
+from kit.group_networks import AbsolutePositions, Network
+from kit.tensors import normal, uniform
 from unpose.adapt import symmetrize
 from unpose.audit import (
     completeness,
@@ -19,10 +20,7 @@ from unpose.audit import (
     lie_derivative,
     smooth_noise,
 )
-from unpose.audit.completeness import brute_force_distance
-from unpose.images import pixel_grid
-
-METHODS = ("gradients", "integrated gradients", "occlusion")
+from unpose.images import pixel_grid, quarter_turn
 
 
 def smooth_network(dtype=torch.float64):
@@ -80,18 +78,19 @@ class Shifted(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("layer", "cause"),
+    ("make", "cause"),
     [
-        (nn.ReLU(), "aliasing"),
-        (nn.MaxPool2d(2), "aliasing"),
-        (nn.Conv2d(6, 6, 3, stride=2, padding=1, padding_mode="circular"), "aliasing"),
-        (nn.Conv2d(6, 6, 3, padding=1), "border"),
-        (AbsolutePositions(24, 2.0), "position"),
-        (Shifted(24), "position"),
+        (nn.ReLU, "aliasing"),
+        (lambda: nn.MaxPool2d(2), "aliasing"),
+        (lambda: nn.Conv2d(6, 6, 3, stride=2, padding=1, padding_mode="circular"), "aliasing"),
+        (lambda: nn.Conv2d(6, 6, 3, padding=1), "border"),
+        (lambda: AbsolutePositions(24, 2.0), "position"),
+        (lambda: Shifted(24), "position"),
     ],
 )
-def test_the_module_that_breaks_shifts_is_named_with_its_cause(layer, cause):
+def test_the_module_that_breaks_shifts_is_named_with_its_cause(make, cause):
     torch.manual_seed(1)
+    layer = make()
     lift = nn.Conv2d(1, 6, 3, padding=1, padding_mode="circular")  # exact for whole pixels and for fractions
     # The mean of a linear map of the image does not change with shifts, whatever the map.
     between = nn.Identity() if cause == "border" or not list(layer.parameters()) else Square()
@@ -118,7 +117,7 @@ def test_tokens_move_like_the_map_that_they_are():
             self.patches = nn.Conv2d(1, 8, 4, stride=4)
             self.norm = nn.LayerNorm(8)
             self.attention = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-            self.code = positions * torch.randn(36, 8, dtype=torch.float64)
+            self.code = positions * normal(36, 8, dtype=torch.float64)
             self.head = nn.Linear(8, 3)
 
         def forward(self, x):
@@ -151,7 +150,10 @@ def test_functions_that_torch_cannot_differentiate_forward_are_measured_by_finit
     assert custom.totals[0] == pytest.approx(direct.totals[0], rel=1e-5)
 
 
-@pytest.mark.parametrize("method", ["gradients", *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS[1:])])
+@pytest.mark.parametrize(
+    "method",
+    ["gradients", *(pytest.param(name, marks=pytest.mark.slow) for name in ("integrated gradients", "occlusion"))],
+)
 def test_explanations_of_a_network_exact_for_quarter_turns_turn_with_the_image(method):
     images = smooth_noise(4, 2, (9, 9))
     network = Network("c4")
@@ -163,7 +165,7 @@ def test_explanations_of_a_network_exact_for_quarter_turns_turn_with_the_image(m
 
 def test_a_position_coded_explainer_scores_low_and_averaging_over_the_group_raises_it():
     images = smooth_noise(5, 2, (9, 9))
-    code = torch.rand(9, 9, generator=torch.Generator().manual_seed(0)) ** 4
+    code = uniform(9, 9) ** 4
     gradients = explain(Network("c4"), images)
 
     def coded(x):
@@ -194,7 +196,7 @@ def test_a_changed_answer_is_still_explained_for_the_first_one():
 
 def test_integrated_gradients_and_occlusion_of_a_linear_model():
     images = smooth_noise(3, 1, (8, 8))
-    weights = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    weights = normal(64, 2)
     model = lambda x: x.flatten(1) @ weights  # noqa: E731
     targets = model(images).argmax(1)
     expected = images * weights.T[targets].reshape(3, 1, 8, 8)
@@ -204,7 +206,7 @@ def test_integrated_gradients_and_occlusion_of_a_linear_model():
     assert torch.allclose(hidden, centred, atol=1e-5)
 
 
-def rings(x):
+def ring_sums(x):
     """Sums over rings about the centre."""
     radius = pixel_grid((x.shape[-2], x.shape[-1])).norm(dim=-1).round().long().flatten()
     return torch.zeros(len(x), int(radius.max()) + 1).index_add_(1, radius, x.flatten(1))
@@ -214,13 +216,7 @@ def rings(x):
     ("descriptor", "group", "families"),
     [
         (lambda x: torch.fft.rfft2(x).abs(), "translation", {"equal autocorrelation"}),
-        pytest.param(
-            lambda x: x.flatten(1).sort().values,
-            "d4",
-            {"equal pixel values", "independent rings"},
-            marks=pytest.mark.slow,
-        ),
-        (rings, "c4", {"independent rings", "mirror images"}),
+        (ring_sums, "c4", {"independent rings", "mirror images"}),
     ],
 )
 def test_descriptors_that_keep_too_little_are_flagged(descriptor, group, families):
@@ -231,8 +227,12 @@ def test_descriptors_that_keep_too_little_are_flagged(descriptor, group, familie
     assert all(family.related > 0.2 for family in report.families if family.pairs)
 
 
+def distance_over_quarter_turns(one, other):
+    return torch.stack([(one - quarter_turn(other, k)).flatten(1).norm(dim=1) for k in range(4)]).amin(0)
+
+
 def test_the_distance_over_the_orbit_is_cleared_and_a_constant_is_not():
-    orbit = completeness(lambda a, b: brute_force_distance(a, b, False), "se2", n_pairs=4, size=20)
+    orbit = completeness(distance_over_quarter_turns, "c4", n_pairs=4, size=20)
     assert orbit.is_complete
     assert orbit.floor < 1e-5
     constant = completeness(descriptor_distance(lambda x: torch.ones(len(x), 1)), "c4", n_pairs=4, size=20)
@@ -275,7 +275,7 @@ def test_the_invariant_set_of_a_quadrature_pair_covers_all_phases():
         invariant_set(lambda x: -x.square().sum((1, 2, 3)), (1, 5, 5), steps=5)
 
 
-def photographs(angles, size=24, over=4):
+def drawn_at(angles, size=24, over=4):
     """Three things made of sharp discs, drawn at any angle by averaging 4 x 4 points of each pixel."""
     random = np.random.default_rng(0)
     points = pixel_grid((size * over, size * over), torch.float64) / over
@@ -295,7 +295,7 @@ def photographs(angles, size=24, over=4):
 
 
 def test_a_turn_by_resampling_is_compared_with_a_turn_in_the_world():
-    images, things, angles = photographs([0.0, 0.5, 1.1])
+    images, things, angles = drawn_at([0.0, 0.5, 1.1])
     torch.manual_seed(0)
     smooth = nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(36, 5))
     honest = digital_against_real(smooth, images, things, angles)
@@ -314,8 +314,8 @@ def test_a_turn_by_resampling_is_compared_with_a_turn_in_the_world():
 
 
 def test_photographs_at_the_same_angle_give_the_noise_of_taking_them():
-    images, things, angles = photographs([0.0, 0.0, math.pi / 2])
-    images = images + 0.01 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    images, things, angles = drawn_at([0.0, 0.0, math.pi / 2])
+    images = images + 0.01 * normal(*images.shape)
     report = digital_against_real(lambda x: x.flatten(1), images, things, angles)
     assert len(report.pairs) == 6
     assert 0 < report.retakes < 0.1

@@ -1,10 +1,11 @@
 """Our own layers and networks under the audit; and one of them, spoilt, with the spoilt module named."""
 
 import pytest
-import torch
-from audit_networks import AbsolutePositions, PoolPixels
 from torch import nn
 
+from kit.group_networks import PoolPixels
+from kit.networks import contrasted
+from kit.tensors import normal
 from unpose.audit import audit_modules, equivariance_error, smooth_noise
 from unpose.groups import parse
 from unpose.nn import (
@@ -30,25 +31,14 @@ LAYERS = {
 }
 
 
-def contrasted(module, seed=0):
-    """Weights far from the near-uniform start, where errors would hide."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) / max(parameter[0].numel(), 1) ** 0.5)
-    return module
-
-
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("group", ["d4", "c8"])
 def test_layers(layer, group):
     make, takes, gives = LAYERS[layer]
-    generator = torch.Generator().manual_seed(1)
     shape = (2, 2, 9, 13) if takes == "image" else (2, 2, parse(group).order, 9, 13)
     if group == "c8":
         shape = (*shape[:-2], 9, 9)
-    inputs = torch.randn(shape, generator=generator)
-    found = equivariance_error(contrasted(make(group)), inputs, group, gives, input=takes)
+    found = equivariance_error(contrasted(make(group)), normal(*shape), group, gives, input=takes)
     assert found.worst_exact < 1e-5, str(found)
     assert found.discrimination > 0.1
 
@@ -71,11 +61,10 @@ def test_a_network_is_invariant_and_so_is_each_of_its_modules(network):
     assert all(row.own_error < 1e-5 for row in audit.rows), str(audit)
 
 
-@pytest.mark.parametrize("spoilt", [PoolPixels(), pytest.param(AbsolutePositions(7), marks=pytest.mark.slow)])
-def test_a_spoilt_module_of_it_is_named(network, spoilt):
+def test_a_spoilt_module_of_it_is_named(network):
     parts = list(network.features)
     at = next(i for i, part in enumerate(parts) if isinstance(part, SpatialPool))
-    parts[at : at + isinstance(spoilt, PoolPixels)] = [spoilt]
+    parts[at] = PoolPixels()
     network.features, whole = nn.Sequential(*parts), network.features
     try:
         audit = audit_modules(network, smooth_noise(3, 2, (7, 7)), "c4")

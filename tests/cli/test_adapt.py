@@ -3,28 +3,18 @@
 import json
 import runpy
 import shutil
-import subprocess
 import sys
-from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import nn
 
+from kit.commands import unpose, unpose_process
 from unpose.adapt import symmetrize
-from unpose.cli.commands.adapt import command
 from unpose.nn import group_cnn
 from unpose.train import load_network, save_network
-
-needs_onnx = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="the extra onnx is missing"
-)
-
-
-def adapt(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
 def sums_file(path, classes):
@@ -40,12 +30,14 @@ def sums_file(path, classes):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
 
 
-@needs_onnx
+@pytest.mark.extra("onnx")
 def test_a_model_that_needs_no_adapting_is_left_alone(tmp_path, rng):
     sums_file(tmp_path / "rows.onnx", 9)
     np.save(tmp_path / "images.npy", rng.random((5, 9, 9), dtype=np.float32))
-    done = adapt(tmp_path / "rows.onnx", "--images", tmp_path / "images.npy", "--group", "d1", "-o", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    done = unpose(
+        "adapt", tmp_path / "rows.onnx", "--images", tmp_path / "images.npy", "--group", "d1", "-o", tmp_path / "out"
+    )
+    assert done.status == 0, done.output
     assert "The model needs no adapting" in done.output
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert card["recommended"] == "plain"
@@ -53,27 +45,26 @@ def test_a_model_that_needs_no_adapting_is_left_alone(tmp_path, rng):
     assert [row["method"] for row in card["trials"]] == ["plain", "mean over d1"]
     assert card["trials"][1]["turned"] == 100
     assert card["files"] == []
-    again = adapt(tmp_path / "rows.onnx", "--images", tmp_path / "images.npy", "-o", tmp_path / "out")
-    assert again.exit_code == 2
-    assert "--force" in again.output
 
 
 def test_where_no_onnx_file_can_be_written_a_recipe_builds_the_model(tmp_path, rng, monkeypatch):
-    def refuse(*_):
-        raise ValueError("not today")
-
-    monkeypatch.setattr("unpose.adapt.to_onnx", refuse)
-    monkeypatch.setattr("unpose.adapt.recommend", lambda trials: (trials[1], "The test says so."))
+    """The labels are the answers of the mean over the group, so that it is recommended."""
+    monkeypatch.setitem(sys.modules, "onnx", None)  # as if it was not installed
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     save_network("net.safetensors", group_cnn("c1", 1, 3, 9, width=3, stages=(1,)))
-    images = rng.random((5, 9, 9), dtype=np.float32)
+    images = rng.random((40, 9, 9), dtype=np.float32)
     np.save("images.npy", images)
-    done = adapt(
-        "net.safetensors", "--images", "images.npy", "--group", "c4", "--mean", 0.5, "--std", 0.25, "-o", "out"
-    )
-    assert done.exit_code == 0, done.output
-    assert "No adapted.onnx: not today" in done.stderr
+    with torch.no_grad():
+        mean = symmetrize(load_network("net.safetensors").eval(), "c4")
+        classes = mean((torch.from_numpy(images)[:, None] - 0.5) / 0.25).argmax(1)
+    Path("classes.csv").write_text("".join(f"images.npy[{i}],{label}\n" for i, label in enumerate(classes.tolist())))
+    done = unpose(
+        "adapt", "net.safetensors", "--images", "images.npy", "--labels", "classes.csv", "--group", "c4",
+        "--mean", 0.5, "--std", 0.25, "-o", "out",
+    )  # fmt: skip
+    assert done.status == 0, done.output
+    assert "No adapted.onnx: ONNX files need the packages onnx" in done.err
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert card["files"] == ["recipe.py"]
     assert card["input"] == {"channels": 1, "height": 9, "width": 9, "mean": [0.5], "std": [0.25]}
@@ -99,8 +90,8 @@ def test_where_no_symmetry_is_found_a_group_is_asked_for(tmp_path, rng, monkeypa
     letters = 0.1 * rng.random((80, 16, 16), dtype=np.float32)
     letters[:, 3:13, 5] = letters[:, 12, 5:11] = 1  # the letter L, always upright
     np.save("letters.npy", letters)
-    done = adapt("net.safetensors", "--images", "letters.npy", "--group", "auto", "-o", "out")
-    assert done.exit_code == 2
+    done = unpose("adapt", "net.safetensors", "--images", "letters.npy", "--group", "auto", "-o", "out")
+    assert done.status == 2
     assert "no turn or mirror was found" in done.output
     assert not (tmp_path / "out" / "card.json").exists()
 
@@ -110,12 +101,12 @@ def test_wrong_calls_are_explained():
         (["nothing.onnx", "--images", ".", "-o", "../out"], "there is no file 'nothing.onnx'"),
         (["m.onnx", "--images", ".", "-o", "../out", "--group", "se2"], "a finite group such as c4"),
     ):
-        done = adapt(*arguments)
-        assert done.exit_code == 2
+        done = unpose("adapt", *arguments)
+        assert done.status == 2
         assert message in done.output
 
 
-@needs_onnx
+@pytest.mark.extra("onnx")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_digit_classifier_becomes_one_file_that_ignores_quarter_turns(tmp_path):
@@ -139,14 +130,12 @@ def test_a_digit_classifier_becomes_one_file_that_ignores_quarter_turns(tmp_path
     np.save(tmp_path / "images.npy", images[1500:1620, 0].numpy())
     rows = [f"images.npy[{i}],{int(classes[1500 + i])}" for i in range(120)]
     (tmp_path / "classes.csv").write_text("\n".join(rows))
-    words = [
-        sys.executable, "-m", "unpose", "adapt", tmp_path / "digits.onnx",
-        "--images", tmp_path / "images.npy", "--labels", tmp_path / "classes.csv",
+    done = unpose_process(
+        "adapt", tmp_path / "digits.onnx", "--images", tmp_path / "images.npy", "--labels", tmp_path / "classes.csv",
         "--group", "c4", "--steps", "60", "-o", tmp_path / "out", "--json",
-    ]  # fmt: skip
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    card = json.loads(done.stdout)
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    card = done.json
     chosen = next(row for row in card["trials"] if row["method"] == card["recommended"])
     plain = card["trials"][0]
     assert card["measures"] == "accuracy"

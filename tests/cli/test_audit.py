@@ -1,14 +1,11 @@
 """``unpose audit`` on saved networks: its table, exit status and plot, and the messages for wrong calls."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli.commands.audit import command
+from kit.commands import unpose
 from unpose.data import drawings
 from unpose.nn import group_cnn
 from unpose.train import save_network
@@ -32,37 +29,33 @@ def constant(tmp_path_factory):
     return save_network(tmp_path_factory.mktemp("network") / "constant.safetensors", network)
 
 
-def audit(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
 def test_the_audit_prints_a_table_and_writes_a_plot(checkpoint, tmp_path):
     picture = tmp_path / "new" / "audit.png"
-    done = audit(checkpoint, "-o", picture)
-    assert done.exit_code == 0, done.output
-    assert done.stderr == ""
-    assert done.stdout.startswith("under c4")
-    assert "turn 90" in done.stdout
-    assert "control: mirror" in done.stdout
-    assert "Invariant to every element of c4 that only permutes pixels" in done.stdout
+    done = unpose("audit", checkpoint, "-o", picture)
+    assert done.status == 0, done.output
+    assert done.err == ""
+    assert done.out.startswith("under c4")
+    assert "turn 90" in done.out
+    assert "control: mirror" in done.out
+    assert "Invariant to every element of c4 that only permutes pixels" in done.out
     assert np.asarray(Image.open(picture)).std() > 5
 
 
 def test_a_group_it_does_not_hold_ends_with_one_and_the_module(checkpoint):
-    done = audit(checkpoint, "--group", "d4")
-    assert done.exit_code == 1
-    assert "Not invariant to d4" in done.stdout
-    assert "breaks d4: features.0\n" in done.stdout
+    done = unpose("audit", checkpoint, "--group", "d4")
+    assert done.status == 1
+    assert "Not invariant to d4" in done.out
+    assert "breaks d4: features.0\n" in done.out
 
 
 @pytest.mark.slow
 def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
     first, again, other = (
-        audit(checkpoint, "--json", "--group", "se2", "--count", 3, "--seed", seed) for seed in (1, 1, 2)
+        unpose("audit", checkpoint, "--json", "--group", "se2", "--count", 3, "--seed", seed) for seed in (1, 1, 2)
     )
-    assert first.exit_code == 0
-    assert first.stdout == again.stdout != other.stdout
-    numbers = json.loads(first.stdout)
+    assert first.status == 0
+    assert first.out == again.out != other.out
+    numbers = first.json
     assert numbers["group"] == "se2"
     assert len(numbers["elements"]) == 4 + 16  # quarter turns, and drawn ones
     excesses = [row["error"] - row["floor"] for row in numbers["elements"]]
@@ -72,15 +65,15 @@ def test_json_holds_the_same_numbers_and_a_seed_repeats_them(checkpoint):
 
 
 def test_a_constant_network_is_not_invariant(constant):
-    done = audit(constant)
-    assert done.exit_code == 1
-    assert "No verdict" in done.stdout
-    assert "nearly constant" in done.stdout
+    done = unpose("audit", constant)
+    assert done.status == 1
+    assert "No verdict" in done.out
+    assert "nearly constant" in done.out
 
 
 def test_a_wider_tolerance_lets_it_pass(checkpoint):
-    assert audit(checkpoint, "--group", "d1", "--tolerance", 10).exit_code == 0
-    assert audit(checkpoint, "--group", "d1").exit_code == 1
+    assert unpose("audit", checkpoint, "--group", "d1", "--tolerance", 10).status == 0
+    assert unpose("audit", checkpoint, "--group", "d1").status == 1
 
 
 def test_ones_own_images_from_a_folder_or_an_array(checkpoint, tmp_path):
@@ -90,9 +83,9 @@ def test_ones_own_images_from_a_folder_or_an_array(checkpoint, tmp_path):
         Image.fromarray((drawing * 255).astype(np.uint8)).save(pictures / f"{number}.png")
     np.save(tmp_path / "stack.npy", drawings(11).mean(-1))
     for path in (pictures, tmp_path / "stack.npy"):
-        done = audit(checkpoint, "--images", path)
-        assert done.exit_code == 0, done.output
-        assert "turn 270" in done.stdout
+        done = unpose("audit", checkpoint, "--images", path)
+        assert done.status == 0, done.output
+        assert "turn 270" in done.out
 
 
 @pytest.mark.parametrize(
@@ -108,14 +101,14 @@ def test_ones_own_images_from_a_folder_or_an_array(checkpoint, tmp_path):
     ],
 )
 def test_wrong_calls_say_what_is_wrong_and_end_with_two(checkpoint, arguments, message):
-    done = audit(checkpoint, *arguments)
-    assert done.exit_code == 2, done.output
-    assert message in " ".join(done.stderr.split())
+    done = unpose("audit", checkpoint, *arguments)
+    assert done.status == 2, done.output
+    assert message in done.words
 
 
 def test_files_that_are_no_networks_end_with_two(tmp_path):
     (tmp_path / "notes.txt").write_text("not a network")
     for path in (tmp_path / "notes.txt", tmp_path / "missing", tmp_path):
-        done = audit(path)
-        assert done.exit_code == 2
-        assert "CHECKPOINT" in done.stderr
+        done = unpose("audit", path)
+        assert done.status == 2
+        assert "CHECKPOINT" in done.err

@@ -7,17 +7,12 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from importlib.util import find_spec
-from types import SimpleNamespace
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli.commands.audit import command
-from unpose.cli.shared.audited_images import labels_of
+from kit.commands import contents, refused, started, unpose, unpose_process
 
 MODELS = """
 import numpy as np
@@ -203,24 +198,22 @@ mixed, labels = Mixed(), Labels()
 """
 
 
-def audit(*arguments):
-    return CliRunner().invoke(command, [str(argument) for argument in arguments])
-
-
 def model(name):
     return f"audited_models:{name}"
 
 
 def test_the_verdict_the_page_and_the_files(place):
-    done = audit(model("halves"), "--images", "photos", "-o", "out", "--junit", "ci/audit.xml", "--json", "a.json")
-    assert done.exit_code == 1, done.output
+    done = unpose(
+        "audit", model("halves"), "--images", "photos", "-o", "out", "--junit", "ci/audit.xml", "--json", "a.json"
+    )
+    assert done.status == 1, done.output
     numbers = json.loads((place / "a.json").read_text())
     assert numbers == json.loads((place / "out" / "audit.json").read_text())
     answers = {row["element"]: row for row in numbers["answers"]}
     assert answers["identity"]["changed"] == 0
     changed = answers["turn 180"]["changed"]
     assert changed > 0.3
-    assert f"That is {round(changed * 24)} of 24 images" in " ".join(done.stdout.split())
+    assert f"That is {round(changed * 24)} of 24 images" in " ".join(done.out.split())
     assert numbers["verdict"][0] == numbers["headline"]
     assert answers["identity"]["accuracy"] == pytest.approx(np.mean([row["accuracy"] for row in numbers["classes"]]))
     assert [row["image"] for row in numbers["left_out"]] == ["dark/torn.png"]
@@ -239,17 +232,19 @@ def test_the_verdict_the_page_and_the_files(place):
 
 
 def test_a_model_that_ignores_turns_passes(place):
-    done = audit(model("brightness"), "--images", "photos", "--group", "d4", "--fail-above", "0", "--junit", "a.xml")
-    assert done.exit_code == 0, done.output
-    assert "The answers do not change." in done.stdout
+    done = unpose(
+        "audit", model("brightness"), "--images", "photos", "--group", "d4", "--fail-above", "0", "--junit", "a.xml"
+    )
+    assert done.status == 0, done.output
+    assert "The answers do not change." in done.out
     assert "<failure" not in (place / "a.xml").read_text()
 
 
 @pytest.mark.parametrize(("limit", "status"), [("1", 0), ("0.01", 1)])
 def test_fail_above_decides_the_status(place, limit, status):
-    done = audit(model("halves"), "--images", "photos", "--no-repair", "--fail-above", limit)
-    assert done.exit_code == status, done.output
-    assert f"--fail-above {limit}" in done.stdout
+    done = unpose("audit", model("halves"), "--images", "photos", "--no-repair", "--fail-above", limit)
+    assert done.status == status, done.output
+    assert f"--fail-above {limit}" in done.out
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "bfloat16", "mixed", "two", "labels"])
@@ -257,14 +252,14 @@ def test_torch_modules_are_called_in_evaluation_mode_and_in_their_own_type(place
     (place / "torch_models.py").write_text(TORCH)
     sys.modules.pop("torch_models", None)
     kind = [] if name == "labels" else ["--kind", "embedding"]
-    done = audit(f"torch_models:{name}", "--images", "photos", "--no-repair", "--json", "--count", 8, *kind)
-    assert done.exit_code == 0, done.output
+    done = unpose("audit", f"torch_models:{name}", "--images", "photos", "--no-repair", "--json", "--count", 8, *kind)
+    assert done.status == 0, done.output
     module = getattr(sys.modules.pop("torch_models"), name)
     assert module.training
     buffers = dict(module.named_buffers())
     assert all(int(count) == 0 for key, count in buffers.items() if "num_batches" in key)
     assert all((mean == 0).all() for key, mean in buffers.items() if "running_mean" in key)
-    numbers = json.loads(done.stdout)
+    numbers = done.json
     assert not any("random" in remark or "state" in remark for remark in numbers["remarks"])
     tolerances = {"float64": 1e-12, "bfloat16": 0.1, "mixed": 0.1}
     assert tolerances.get(name, 1e-3) / 1e3 < numbers["tolerance"] < tolerances.get(name, 1e-3)
@@ -292,36 +287,38 @@ def test_torch_modules_are_called_in_evaluation_mode_and_in_their_own_type(place
 )
 def test_page_status_json_and_junit_give_one_verdict(place, name, options, state):
     wanted = ("--images", "photos", "--no-repair", "--count", 8, "-o", "out", "--junit", "out/ci.xml")
-    done = audit(model(name), *wanted, *options)
+    done = unpose("audit", model(name), *wanted, *options)
     numbers, page = json.loads((place / "out" / "audit.json").read_text()), (place / "out" / "report.html").read_text()
     assert f'data-state="{state}"' in page
-    assert done.exit_code == (state == "bad")
+    assert done.status == (state == "bad")
     assert numbers["passed"] == (state != "bad")
     assert numbers["holds"] == numbers["passed"] or options
     assert ("<failure" in (place / "out" / "ci.xml").read_text()) == (state == "bad")
     assert state != "bad" or not numbers["headline"].endswith("not change.")
-    assert "Invariant to" not in done.stdout or numbers["holds"]
+    assert "Invariant to" not in done.out or numbers["holds"]
 
 
 def test_maps_without_channels_and_maps_of_labels_move_with_the_image(place):
     for name in ("flat_map", "label_map"):
         for group in ("c4", "c8"):
             options = ("--images", "photos", "--no-repair", "--count", 6, "--group", group, "-o", f"{name}-{group}")
-            done = audit(model(name), *options, "--json")
-            assert done.exit_code == 0, done.output
-            numbers = json.loads(done.stdout)
+            done = unpose("audit", model(name), *options, "--json")
+            assert done.status == 0, done.output
+            numbers = done.json
             assert numbers["output"] == "image"
-            noise = audit(model(name), "--size", 11, "--group", group, "--json")
-            assert (noise.exit_code, json.loads(noise.stdout)["output"]) == (0, "image")
+            noise = unpose("audit", model(name), "--size", 11, "--group", group, "--json")
+            assert (noise.status, noise.json["output"]) == (0, "image")
             assert all(row["error"] < 1e-6 for row in numbers["elements"] if row["exact"])
-            assert "NaN" not in done.stdout
+            assert "NaN" not in done.out
 
 
 def test_the_plot_moves_maps_with_the_image(place):
     pictures = []
     for kind in ("image", "embedding"):
-        done = audit(model("flat_map"), "--images", "photos", "--kind", kind, "--count", 4, "-o", f"{kind}.png")
-        assert done.exit_code == (kind == "embedding"), done.output
+        done = unpose(
+            "audit", model("flat_map"), "--images", "photos", "--kind", kind, "--count", 4, "-o", f"{kind}.png"
+        )
+        assert done.status == (kind == "embedding"), done.output
         pixels = np.asarray(Image.open(place / f"{kind}.png").convert("L"))
         pictures.append(pixels[:, : pixels.shape[1] // 2])  # the rotations by any angle
     assert (pictures[0] != pictures[1]).any()
@@ -330,9 +327,9 @@ def test_the_plot_moves_maps_with_the_image(place):
 def test_images_on_which_the_model_fails_are_left_out(place):
     kept = []
     for name, message in (("picky", "corner too bright"), ("holes", "NaN or infinite")):
-        done = audit(model(name), "--images", "photos", "--no-repair", "--json")
-        assert done.exit_code == 1, done.output
-        numbers = json.loads(done.stdout)
+        done = unpose("audit", model(name), "--images", "photos", "--no-repair", "--json")
+        assert done.status == 1, done.output
+        numbers = done.json
         assert 2 <= numbers["images"] < 24
         left = {row["image"]: row["why"] for row in numbers["left_out"]}
         assert len(left) == 24 - numbers["images"] + 1  # and the torn file
@@ -344,14 +341,14 @@ def test_images_on_which_the_model_fails_are_left_out(place):
 def test_one_of_several_outputs_is_chosen_or_each_is_audited(place):
     options = ("--images", "photos", "--no-repair", "--json", "--count", 8)
     chosen, reference = (
-        audit(model(name), *options, *more) for name, more in (("two", ["--output", 0]), ("halves", []))
+        unpose("audit", model(name), *options, *more) for name, more in (("two", ["--output", 0]), ("halves", []))
     )
-    assert json.loads(chosen.stdout)["answers"] == json.loads(reference.stdout)["answers"]
-    done = audit(model("two"), *options, "--junit", "both.xml", "-o", "out")
-    assert done.exit_code == 1, done.output
-    both = json.loads(done.stdout)
+    assert chosen.json["answers"] == reference.json["answers"]
+    done = unpose("audit", model("two"), *options, "--junit", "both.xml", "-o", "out")
+    assert done.status == 1, done.output
+    both = done.json
     assert list(both["outputs"]) == ["0", "1"]
-    assert both["outputs"]["0"]["answers"] == json.loads(reference.stdout)["answers"]
+    assert both["outputs"]["0"]["answers"] == reference.json["answers"]
     assert both["outputs"]["1"]["holds"]
     assert both["headline"] == both["outputs"]["0"]["headline"]  # the one that changes most
     page = (place / "out" / "report.html").read_text()
@@ -364,32 +361,31 @@ def test_one_of_several_outputs_is_chosen_or_each_is_audited(place):
 @pytest.mark.slow
 def test_further_measures_are_on_the_page_and_in_json(place):
     options = ("--images", "photos", "--no-repair", "--json", "--count", 6)
-    scores = json.loads(audit(model("halves"), *options, "--measures", "explanations", "-o", "a").stdout)["measures"]
+    scores = unpose("audit", model("halves"), *options, "--measures", "explanations", "-o", "a").json["measures"]
     assert list(scores) == ["stability", "occlusion"]  # a function has no gradients
     assert scores["stability"]["value"] > scores["stability"]["floor"] == 0
     assert scores["occlusion"]["value"] < 0.9
     assert "Explanations by occlusion" in (place / "a" / "report.html").read_text()
-    embedding = audit(model("embedding"), *options, "--kind", "embedding", "--measures", "all", "--size", 24)
-    found = json.loads(embedding.stdout)
+    embedding = unpose("audit", model("embedding"), *options, "--kind", "embedding", "--measures", "all", "--size", 24)
+    found = embedding.json
     assert found["measures"]["pose_collapse"]["value"] < 1e-4
     assert found["measures"]["confused_equal_pixel_values"]["value"] == 1  # it sorts them
     assert "no vector of class scores" in " ".join(found["remarks"])
-    refused = audit(model("halves"), "--images", "photos", "--measures", "all,nonsense")
-    assert refused.exit_code == 2
+    refused = unpose("audit", model("halves"), "--images", "photos", "--measures", "all,nonsense")
+    assert refused.status == 2
 
 
 def test_a_model_that_fails_altogether_ends_with_three(place):
-    done = audit(model("needs_gpu"), "--images", "photos", "-o", "out")
-    assert done.exit_code == 3
-    assert "no CUDA device" in done.stderr
-    assert "continue with: unpose audit" in done.stderr
+    done = unpose("audit", model("needs_gpu"), "--images", "photos", "-o", "out")
+    assert done.status == 3
+    assert "no CUDA device" in done.err
+    assert "continue with: unpose audit" in done.err
     assert not (place / "out" / "audit.json").exists()
 
 
-def test_an_audit_that_was_stopped_continues_and_ends_with_the_same_bytes(place, monkeypatch):
+def test_an_audit_that_was_stopped_continues_and_ends_with_the_same_bytes(place):
     import audited_models
 
-    monkeypatch.setattr("unpose.runs.audits.N_ANGLES", 8)
     arguments = (model("halves"), "--images", "../photos", "--batch", "7", "-o", "out")
     written = []
     for folder, stop in (("whole", None), ("stopped", 11)):
@@ -397,22 +393,19 @@ def test_an_audit_that_was_stopped_continues_and_ends_with_the_same_bytes(place,
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(place / folder)
             audited_models.log.update(calls=0, stop=stop)
-            done = audit(*arguments)
+            done = unpose("audit", *arguments)
             if stop is not None:
-                assert done.exit_code == 130
-                assert "continue with: unpose audit" in done.stderr
+                assert done.status == 130
+                assert "continue with: unpose audit" in done.err
                 assert len(list((place / folder / "out" / "calls").rglob("*.npz"))) >= 5
                 audited_models.log.update(calls=0, stop=None)
-                done = audit(*arguments)
+                done = unpose("audit", *arguments)
             calls = audited_models.log["calls"]
-        assert done.exit_code == 1, done.output
+        assert done.status == 1, done.output
         written.append(({path.name: path.read_bytes() for path in (place / folder / "out").iterdir()}, calls))
     assert written[0][0] == written[1][0]
     assert len(written[0][0]) == 3
     assert written[1][1] < written[0][1]
-    again = audit(model("halves"), "--images", "photos", "-o", "whole/out")
-    assert again.exit_code == 2
-    assert "--force" in again.stderr
 
 
 def test_answers_of_other_weights_are_not_used(place):
@@ -423,9 +416,9 @@ def test_answers_of_other_weights_are_not_used(place):
     for folder, weight, count, stop in (("old", 0, 6, 60), ("old", 5, 7, None), ("new", 5, 7, None)):
         (place / "weights.txt").write_text(str(weight))
         audited_models.log.update(calls=0, stop=stop)
-        done = audit(model("Weighted()"), *options, "--count", count, "-o", folder)
-        assert done.exit_code == (1 if stop is None else 130), done.output
-        found.append(done.stdout.replace('"old"', '"new"'))
+        done = unpose("audit", model("Weighted()"), *options, "--count", count, "-o", folder)
+        assert done.status == (1 if stop is None else 130), done.output
+        found.append(done.out.replace('"old"', '"new"'))
     assert found[1] == found[2]
 
 
@@ -435,34 +428,22 @@ def test_an_audit_that_was_killed_continues_and_ends_with_the_same_bytes(place):
         "import time\nfrom audited_models import halves\n\n"
         "def slow(images):\n    time.sleep(0.05)\n    return halves(images)\n"
     )
-    line = [
-        sys.executable,
-        "-m",
-        "unpose",
-        "audit",
-        "slow_models:slow",
-        "--images",
-        "../photos",
-        "--batch",
-        "5",
-        "-o",
-        "out",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    words = ("audit", "slow_models:slow", "--images", "../photos", "--batch", 5, "-o", "out")
+    environment = {"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}
     written = []
     for folder in ("whole", "killed"):
         (place / folder).mkdir()
         if folder == "killed":
-            running = subprocess.Popen(line, cwd=place / folder, env=environment, stderr=subprocess.DEVNULL)
+            running = started(*words, cwd=place / folder, env=environment, stderr=subprocess.DEVNULL)
             while len(list((place / folder).rglob("*.npz"))) < 4:
                 assert running.poll() is None, "it ended before it could be killed"
                 time.sleep(0.01)
             running.kill()
             assert running.wait() == -signal.SIGKILL
             assert not (place / folder / "out" / "audit.json").exists()
-        done = subprocess.run(line, cwd=place / folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 1, done.stderr
-        written.append({path.name: path.read_bytes() for path in (place / folder / "out").iterdir()})
+        done = unpose_process(*words, cwd=place / folder, env=environment)
+        assert done.status == 1, done.err
+        written.append(contents(place / folder / "out"))
     assert written[0] == written[1]
     assert len(written[0]) == 3
 
@@ -477,25 +458,25 @@ def test_an_audit_that_was_killed_continues_and_ends_with_the_same_bytes(place):
     ],
 )
 def test_what_a_reader_must_know_about_a_model(place, name, message):
-    done = audit(model(name), "--images", "photos", "--no-repair", "--fail-above", "1", "--json")
-    numbers = json.loads(done.stdout)
+    done = unpose("audit", model(name), "--images", "photos", "--no-repair", "--fail-above", "1", "--json")
+    numbers = done.json
     assert message in " ".join([numbers["headline"], *numbers["remarks"]])
-    assert done.exit_code == (1 if name == "constant" else 0)
+    assert done.status == (1 if name == "constant" else 0)
 
 
 def test_answers_by_name_embeddings_and_estimators(place):
     for name in (".git", ".cache"):  # no classes
         (place / "photos" / name).mkdir()
-    done = audit(model("names"), "--images", "photos", "--no-repair", "--json")
-    numbers = json.loads(done.stdout)
+    done = unpose("audit", model("names"), "--images", "photos", "--no-repair", "--json")
+    numbers = done.json
     assert {row["class"] for row in numbers["classes"]} == {"dark", "grey", "light"}
-    counted = json.loads(audit(model("numbers"), "--images", "photos", "--no-repair", "--json").stdout)
+    counted = unpose("audit", model("numbers"), "--images", "photos", "--no-repair", "--json").json
     assert counted["answers"] == numbers["answers"]
-    reference = json.loads(audit(model("halves"), "--images", "photos", "--no-repair", "--json").stdout)
+    reference = unpose("audit", model("halves"), "--images", "photos", "--no-repair", "--json").json
     assert numbers["answers"] == reference["answers"]
-    kept = json.loads(audit(model("embedding"), "--images", "photos", "--kind", "embedding", "--json").stdout)
+    kept = unpose("audit", model("embedding"), "--images", "photos", "--kind", "embedding", "--json").json
     assert [row["share"] for row in kept["neighbours_kept"]] == [1.0] * 4
-    labelled = json.loads(audit(model("estimator()"), "--images", "photos", "--no-repair", "--json").stdout)
+    labelled = unpose("audit", model("estimator()"), "--images", "photos", "--no-repair", "--json").json
     assert "The labels are not used" in " ".join(labelled["remarks"])  # two scores, three folders
     assert len(labelled["classes"]) == 2
 
@@ -505,9 +486,11 @@ def test_labels_from_a_table(place):
     (place / "labels.csv").write_text("\n".join(rows))
     (place / "classes.txt").write_text("dark\ngrey\nlight\n")
     options = ("--images", "photos", "--no-repair", "--json", "--labels", "labels.csv", "--classes", "classes.txt")
-    numbers = json.loads(audit(model("halves"), *options).stdout)
+    numbers = unpose("audit", model("halves"), *options).json
     assert [row["class"] for row in numbers["classes"]] == ["light"]
     assert numbers["classes"][0]["images"] == 24
+    (place / "labels.csv").write_text("\n".join(rows[1:]))
+    refused(unpose("audit", model("halves"), *options), "has no line for 1 image, ", f"{rows[0].split(',')[0]} first")
 
 
 def test_a_header_a_mark_and_hidden_folders_are_no_classes(place):
@@ -520,7 +503,7 @@ def test_a_header_a_mark_and_hidden_folders_are_no_classes(place):
     found = []
     for more in ([], ["--labels", "labels.csv"], ["--classes", "classes.txt"]):
         for name in ("halves", "names"):
-            numbers = json.loads(audit(model(name), *options, *more).stdout)
+            numbers = unpose("audit", model(name), *options, *more).json
             assert [row["class"] for row in sorted(numbers["classes"], key=lambda row: row["class"])] == [
                 "dark", "grey", "light",
             ], (name, more)  # fmt: skip
@@ -530,9 +513,9 @@ def test_a_header_a_mark_and_hidden_folders_are_no_classes(place):
 
 
 def test_two_versions_are_compared(place):
-    done = audit(model("halves"), model("brightness"), "--images", "photos", "--json", "--no-repair")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)["comparison"]
+    done = unpose("audit", model("halves"), model("brightness"), "--images", "photos", "--json", "--no-repair")
+    assert done.status == 0, done.output
+    found = done.json["comparison"]
     assert found["old"] == model("halves")
     assert all(row["new"] == 0 for row in found["elements"])
     assert found["fixed"] > found["broken"] == 0
@@ -548,13 +531,13 @@ def test_another_program_is_a_model(place):
         "pathlib.Path(sys.argv[2]).write_text('name,class\\n' + '\\n'.join(lines))\n"
     )
     line = f"{sys.executable} -S program.py {{input}} {{output}}"
-    done = audit("--command", line, "--images", "photos", "--no-repair", "--json")
-    assert done.exit_code == 1, done.output
-    numbers = json.loads(done.stdout)
+    done = unpose("audit", "--command", line, "--images", "photos", "--no-repair", "--json")
+    assert done.status == 1, done.output
+    numbers = done.json
     assert 0.1 < numbers["answers"][1]["changed"] < 0.9  # a checksum knows no symmetry
-    failed = audit("--command", f"{sys.executable} -S missing.py {{input}} {{output}}", "--images", "photos")
-    assert failed.exit_code == 3
-    assert "missing.py" in failed.stderr
+    failed = unpose("audit", "--command", f"{sys.executable} -S missing.py {{input}} {{output}}", "--images", "photos")
+    assert failed.status == 3
+    assert "missing.py" in failed.err
 
 
 def test_photographs_of_the_same_things(place):
@@ -564,16 +547,16 @@ def test_photographs_of_the_same_things(place):
         Image.fromarray(np.ascontiguousarray(turned)).save(place / f"turned-{path.name}")
         rows += [f"photos/grey/{path.name},{path.name},0", f"turned-{path.name},{path.name},90"]
     (place / "pairs.csv").write_text("image,thing,angle\n" + "\n".join(rows))
-    done = audit(model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
-    found = json.loads(done.stdout)["pairs"]
+    done = unpose("audit", model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
+    found = done.json["pairs"]
     assert found["pairs"] == 8
     assert found["changed"]["real"] == found["changed"]["digital"]
     assert found["change"]["real"] == pytest.approx(found["change"]["digital"], rel=1e-5)
-    assert "real pairs" in " ".join(json.loads(done.stdout)["verdict"])
+    assert "real pairs" in " ".join(done.json["verdict"])
     table = "image,thing\n" + "\n".join(row.rpartition(",")[0] for row in rows)
     (place / "pairs.csv").write_text(table, encoding="utf-8-sig")  # as Excel saves it
-    done = audit(model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
-    estimated = json.loads(done.stdout)["pairs"]
+    done = unpose("audit", model("halves"), "--images", "photos", "--pairs", "pairs.csv", "--no-repair", "--json")
+    estimated = done.json["pairs"]
     assert estimated["estimated"] == 8
     assert estimated["uncertainty_degrees"] < 1
     assert estimated["changed"] == found["changed"]
@@ -598,19 +581,22 @@ def test_photographs_of_the_same_things(place):
 )
 def test_wrong_calls_end_with_two(place, arguments, message):
     (place / "weights.pkl").write_bytes(b"\x80\x04")
-    done = audit(*arguments)
-    assert done.exit_code == 2, done.output
-    assert message in " ".join(done.stderr.split())
+    done = unpose("audit", *arguments)
+    assert done.status == 2, done.output
+    assert message in done.words
 
 
 def test_json_alone_prints_wherever_it_stands(place):
     options = ("--images", "photos", "--no-repair")
-    first, second = audit("--json", model("halves"), *options), audit(model("halves"), *options, "--json")
-    assert first.stdout == second.stdout
-    assert json.loads(first.stdout)["images"] == 24
+    first, second = (
+        unpose("audit", "--json", model("halves"), *options),
+        unpose("audit", model("halves"), *options, "--json"),
+    )
+    assert first.out == second.out
+    assert first.json["images"] == 24
 
 
-@pytest.mark.skipif(find_spec("onnx") is None or find_spec("onnxruntime") is None, reason="the extra onnx is missing")
+@pytest.mark.extra("onnx")
 def test_an_onnx_file_of_another_shape_and_batch(place):
     import onnx
 
@@ -621,16 +607,8 @@ def test_an_onnx_file_of_another_shape_and_batch(place):
     outputs = [helper.make_tensor_value_info("sums", kind, [5, 9])]
     graph = helper.make_graph([node], "sums", inputs, outputs, [axes])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), "rows.onnx")
-    done = audit("rows.onnx", "--images", "photos", "--no-repair", "--json")
-    assert done.exit_code == 1, done.output
-    numbers = json.loads(done.stdout)
+    done = unpose("audit", "rows.onnx", "--images", "photos", "--no-repair", "--json")
+    assert done.status == 1, done.output
+    numbers = done.json
     assert numbers["images"] == 24
     assert numbers["answers"][2]["changed"] > 0.5  # half a turn reverses the rows
-
-
-def test_labels_of_a_spreadsheet_are_read_and_missing_ones_counted(tmp_path):
-    table = tmp_path / "classes.csv"
-    table.write_text("a.png,cat\nb.png,dog\n", encoding="utf-8-sig")  # as Excel saves it, without a header
-    assert labels_of(table, SimpleNamespace(names=["b.png", "a.png"])) == ["dog", "cat"]
-    with pytest.raises(click.BadParameter, match=r"has no line for 1 image, c\.png first"):
-        labels_of(table, SimpleNamespace(names=["a.png", "c.png"]))

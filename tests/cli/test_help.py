@@ -1,17 +1,20 @@
 """The end of every help text: examples that are real calls, and the address of a page that exists."""
 
+import json
 import re
 import shlex
-import webbrowser
+import shutil
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
+from kit.commands import Answer, named, refused, unpose, unpose_process
 from unpose.cli import COMMANDS, main
 from unpose.cli.shared import site
-from unpose.cli.shared.inputs import ImagesPath, ModelFile
+from unpose.train import pretrained_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,12 +36,19 @@ def help_end(command):
     return re.findall(r"^    (unpose .*?)(?=  |\s*$|[|;>] )", examples, re.M), documentation
 
 
-CALLS = {"unpose": main} | {f"unpose {' '.join(words)}": command for words, command in calls(main)}
-EXAMPLES = sorted({example for command in CALLS.values() for example in help_end(command)[0]})
+@cache  # asked in tests, not when they are collected
+def commands():
+    """The words of a call -> the command, for every command and subcommand."""
+    return {"unpose": main} | {f"unpose {' '.join(words)}": command for words, command in calls(main)}
+
+
+@cache
+def examples():
+    return sorted({example for command in commands().values() for example in help_end(command)[0]})
 
 
 def test_every_help_ends_with_two_examples_and_a_page():
-    for call, command in CALLS.items():
+    for call, command in commands().items():
         examples, documentation = help_end(command)
         assert sum(example.startswith(call) for example in examples) >= 2, f"`{call} --help` needs two examples"
         address = documentation.split()[-1]
@@ -52,66 +62,88 @@ def test_every_page_of_a_command_is_in_the_documentation():
         assert (DOCS / f"{page}.md").is_file(), f"the page of `unpose {name}` in the table of cli/__init__.py"
 
 
+def make_inputs(command, context, words):
+    """Make the files and folders that a call reads, with what is read while the call is parsed."""
+    values, _, _ = command.make_parser(context).parse_args([word for word in words if word != "--json"])
+    for parameter in command.params:
+        if not (
+            getattr(parameter.type, "exists", False) or type(parameter.type).__name__ in ("ImagesPath", "ModelFile")
+        ):
+            continue
+        given = values.get(parameter.name, ())
+        given = given if isinstance(given, str | list | tuple) else ()
+        for path in (Path(each.partition("::")[0]) for each in ([given] if isinstance(given, str) else given)):
+            if path.suffix:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            elif str(path) not in pretrained_names():
+                path.mkdir(parents=True, exist_ok=True)
+                for name in ("config.toml", "model.safetensors"):
+                    (path / name).touch()
+
+
 def test_every_example_is_a_call_that_would_be_accepted(tmp_path, monkeypatch):
-    assert len(EXAMPLES) > 60
+    """Every value of it, too: all is parsed and checked, and nothing is run."""
+    assert len(examples()) > 60
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").touch()  # read while the call is parsed
-    monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: None)  # parse and check, but do not run
-    for kind in (click.Path, ImagesPath, ModelFile):
-        monkeypatch.setattr(kind, "convert", lambda self, value, param, ctx: Path(value))  # photos/ need not exist
-    for example in EXAMPLES:
-        done = CliRunner().invoke(main, shlex.split(example)[1:])
-        assert done.exit_code == 0, f"{example}: {done.output}"
+    for example in examples():
+        command, context, words = named(shlex.split(example)[1:])
+        make_inputs(command, context, words)
+        with suppress(click.exceptions.Exit):  # of `--list`
+            command.parse_args(context, words)
 
 
-def test_a_wrong_example_would_be_seen(monkeypatch):
-    monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: None)
-    assert CliRunner().invoke(main, ["models", "--colour"]).exit_code == 2
+def test_a_wrong_example_would_be_seen():
+    for words, error in ((["models", "--colour"], click.NoSuchOption), (["cluster", "."], click.MissingParameter)):
+        command, context, others = named(words)
+        with pytest.raises(error):
+            command.parse_args(context, others)
 
 
 def test_an_example_that_takes_no_time_runs():
     example = "unpose reproduce --list"
-    assert example in EXAMPLES
-    done = CliRunner().invoke(main, shlex.split(example)[1:])
-    assert done.exit_code == 0
-    assert "unpose reproduce experiment1" in done.stdout
+    assert example in examples()
+    done = unpose(*shlex.split(example)[1:])
+    assert done.status == 0
+    assert "unpose reproduce experiment1" in done.out
 
 
-@pytest.fixture
-def built(tmp_path, monkeypatch):
-    """A package that holds two pages of a built site, as a wheel does; the addresses that a browser was given."""
-    package, opened = tmp_path / "lib" / "unpose", []
-    (package / "site" / "howto").mkdir(parents=True)
-    (package / "site" / "index.html").write_text("first")
-    (package / "site" / "howto" / "audit.html").write_text("audit")
-    monkeypatch.setattr(site, "_PACKAGE", package)
-    monkeypatch.setattr(site, "_CHECKOUT", package.parents[1])
-    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
-    return package, opened
+# Calls in a process of their own, which takes the package from where PYTHONPATH begins.
+CALLS = """
+import json, sys
+from kit.commands import unpose
+print(json.dumps([unpose(*words) for words in json.loads(sys.argv[1])]))
+"""
 
 
-@pytest.mark.parametrize(
-    ("typed", "page"), [([], "index.html"), (["audit"], "howto/audit.html"), (["howto/audit"], "howto/audit.html")]
-)
-def test_docs_opens_the_page_that_lies_in_the_package(typed, page, built):
-    package, opened = built
-    done = CliRunner().invoke(main, ["docs", *typed])
-    assert opened == [(package / "site" / page).as_uri()] == done.stdout.split()
+def test_docs_opens_pages_that_lie_in_the_package_or_says_what_to_do(tmp_path):
+    """In a copy of the package that holds two pages of a built site, as a wheel does; the browser notes addresses."""
+    package, opened = tmp_path / "lib" / "unpose", tmp_path / "opened"
+    shutil.copytree(Path(site.__file__).parents[2], package, ignore=shutil.ignore_patterns("weights", "__pycache__"))
+    for name in ("index.html", "howto/audit.html"):
+        (package / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / "site" / name).write_text(name)
+    (tmp_path / "browser").write_text(f'#!/bin/sh\necho "$1" >> {opened}\n')
+    (tmp_path / "browser").chmod(0o755)
+    places = {"PYTHONPATH": f"{tmp_path / 'lib'}:{Path(__file__).parents[1]}", "BROWSER": str(tmp_path / "browser")}
 
+    def answers(*calls):
+        done = unpose_process(json.dumps([["docs", *words] for words in calls]), program=["-c", CALLS], env=places)
+        assert done.status == 0, done.err
+        return [Answer(*answer) for answer in done.json]
 
-def test_docs_says_what_to_do_where_there_is_no_page_or_no_site(built):
-    package, opened = built
-    done = CliRunner().invoke(main, ["docs", "nowhere"])
-    assert (done.exit_code, opened) == (2, [])
-    assert "no page 'nowhere'" in done.stderr
+    *found, missing = answers([], ["audit"], ["howto/audit"], ["nowhere"])
+    pages = [(package / "site" / name).as_uri() for name in ("index.html", "howto/audit.html", "howto/audit.html")]
+    assert [answer.out.strip() for answer in found] == pages == opened.read_text().split()
+    refused(missing, "no page 'nowhere'")
     for path in (package / "site").rglob("*.html"):
         path.rename(path.with_suffix(".md"))
-    done = CliRunner().invoke(main, ["docs"])
-    assert (done.exit_code, opened) == (0, [])
-    assert "index.md" in done.stdout
-    assert "make docs" in done.stderr
+    (source,) = answers([])
+    assert source.status == 0
+    assert "index.md" in source.out
+    assert "make docs" in source.err
     (package / "site").rename(package / "elsewhere")
-    done = CliRunner().invoke(main, ["docs"])
-    assert done.exit_code == 1
-    assert "make docs" in done.stderr
+    (nothing,) = answers([])
+    assert nothing.status == 1
+    assert "make docs" in nothing.err
+    assert len(opened.read_text().split()) == 3

@@ -2,27 +2,15 @@
 
 import csv
 import io
-import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from unpose.cli import main
+from kit.commands import unpose
 from unpose.nn import group_cnn
-from unpose.runs import RunSettings
-from unpose.runs.settings import config_text
 from unpose.train import pretrained_file, pretrained_names, save_network
-
-
-def unpose(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def words(text):
-    return " ".join(text.replace("│", " ").split())
 
 
 def enlarged(digit):
@@ -59,29 +47,29 @@ def right(table):
 
 def test_a_network_of_the_package_reads_digits(pens):
     done = unpose("predict", "--model", "mnist-c8", pens / "light")
-    assert done.exit_code == 0, done.output
-    assert right(done.stdout) > 0.7
-    assert "scaled to fit the network's 28 x 28 pixels" in done.stderr
-    assert "--match-light" not in done.stderr
-    assert "coloured" not in done.stderr
+    assert done.status == 0, done.output
+    assert right(done.out) > 0.7
+    assert "scaled to fit the network's 28 x 28 pixels" in done.err
+    assert "--match-light" not in done.err
+    assert "coloured" not in done.err
 
 
 def test_dark_on_light_is_noticed_and_can_be_matched(pens):
     done = unpose("predict", "--model", "mnist-c8", pens / "paper", "--json")
-    told = json.loads(done.stdout)
+    told = done.json
     assert any("coloured" in note for note in told["notes"])
     assert any("40 of 40 images are dark on light and not light on dark" in note for note in told["notes"])
-    assert "wrong answers" not in done.stderr
-    assert "--match-light" in done.stderr
+    assert "wrong answers" not in done.err
+    assert "--match-light" in done.err
     matched = unpose("predict", "--model", "mnist-c8", pens / "paper", "--match-light")
-    assert matched.exit_code == 0, matched.output
-    assert "--match-light" not in matched.stderr
-    assert right(matched.stdout) > 0.7
+    assert matched.status == 0, matched.output
+    assert "--match-light" not in matched.err
+    assert right(matched.out) > 0.7
 
 
 def test_matching_leaves_images_like_those_of_training_alone(pens):
     plain = unpose("predict", "--model", "mnist-c8", pens / "light")
-    assert unpose("predict", "--model", "mnist-c8", pens / "light", "--match-light").stdout == plain.stdout
+    assert unpose("predict", "--model", "mnist-c8", pens / "light", "--match-light").out == plain.out
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +86,7 @@ def cells(tmp_path_factory):
             place.mkdir(parents=True, exist_ok=True)
             Image.fromarray((255 * pixels).astype(np.uint8)).save(place / f"{kind}-{number}.png")
     done = unpose("train", folder / "old", "--group", "c4", "--epochs", 1, "-o", folder / "run")
-    assert done.exit_code == 0, done.output
+    assert done.status == 0, done.output
     return folder
 
 
@@ -106,46 +94,46 @@ def cells(tmp_path_factory):
 def test_images_of_the_training_set_get_no_note_about_light(cells, part):
     model = cells / "run" / "model.safetensors"
     plain = unpose("predict", "--model", model, cells / part)
-    assert plain.exit_code == 0, plain.output
-    assert "--match-light" not in plain.stderr
-    assert unpose("predict", "--model", model, cells / part, "--match-light").stdout == plain.stdout
+    assert plain.status == 0, plain.output
+    assert "--match-light" not in plain.err
+    assert unpose("predict", "--model", model, cells / part, "--match-light").out == plain.out
 
 
 def test_the_list_and_the_cards():
     table = unpose("models")
-    assert table.exit_code == 0, table.output
-    lines = table.stdout.splitlines()
+    assert table.status == 0, table.output
+    lines = table.out.splitlines()
     assert [line.split()[0] for line in lines] == ["name", *pretrained_names()]
-    told = json.loads(unpose("models", "--json").stdout)
+    told = unpose("models", "--json").json
     for line, model in zip(lines[1:], told, strict=True):
-        card = unpose("models", model["name"]).stdout
+        card = unpose("models", model["name"]).out
         for text in (f"{model['parameters']:,}", f"{model['card']['upright']:.2%}", model["network"]["group"]):
             assert text in line
             assert text in card
         assert model["sha256"] in card
         assert "Limits:" in card
         assert "Licence:" in card
-    assert json.loads(unpose("models", "mnist-c8", "--json").stdout)["name"] == "mnist-c8"
+    assert unpose("models", "mnist-c8", "--json").json["name"] == "mnist-c8"
 
 
 @pytest.mark.slow
 def test_evaluate_and_audit_take_names_too(tmp_path, rng):
     np.savez(tmp_path / "few.npz", x=rng.random((12, 28, 28)).astype(np.float32), y=np.arange(12) % 4)
     done = unpose("evaluate", "mnist-c8", tmp_path / "few.npz", "--split", "all", "--json")
-    assert done.exit_code == 0, done.output
-    assert "mnist-c8.safetensors" in json.loads(done.stdout)["accuracy"]
+    assert done.status == 0, done.output
+    assert "mnist-c8.safetensors" in done.json["accuracy"]
     done = unpose("audit", "mnist-c8", "--count", 2)
-    assert done.exit_code == 0, done.output
-    assert "Invariant to every element of c8 that only permutes pixels" in done.stdout
+    assert done.status == 0, done.output
+    assert "Invariant to every element of c8 that only permutes pixels" in done.out
 
 
 def test_a_file_takes_precedence_over_a_network_of_the_same_name(pens, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_network("mnist-c8", group_cnn("c4", 1, 2, 28, width=2, stages=(1,)), classes=["cat", "dog"])
     done = unpose("predict", "--model", "mnist-c8", pens / "light")
-    assert done.exit_code == 0, done.output
-    assert next(csv.reader(io.StringIO(done.stdout))) == ["name", "class", "cat", "dog"]
-    assert "using the file of this name" in done.stderr
+    assert done.status == 0, done.output
+    assert next(csv.reader(io.StringIO(done.out))) == ["name", "class", "cat", "dog"]
+    assert "using the file of this name" in done.err
 
 
 def test_the_folder_of_a_run_of_train_stands_for_its_network(pens, tmp_path):
@@ -153,27 +141,25 @@ def test_the_folder_of_a_run_of_train_stands_for_its_network(pens, tmp_path):
         tmp_path / "model.safetensors", group_cnn("c4", 1, 2, 28, width=2, stages=(1,)), classes=["cat", "dog"]
     )
     done = unpose("predict", "--model", tmp_path, pens / "light")
-    assert done.exit_code == 0, done.output
-    assert next(csv.reader(io.StringIO(done.stdout))) == ["name", "class", "cat", "dog"]
+    assert done.status == 0, done.output
+    assert next(csv.reader(io.StringIO(done.out))) == ["name", "class", "cat", "dog"]
 
 
-def test_a_run_of_cluster_is_no_network(tmp_path):
-    about = {"version": "0.2.0", "input": "photos", "canvas": "as they are"}
-    (tmp_path / "config.toml").write_text(config_text(RunSettings(), about))
-    (tmp_path / "model.safetensors").touch()
-    done = unpose("audit", tmp_path)
-    assert done.exit_code == 2
-    assert "is a run of unpose cluster, which has groups and no network" in words(done.stderr)
+def test_a_run_of_cluster_is_no_network(new_shapes, tmp_path):
+    assert unpose("cluster", new_shapes, "-o", tmp_path / "run", "-k", 3, "--features", "pixels").status == 0
+    done = unpose("audit", tmp_path / "run")
+    assert done.status == 2
+    assert "is a run of unpose cluster, which has groups and no network" in done.words
 
 
 @pytest.mark.slow
 def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mnist-c8").mkdir()
-    assert unpose("audit", "mnist-c8", "--count", 2).exit_code == 0
+    assert unpose("audit", "mnist-c8", "--count", 2).status == 0
     done = unpose("audit", tmp_path)
-    assert done.exit_code == 2
-    assert "is a folder without model.safetensors; give a run of unpose train" in words(done.stderr)
+    assert done.status == 2
+    assert "is a folder without model.safetensors; give a run of unpose train" in done.words
 
 
 @pytest.mark.parametrize(
@@ -193,9 +179,9 @@ def test_a_folder_of_the_name_does_not_hide_it(pens, tmp_path, monkeypatch):
 def test_wrong_names_say_which_there_are(arguments, message, tmp_path):
     plain = save_network(tmp_path / "plain.safetensors", group_cnn("c4", 1, 2, 11, width=2, stages=(1,)))
     done = unpose(*(argument.replace("{plain}", str(plain)) for argument in arguments))
-    assert done.exit_code == 2, done.output
-    assert message in words(done.stderr)
+    assert done.status == 2, done.output
+    assert message in done.words
 
 
 def test_the_file_is_the_packages_own():
-    assert json.loads(unpose("models", "mnist-c8", "--json").stdout)["path"] == str(pretrained_file("mnist-c8"))
+    assert unpose("models", "mnist-c8", "--json").json["path"] == str(pretrained_file("mnist-c8"))

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from unpose.cli import main
-from unpose.cluster import pieces
+from kit.commands import unpose
+from unpose.cluster import InvariantClustering
+from unpose.cluster.limits import Limits
 from unpose.data import drawings, folders, posed
 from unpose.runs import read_run
 
@@ -13,14 +13,14 @@ from unpose.runs import read_run
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setattr(folders, "_IN_MEMORY", 100)
-    monkeypatch.setattr(pieces, "FEWEST_IN_PIECES", 10)
+    monkeypatch.setattr(InvariantClustering, "_limits", Limits(in_memory=10))
 
 
 def test_a_run_that_cannot_begin_leaves_no_trace(few, tmp_path):
     np.save(tmp_path / "stack.npy", posed(drawings(24), copies=5).images)
     words = ["cluster", str(tmp_path / "stack.npy"), "-o", str(tmp_path / "run"), "--clusters", "300"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 2
+    result = unpose(*words)
+    assert result.status == 2
     assert "at most" in result.output
     assert not (tmp_path / "run").exists()
 
@@ -31,11 +31,11 @@ def test_a_run_in_pieces_is_finished_and_can_be_exported(few, tmp_path):
     np.save(tmp_path / "stack.npy", made.images)
     run = tmp_path / "run"
     words = ["cluster", str(tmp_path / "stack.npy"), "-o", str(run), "--clusters", "3", "--features", "pixels"]
-    result = CliRunner().invoke(main, [*words, "--crop", "1"])
-    assert result.exit_code == 0, result.output
+    result = unpose(*words, "--crop", "1")
+    assert result.status == 0, result.output
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
     assert read_run(run).shape == (22, 22)
-    result = CliRunner().invoke(main, ["export", str(run), "--to", "npz", "-o", str(tmp_path / "all.npz")])
-    assert result.exit_code == 0, result.output
+    result = unpose("export", str(run), "--to", "npz", "-o", str(tmp_path / "all.npz"))
+    assert result.status == 0, result.output
     with np.load(tmp_path / "all.npz") as arrays:
         assert arrays["aligned"].shape == (24, 22, 22)

@@ -1,9 +1,8 @@
 """Progress on stderr: a bar on a terminal, and plain lines with the remaining time elsewhere."""
 
 import io
-import sys
+from contextlib import redirect_stderr
 
-from unpose.cli.shared import progress as module
 from unpose.cli.shared.progress import progress
 
 
@@ -12,11 +11,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):
-    said, heard, now = io.StringIO(), [], [100.0]
-    monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    with progress(log=heard.append) as report:
+def test_lines_say_what_is_done_and_how_long_it_takes():
+    heard, now = [], [100.0]
+    with redirect_stderr(io.StringIO()) as said, progress(log=heard.append, clock=lambda: now[0]) as report:
         for done in range(0, 101, 10):
             report("search", done, 100)
             now[0] += 4.0
@@ -30,30 +27,24 @@ def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):
     assert len(lines) == 6
 
 
-def test_a_terminal_gets_a_bar(monkeypatch):
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stderr", screen)
-    with progress() as report:
+def test_a_terminal_gets_a_bar():
+    with redirect_stderr(Terminal()) as screen, progress() as report:
         report("search", 0, 10)
         report("search", 10, 10)
     assert "search" in screen.getvalue()
     assert "10/10" in screen.getvalue()
 
 
-def test_continued_work_estimates_from_where_it_began(monkeypatch):
-    said, now = io.StringIO(), [0.0]
-    monkeypatch.setattr(sys, "stderr", said)
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    with progress() as report:
+def test_continued_work_estimates_from_where_it_began():
+    now = [0.0]
+    with redirect_stderr(io.StringIO()) as said, progress(clock=lambda: now[0]) as report:
         report("train", 80, 100, "epoch 5")
         now[0] = 20.0
         report("train", 90, 100, "epoch 6")
     assert said.getvalue() == "train: 90 of 100, about 20 s left (epoch 6)\n"
 
 
-def test_quiet_shows_nothing(monkeypatch):
-    said = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", said)
-    with progress(quiet=True) as report:
+def test_quiet_shows_nothing():
+    with redirect_stderr(io.StringIO()) as said, progress(quiet=True) as report:
         report("search", 10, 10)
     assert said.getvalue() == ""

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 
-from unpose.cli import main
+from kit.commands import unpose
 from unpose.cluster import InvariantClustering
 from unpose.data import read_folder
 from unpose.runs import RunSettings, read_run, write_run
@@ -30,9 +29,9 @@ def write(path, shape, *, seed, in_colour=False, tint=0):
 
 def command(*words, code=0):
     """What a command prints, or its error."""
-    result = CliRunner().invoke(main, [str(word) for word in words])
-    assert result.exit_code == code, result.output
-    return result.stderr if code else result.stdout
+    result = unpose(*words)
+    assert result.status == code, result.output
+    return result.err if code else result.out
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,8 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    shutil.copytree(finished / "run", tmp_path / "run")
+    for name in ("in", "run"):
+        shutil.copytree(finished / name, tmp_path / name)
     return tmp_path / "run"
 
 
@@ -84,7 +84,7 @@ def test_images_of_the_run_are_recognised_among_new_ones(run, finished, tmp_path
     model = read_run(run).model
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", tmp_path / "same", images, model, RunSettings(clusters=1), "unpose cluster")
-    assert "already" in command("update", tmp_path / "other", tmp_path / "same", code=2)
+    assert "was made from" in command("update", tmp_path / "other", tmp_path / "same", code=2)
 
 
 def test_a_network_is_trained_on_a_run_with_pictures_of_another_shape(run, tmp_path):

@@ -33,6 +33,7 @@ from typing import NamedTuple
 import click
 import pytest
 
+from kit.commands import named
 from unpose.cli import main
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -73,13 +74,8 @@ def calls(text):
 
 def check_call(words):
     """Raise if the command or an option of it does not exist. Nothing is run, and no file needs to be there."""
-    command, context = main, click.Context(main, info_name="unpose")
-    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-        name, words = words[0], words[1:]
-        command = command.get_command(context, name)
-        assert command is not None, f"there is no command {name}"
-        context = click.Context(command, parent=context, info_name=name)
-    command.make_parser(context).parse_args(list(words))
+    command, context, others = named(words)
+    command.make_parser(context).parse_args(others)
 
 
 def is_right(shown, printed):
@@ -243,10 +239,10 @@ def test_tutorials_run(page, output):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=identifier)
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=[pytest.mark.extra("onnx")] if page.stem == "onnx" else []) for page in PAGES
+], ids=identifier)  # fmt: skip
 def test_every_block_runs(page, output):
-    if page.stem == "onnx":  # needs the extra of this name
-        pytest.importorskip("onnxscript")
     run_page(page, output, with_slow=True)
 
 

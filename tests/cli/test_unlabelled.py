@@ -6,9 +6,8 @@ import tomllib
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from unpose.cli import main
+from kit.commands import unpose
 from unpose.data import posed
 from unpose.files import write_image
 from unpose.train import load_network, read_notes, read_recipe, recipe_from, save_network
@@ -32,10 +31,6 @@ expander = 8
 """
 
 
-def command(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unlabelled") / "photos"
@@ -52,8 +47,8 @@ def photos(tmp_path_factory):
 def encoder(photos):
     recipe, folder = photos.parent / "tiny.toml", photos.parent / "encoder"
     recipe.write_text(RECIPE)
-    result = command("train", photos, "--config", recipe, "-o", folder)
-    assert result.exit_code == 0, result.output
+    result = unpose("train", photos, "--config", recipe, "-o", folder)
+    assert result.status == 0, result.output
     assert "vectors of 20 numbers" in result.output
     assert "--features" in result.output
     return folder
@@ -68,13 +63,13 @@ def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
     assert not table["has_collapsed"]
     card = (encoder / "card.md").read_text()
     (encoder / "card.md").unlink()  # as if the command was killed before its report
-    assert command("train", "--resume", encoder).exit_code == 0
+    assert unpose("train", "--resume", encoder).status == 0
     assert (encoder / "card.md").read_text() == card
     assert json.loads((encoder / "result.json").read_text()) == table
-    again = command("train", "--resume", encoder)
-    assert again.exit_code == 2
+    again = unpose("train", "--resume", encoder)
+    assert again.status == 2
     assert "holds a finished run" in again.output
-    other = command("train", encoder.parent / "photos", "--unlabelled", "-o", encoder)
+    other = unpose("train", encoder.parent / "photos", "--unlabelled", "-o", encoder)
     assert "already holds a run" in other.output
 
 
@@ -89,25 +84,25 @@ def test_the_run_folder_has_the_encoder_and_what_was_measured(encoder):
 )
 def test_an_encoder_has_no_classes_and_is_not_asked_for_one(arguments, encoder, photos, tmp_path):
     places = {"PHOTOS": photos, "ENCODER": encoder, "OUT": tmp_path / "out"}
-    result = command(*(places.get(argument, argument) for argument in arguments))
-    assert result.exit_code == 2
-    assert "outputs are no scores of classes; give a classifier" in " ".join(result.stderr.replace("│", "").split())
+    result = unpose(*(places.get(argument, argument) for argument in arguments))
+    assert result.status == 2
+    assert "outputs are no scores of classes; give a classifier" in result.words
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow  # tests/cluster/test_learned.py clusters with an encoder
 def test_the_encoder_serves_cluster_and_audit(encoder, photos, tmp_path):
-    grouped = command("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", encoder, "--device", "cpu")
-    assert grouped.exit_code == 0, grouped.output
+    grouped = unpose("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", encoder, "--device", "cpu")
+    assert grouped.status == 0, grouped.output
     assert "compared by encoder" in grouped.output
-    audited = command("audit", encoder / "model.safetensors", "--images", photos, "--kind", "embedding", "--json")
-    assert audited.exit_code in (0, 1), audited.output
+    audited = unpose("audit", encoder / "model.safetensors", "--images", photos, "--kind", "embedding", "--json")
+    assert audited.status in (0, 1), audited.output
 
 
 def test_one_array_of_a_file_is_enough(tmp_path):
     np.savez(tmp_path / "several.npz", first=np.zeros((9, 12, 12)), second=np.zeros((9, 12, 12)))
-    result = command("train", f"{tmp_path / 'several.npz'}::first", "--unlabelled", "--print")
-    assert result.exit_code == 0, result.output
+    result = unpose("train", f"{tmp_path / 'several.npz'}::first", "--unlabelled", "--print")
+    assert result.status == 0, result.output
     assert "[unlabelled]" in result.output
 
 
@@ -121,16 +116,16 @@ def test_the_group_is_found_from_the_images_and_minutes_bound_a_run(tmp_path):
     (tmp_path / "own.toml").write_text(RECIPE.replace('"c4"', '"auto"'))
     given = ("train", tmp_path / "turned.npy", "--device", "cpu")
     printed = [
-        command(*given, *more, "--print")
+        unpose(*given, *more, "--print")
         for more in (("--unlabelled", "--group", "auto"), ("--config", tmp_path / "own.toml"))
     ]
     own = (*given, "--config", tmp_path / "own.toml", "-o", tmp_path / "run", "--minutes")
-    hasty, trained = command(*own, 1e-9), command(*own, 600)
-    assert hasty.exit_code == 2
+    hasty, trained = unpose(*own, 1e-9), unpose(*own, 600)
+    assert hasty.status == 2
     assert "one epoch takes about" in hasty.output
     for result in (*printed, trained):
-        assert result.exit_code == 0, result.output
-    recipes = [recipe_from(tomllib.loads(result.stdout)) for result in printed]
+        assert result.status == 0, result.output
+    recipes = [recipe_from(tomllib.loads(result.out)) for result in printed]
     recipes.append(read_recipe(tmp_path / "run" / "config.toml"))
     assert len({recipe.network.group for recipe in recipes}) == 1
     assert recipes[0].network.group != "auto"
@@ -149,8 +144,8 @@ def test_the_group_is_found_from_the_images_and_minutes_bound_a_run(tmp_path):
 )
 def test_wrong_options_say_what_to_do(arguments, message, encoder, photos):
     places = {"PHOTOS": photos, "ENCODER": encoder}
-    result = command("train", *(places.get(argument, argument) for argument in arguments))
-    assert result.exit_code == 2
+    result = unpose("train", *(places.get(argument, argument) for argument in arguments))
+    assert result.status == 2
     assert message in result.output
 
 
@@ -158,8 +153,8 @@ def test_too_few_images(photos, tmp_path):
     (tmp_path / "few").mkdir()
     for number in range(5):
         (tmp_path / "few" / f"{number}.png").write_bytes((photos / f"{number:02d}.png").read_bytes())
-    result = command("train", tmp_path / "few", "--unlabelled", "--epochs", 2, "-o", tmp_path / "run")
-    assert result.exit_code == 2
+    result = unpose("train", tmp_path / "few", "--unlabelled", "--epochs", 2, "-o", tmp_path / "run")
+    assert result.status == 2
     assert "at least 8 images" in result.output
     assert not (tmp_path / "run").exists()
 
@@ -169,8 +164,8 @@ def test_a_collapse_is_said(photos, encoder, tmp_path):
     recipe = tmp_path / "without.toml"
     recipe.write_text(RECIPE.replace("steps = 3", "steps = 40\nvariance = 0.0\ncovariance = 0.0"))
     recipe.write_text(recipe.read_text() + "[optimizer]\nlearning_rate = 0.03\n")
-    result = command("train", photos, "--config", recipe, "-o", tmp_path / "run")
-    assert result.exit_code == 1
+    result = unpose("train", photos, "--config", recipe, "-o", tmp_path / "run")
+    assert result.status == 1
     assert "The encoder has collapsed" in result.output
     assert json.loads((tmp_path / "run" / "result.json").read_text())["has_collapsed"]
 
@@ -182,27 +177,27 @@ def test_cluster_learns_an_encoder_in_its_run_folder(photos, tmp_path, monkeypat
 
     monkeypatch.setattr("unpose.train.unlabelled_recipe", tiny_recipe)
     arguments = ("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", "learn", "--device", "cpu")
-    result = command(*arguments)
-    assert result.exit_code == 0, result.output
+    result = unpose(*arguments)
+    assert result.status == 0, result.output
     assert "about" in result.output  # the estimate
     assert "compared by encoder" in result.output
     moved = shutil.copytree(tmp_path / "run", tmp_path / "moved")  # the run is complete: it finds its own encoder
-    assert command("predict", moved, photos).exit_code == 0
-    assert command("update", moved, photos / "00.png").exit_code == 0
-    assert command("predict", moved, photos).exit_code == 0
+    assert unpose("predict", moved, photos).status == 0
+    assert unpose("update", moved, photos / "00.png").status == 0
+    assert unpose("predict", moved, photos).status == 0
     made = tmp_path / "run" / "encoder" / "model.safetensors"
     model, when = made.read_bytes(), made.stat().st_mtime_ns
-    again = command(*arguments, "--force")
-    assert again.exit_code == 0, again.output
+    again = unpose(*arguments, "--force")
+    assert again.status == 0, again.output
     assert made.stat().st_mtime_ns == when  # the same images: not learnt again
     notes = {name: note for name, note in read_notes(made).items() if name != "learnt"}
     save_network(made, load_network(made), notes=notes)  # as for more images than a file lists
     model, when = made.read_bytes(), made.stat().st_mtime_ns
-    assert command(*arguments, "--force").exit_code == 0
+    assert unpose(*arguments, "--force").status == 0
     assert made.stat().st_mtime_ns == when
     fewer = tmp_path / "fewer"
     shutil.copytree(photos, fewer)
     (fewer / "00.png").unlink()
-    other = command("cluster", fewer, *arguments[2:], "--force")
-    assert other.exit_code == 0, other.output
+    other = unpose("cluster", fewer, *arguments[2:], "--force")
+    assert other.status == 0, other.output
     assert made.read_bytes() != model

@@ -2,18 +2,12 @@
 
 import csv
 import io
-import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from unpose.cli import main
+from kit.commands import unpose
 from unpose.data import drawings, posed
-
-
-def unpose(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_known_classes_give_probabilities(shapes, tmp_path):
@@ -25,8 +19,8 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
             names = sorted(path.name for path in (shapes / kind).iterdir() if path.name[0].isdigit())
             writer.writerows([[f"{kind}/{names[0]}", f"a {kind}"], [f"{kind}/{names[1]}", ""]])
     done = unpose("cluster", shapes, "-o", tmp_path / "run", "--labels", known, "--features", "pixels", "--json")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["clusters"] == 3
+    assert done.status == 0, done.output
+    assert done.json["clusters"] == 3
     rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "labels.csv").read_text())))
     assert len(rows) == 24
     assert all(row["probable_class"] == f"a {row['class']}" for row in rows)
@@ -42,11 +36,11 @@ def test_a_file_of_huge_pixels_is_rejected_alone(tmp_path):
     for run in ("without", "with"):
         out = tmp_path / run
         done = unpose("cluster", tmp_path / "in", "-o", out, "--clusters", 3, "--features", "pixels", "--json")
-        assert done.exit_code == 0, done.output
+        assert done.status == 0, done.output
         labels.append((out / "labels.csv").read_text())
         np.save(tmp_path / "in" / "99.npy", np.float32(3e38) * images[0])
     assert labels[0] == labels[1]
-    told = json.loads(done.stdout)
+    told = done.json
     (rejected,) = csv.DictReader(io.StringIO((tmp_path / "with" / "rejected.csv").read_text()))
     assert (told["images"], told["rejected"]) == (12, 1)
     assert rejected["path"] == "99.npy"
@@ -57,9 +51,9 @@ def test_labels_of_unknown_images_are_counted_and_a_path_is_shown(shapes, tmp_pa
     known = tmp_path / "known.csv"
     known.write_text("path,class\nbracket/016.png,hook\nmissing.png,frame\n")
     done = unpose("cluster", shapes, "-o", tmp_path / "run", "--labels", known)
-    assert done.exit_code == 2
-    assert f"1 path in {known} is not among the images, 'missing.png' first; paths are relative" in done.stderr
-    assert "such as 'bracket/016.png'" in done.stderr
+    assert done.status == 2
+    assert f"1 path in {known} is not among the images, 'missing.png' first; paths are relative" in done.err
+    assert "such as 'bracket/016.png'" in done.err
 
 
 @pytest.mark.parametrize(
@@ -72,6 +66,6 @@ def test_labels_of_unknown_images_are_counted_and_a_path_is_shown(shapes, tmp_pa
 def test_bad_files_and_names_end_in_one_line(shapes, tmp_path, options, message):
     options = [options[0], str(tmp_path / options[1])]
     done = unpose("cluster", shapes, "-o", tmp_path / "run", *options)
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.status == 2
+    assert message in done.err
+    assert "Traceback" not in done.err

@@ -7,16 +7,12 @@ import pytest
 from scipy.ndimage import gaussian_filter
 from sklearn.metrics import adjusted_rand_score
 
-from unpose import InvariantClustering
 from unpose.align import Search
-from unpose.cluster import neighbours
-from unpose.cluster.copies import content_digests, first_equal
-from unpose.cluster.graph import N_NEIGHBOURS
+from unpose.cluster import InvariantClustering
+from unpose.cluster.limits import Limits
 from unpose.cluster.neighbours import find_neighbours
 from unpose.data import posed
 from unpose.images import as_batch
-
-SEARCH = Search(group="se2", contrast="gain")
 
 
 def photographs(n, seed):
@@ -101,24 +97,24 @@ def test_few_images_make_no_claim(kinds):
     assert "too few" in model.notes_[0]
 
 
-def test_first_copies_compares_pixels():
-    images = np.zeros((5, 4, 4), np.float32)
-    images[[1, 4], 2, 2] = 1
-    images[3, 2, 2] = 1 + 1e-6
-    assert first_equal(content_digests(as_batch(images))).tolist() == [0, 1, 0, 3, 1]
+def test_equal_vectors_are_copies_of_the_first():
+    X = np.random.default_rng(0).random((7, 4))
+    X[[4, 6]] = X[1]
+    X[3] = X[1] + 1e-6
+    assert InvariantClustering(2).fit(X).copies_.tolist() == [0, 1, 2, 3, 1, 5, 1]
 
 
-@pytest.fixture
-def searched(monkeypatch):
-    """Numbers of images of each call of the search, and of those searched among."""
-    calls, nearest = [], neighbours.nearest
+def neighbours_of(images, **options):
+    """The neighbours of images, and how many images were searched each time."""
+    calls, stages = [], [""]
 
-    def counted(images, k, **options):
-        calls.append((len(images), len(options.get("others", images))))
-        return nearest(images, k, **options)
+    def count(stage, done, total):
+        if stage == "search" != stages[-1]:
+            calls.append(total)
+        stages.append(stage)
 
-    monkeypatch.setattr(neighbours, "nearest", counted)
-    return calls
+    search = Search(group="se2", contrast="gain", progress=count)
+    return find_neighbours(images, search, None, None, **options), calls
 
 
 def with_copies(n, copied):
@@ -138,51 +134,44 @@ def assert_like(found, wanted):
     assert np.abs(found.typical_distances / wanted.typical_distances - 1).mean() < 0.01
 
 
-def test_only_lists_with_a_copy_are_searched_again(searched):
+def test_only_lists_with_a_copy_are_searched_again():
     images = with_copies(90, [3])
-    found = find_neighbours(images, SEARCH, None, None)
+    found, searched = neighbours_of(images)
     assert found.first_copies.tolist() == [*range(90), 3]
-    first, again = searched[:2]
-    assert first == (91, 91)
-    assert again[1] == 90
-    assert 1 <= again[0] <= 22  # the one that has a copy, and those near it
+    assert searched[0] == 91
+    assert 1 <= searched[1] <= 22  # the one that has a copy, and those near it
     own = np.arange(90)[:, None]
     assert not (found.neighbours.indices == own).any()
     assert (np.diff(found.neighbours.distances, axis=1) >= 0).all()
-    assert_like(found, find_neighbours(images[:90], SEARCH, None, None))
+    assert_like(found, neighbours_of(images[:90])[0])
 
 
-def test_with_an_index_the_neighbours_of_neighbours_are_searched(searched, monkeypatch):
-    monkeypatch.setattr(neighbours, "_MAX_WITHOUT_INDEX", {"cpu": 250})
-    images = with_copies(300, [3])
-    found = find_neighbours(images, SEARCH, None, None)
+def test_with_an_index_only_lists_with_a_copy_are_searched_again():
+    images, limits = with_copies(300, [3]), Limits(without_index=250)
+    found, searched = neighbours_of(images, limits=limits)
     assert found.first_copies.tolist() == [*range(300), 3]
-    first, again = searched[:2]
-    assert first == (301, 301)
-    assert 1 <= again[0] <= 75
-    assert N_NEIGHBOURS < again[1] <= 250
+    assert 1 <= min(searched) <= 75
     assert not (found.neighbours.indices == np.arange(300)[:, None]).any()
-    assert_like(found, find_neighbours(images[:300], SEARCH, None, None))
+    assert_like(found, neighbours_of(images[:300], limits=limits)[0])
 
 
-def test_many_copies_are_searched_without_at_once(searched):
+def test_many_copies_are_searched_without_at_once():
     images = with_copies(30, np.arange(12))
-    found = find_neighbours(images, SEARCH, None, None)
+    found, searched = neighbours_of(images)
     assert found.first_copies.tolist() == [*range(30), *range(12)]
-    assert searched[:2] == [(42, 42), (30, 30)]
-    assert_like(found, find_neighbours(images[:30], SEARCH, None, None))
+    assert searched[:2] == [42, 30]
+    assert_like(found, neighbours_of(images[:30])[0])
 
 
-def test_lists_of_all_images_only_lose_the_copies(searched):
-    n = N_NEIGHBOURS - 3
-    images = with_copies(n, [0, 1])
-    found = find_neighbours(images, SEARCH, None, None)
+def test_lists_of_all_images_only_lose_the_copies():
+    images = with_copies(9, [0, 1])  # each list of up to twelve holds all others
+    found, searched = neighbours_of(images)
     assert len(searched) == len(found.history)  # one for each round
-    assert found.neighbours.indices.shape == (n, n - 1)
-    assert_like(found, find_neighbours(images[:n], SEARCH, None, None))
+    assert found.neighbours.indices.shape == (9, 8)
+    assert_like(found, neighbours_of(images[:9])[0])
 
 
 def test_copies_count_where_too_few_images_would_be_left():
     images = with_copies(5, [0, 1])
-    assert find_neighbours(images, SEARCH, None, None, fewest=6).first_copies.tolist() == list(range(7))
-    assert find_neighbours(images, SEARCH, None, None, fewest=5).first_copies.tolist() == [*range(5), 0, 1]
+    assert neighbours_of(images, fewest=6)[0].first_copies.tolist() == list(range(7))
+    assert neighbours_of(images, fewest=5)[0].first_copies.tolist() == [*range(5), 0, 1]

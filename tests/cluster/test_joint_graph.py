@@ -4,18 +4,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import sparse
+from sklearn.neighbors import NearestNeighbors
 
-from unpose.cluster.features import FeatureNetwork, cosine_neighbours
-from unpose.cluster.graph import attention_matrix
-from unpose.cluster.joint_graph import (
-    clarity,
-    diffused_neighbours,
-    fit_features,
-    join_graphs,
-    neighbour_whitening,
-    share_of_pixels,
-    whitened,
-)
+from kit.doubles import InMemory
+from unpose.cluster import InvariantClustering
+from unpose.cluster.estimator import fit_within
+from unpose.cluster.joint_graph import diffused_neighbours, join_graphs, share_of_pixels
+from unpose.cluster.limits import Limits
 
 
 def sphere(points):
@@ -30,6 +25,19 @@ def kinds(n_kinds=5, each=23, spread=0.2, seed=0):
     return sphere(centres[kind] + spread * rng.standard_normal((len(kind), 16))), kind
 
 
+def near(points, k=12):
+    """The k nearest of points, and their distances."""
+    return NearestNeighbors(n_neighbors=k).fit(points).kneighbors()[::-1]
+
+
+def attention(indices, distances):
+    """The symmetric self-tuned kernel of neighbours (n, k) as a sparse matrix."""
+    scale, rows = distances[:, 6], np.repeat(np.arange(len(indices)), indices.shape[1])
+    values = np.exp(-(distances**2) / (scale[:, None] * scale[indices]))
+    directed = sparse.csr_array((values.ravel(), (rows, indices.ravel())), shape=(len(indices),) * 2)
+    return sparse.csr_array(directed.maximum(directed.T))
+
+
 def joined(pixels, points):
     return join_graphs(pixels, points, share_of_pixels(pixels, points, np.random.RandomState(0)))
 
@@ -40,7 +48,7 @@ def same_kind(indices, kind):
 
 def test_diffusion_agrees_with_the_inverse_of_the_whole_matrix():
     points, _ = kinds()
-    weights = attention_matrix(*cosine_neighbours(points, None, 12), 12)
+    weights = attention(*near(points))
     degree = np.asarray(weights.sum(1)).ravel()
     walk = weights.toarray() / np.sqrt(np.outer(degree, degree))
     visits = sphere(np.linalg.inv(np.eye(len(walk)) - 0.9 * walk))
@@ -57,7 +65,7 @@ def test_diffusion_agrees_with_the_inverse_of_the_whole_matrix():
 
 def test_diffusion_does_not_depend_on_the_number_of_threads():
     points, _ = kinds()
-    weights, threads = attention_matrix(*cosine_neighbours(points, None, 12), 12), torch.get_num_threads()
+    weights, threads = attention(*near(points)), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         alone = diffused_neighbours(weights, 12)
@@ -76,8 +84,8 @@ def test_diffusion_follows_chains():
     kind = np.repeat([0, 1], 31)
     apart = np.linalg.norm(chains[:, None] - chains, axis=-1)
     np.fill_diagonal(apart, np.inf)
-    direct = np.argsort(apart, axis=1)[:, :6]
-    weights = attention_matrix(direct, np.take_along_axis(apart, direct, 1), 6)
+    direct = np.argsort(apart, axis=1)[:, :7]
+    weights = attention(direct, np.take_along_axis(apart, direct, 1))
     assert same_kind(diffused_neighbours(weights, 6)[0], kind) > same_kind(direct, kind)
 
 
@@ -93,7 +101,7 @@ def test_the_graph_that_falls_into_communities_counts(informed):
     points, kind = kinds()
     noise = sphere(np.random.default_rng(1).standard_normal(points.shape))
     first, second = (points, noise) if informed == "pixels" else (noise, points)
-    found = joined(cosine_neighbours(first, None, 12), second)
+    found = joined(near(first), second)
     assert found.pixel_share > 0.9 if informed == "pixels" else found.pixel_share < 0.1
     assert same_kind(found.indices, kind) > 0.97
 
@@ -103,7 +111,7 @@ def test_graphs_that_know_different_things_are_better_together():
     right, _ = kinds(6, seed=3, spread=0.3)
     left[kind % 2 == 0] = kinds(1, int((kind % 2 == 0).sum()), seed=4)[0]  # knows the odd kinds only
     right[kind % 2 == 1] = kinds(1, int((kind % 2 == 1).sum()), seed=5)[0]  # knows the even kinds only
-    alone = cosine_neighbours(left, None, 12)
+    alone = near(left)
     found = joined(alone, right)
     assert same_kind(found.indices, kind) > same_kind(alone[0], kind) + 0.1
 
@@ -113,22 +121,19 @@ def test_whitening_removes_directions_in_which_neighbours_differ():
     shaky = points.copy()
     shaky[:, 0] += np.random.default_rng(1).standard_normal(len(points))  # a direction that says nothing
     shaky = sphere(shaky)
-    before = cosine_neighbours(shaky, None, 12)[0]
-    after = cosine_neighbours(whitened(shaky, neighbour_whitening(shaky, before)), None, 12)[0]
-    assert same_kind(after, kind) > same_kind(before, kind) + 0.05
+    found = join_graphs(near(shaky), shaky, 0.0)
+    whitened = sphere(shaky @ found.whitening)
+    assert same_kind(near(whitened)[0], kind) > same_kind(near(shaky)[0], kind) + 0.05
 
 
-def test_clarity_ranks_graphs_by_how_well_kinds_are_separated():
-    rng = np.random.RandomState(0)
-    found = [clarity(cosine_neighbours(kinds(spread=spread)[0], None, 12), rng) for spread in (0.2, 0.5, 3.0)]
-    assert found[0] > found[1] > found[2]
+def test_a_graph_gains_weight_as_its_kinds_are_separated():
+    other = near(kinds(spread=0.5, seed=1)[0])
+    found = [share_of_pixels(other, kinds(spread=s)[0], np.random.RandomState(0)) for s in (0.2, 0.5, 3.0)]
+    assert found[0] < found[1] < found[2]
 
 
 def test_the_features_of_many_images_are_not_lost_when_a_fit_is_stopped():
     """The function fails on the image of this value; what was computed before is in a checkpoint."""
-
-    class InMemory(dict):
-        load, store = dict.get, dict.__setitem__
 
     def moments(images):
         if images.max() > 5:
@@ -136,13 +141,12 @@ def test_the_features_of_many_images_are_not_lost_when_a_fit_is_stopped():
         seen.append(len(images))
         return np.stack([images.mean((1, 2)), images[:, 2, 3], images[:, 1, 1]], axis=1)
 
-    images = torch.rand(10_040, 1, 5, 5, generator=torch.Generator().manual_seed(0))
-    network = FeatureNetwork("moments", lambda views: torch.from_numpy(moments(views[:, 0].numpy())))
-    graph = np.zeros((10_040, 12), int), np.zeros((10_040, 12))
+    images = np.random.default_rng(0).random((40, 9, 9)).astype(np.float32)
+    images[2] = np.eye(9) * 9
     store, seen = InMemory(), []
-    images[125] = 9  # not among the 10,000 at equal steps
-    for counts in ([10_000], []):
+    for counts in ([30], []):
         seen.clear()
+        model = InvariantClustering(2, features=moments, group="translation", max_shift=1.0)
         with pytest.raises(KeyboardInterrupt):
-            fit_features(images, network, graph, "translation", 0.0, "cpu", np.random.RandomState(0), None, store)
+            fit_within(Limits(space_vectors=30), model, images, checkpoints=store)  # without the third image
         assert seen == counts

@@ -3,75 +3,69 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import adjusted_rand_score
 
-from unpose.cluster import InvariantClustering, agreement_with_classes, pieces
-from unpose.cluster.averaging import average_groups
-from unpose.cluster.light import has_content, normalise_light
-from unpose.cluster.pieces import Batch, as_pieces, normalise_pieces
-from unpose.cluster.rounds import average_neighbours
-from unpose.data import posed
+from kit.images import posed_things
+from unpose.cluster import InvariantClustering
+from unpose.cluster.estimator import fit_within
+from unpose.cluster.limits import Limits
 from unpose.files import images_in_pieces, open_images, store_images
+
+FEW = Limits(in_memory=10, piece_pixels=9 * 400, aligned_at_once=11)
+"""Sets of more than ten images are read in pieces, which hold nine images."""
+
+
+ASSIGNED = ("labels", "confidences", "p_values", "second", "distances", "poses")
+
+
+def clustering(light="ignore", **options):
+    return InvariantClustering(3, features="pixels", light=light, n_jobs=1, **options)
 
 
 def shapes(copies=13):
-    images = np.zeros((3, 20, 20), np.float32)
-    images[0, 4:16, 9:11] = images[1, 6:14, 6:14] = images[2, 5:15, 8:10] = images[2, 13:15, 8:15] = 1
-    rng = np.random.default_rng(0)
-    found = posed(images, copies=copies, max_shift=2.0)
-    return (found.images + 0.01 * rng.standard_normal(found.images.shape)).astype(np.float32), found.sources
-
-
-@pytest.fixture
-def few(monkeypatch):
-    """Sets of more than ten images are read in pieces, which hold nine images."""
-    monkeypatch.setattr(pieces, "FEWEST_IN_PIECES", 10)
-    monkeypatch.setattr(pieces, "_PIECE_PIXELS", 9 * 400)
+    found = posed_things(copies, size=20, noise=0.01)
+    return found.images, found.sources
 
 
 @pytest.mark.parametrize("light", ["ignore", "local", "keep"])
-def test_light_is_removed_as_in_memory(light, few):
-    images, _ = shapes()
+def test_light_is_removed_as_in_memory(light):
+    images, _ = shapes(8)
     images[5] = 0.5
-    images[7] *= 2e38  # squares overflow, and 1e-6 of its pixels is more than all others have
-    batch = torch.from_numpy(images)[:, None]
-    expected = normalise_light(batch, light)
-    found, shown = normalise_pieces(Batch(images_in_pieces(images)), light)
-    torch.testing.assert_close(found[:], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(shown, has_content(expected))
-    np.testing.assert_array_equal(shown, np.arange(len(images)) != 5)
-    torch.testing.assert_close(found.take(np.array([7, 3]))[1:], expected[3:4], rtol=1e-5, atol=1e-6)
+    if light != "keep":
+        images[7] *= 2e38  # squares overflow, and 1e-6 of its pixels is more than all others have
+    whole, parts = clustering(light).fit(images), fit_within(FEW, clustering(light), images_in_pieces(images))
+    assert np.flatnonzero(parts.labels_ < 0).tolist() == [5]
+    np.testing.assert_allclose(parts.references_, whole.references_, rtol=1e-5, atol=1e-6)
+    assert adjusted_rand_score(whole.labels_, parts.labels_) == 1.0
 
 
-@pytest.mark.slow
-def test_averages_in_blocks_are_those_of_all_images(few, monkeypatch):
-    from unpose.align import Search, nearest
-    from unpose.cluster import averaging
-
-    monkeypatch.setattr(averaging, "BLOCK", 11)
-    images, labels = shapes(7)
-    batch, order = torch.from_numpy(images)[:, None], np.argsort(labels, kind="stable")
-    exemplars = order[np.unique(labels[order], return_index=True)[1]]
-    whole = average_groups(batch, labels, exemplars, Search(n_jobs=1), None)
-    parts = average_groups(Batch(images_in_pieces(images)), labels, exemplars, Search(n_jobs=1), None)
-    torch.testing.assert_close(parts.means, whole.means, rtol=0, atol=0.02)
-    np.testing.assert_allclose(parts.distances, whole.distances, atol=0.02)
-    near = nearest(images, 3, n_jobs=1)
-    torch.testing.assert_close(
-        average_neighbours(Batch(images_in_pieces(images)), near)[:], average_neighbours(batch, near)
-    )
+def test_averages_in_blocks_are_those_of_all_images():
+    images, _ = shapes(7)
+    model = fit_within(FEW, clustering(), images)  # an array is in memory, however many images it has
+    whole, poses = model.means_, model.poses_
+    model.regroup(images_in_pieces(images), model.labels_)
+    np.testing.assert_allclose(model.means_, whole, atol=0.02 * np.abs(whole).max())
+    np.testing.assert_allclose(model.poses_, poses, atol=0.1)
 
 
-def test_a_fit_in_pieces_finds_the_clusters(few):
+def test_rounds_of_attention_in_pieces_average_noise_as_in_memory():
+    noisy = posed_things(9, size=20, noise=0.5)
+    whole, parts = clustering().fit(noisy.images), fit_within(FEW, clustering(), images_in_pieces(noisy.images))
+    assert whole.history_[0].averaged
+    assert parts.history_[0].averaged
+    assert parts.history_[-1].mean_distance == pytest.approx(whole.history_[-1].mean_distance, rel=0.1)
+
+
+def test_a_fit_in_pieces_finds_the_clusters():
     images, sources = shapes(8)
-    stored = store_images([(255 * images.clip(0, 1)).astype(np.uint8)])
-    model = InvariantClustering(3, features="pixels", n_jobs=1).fit(stored)
-    assert agreement_with_classes([str(source) for source in sources], model.labels_)["accuracy"] > 0.9
+    model = fit_within(FEW, clustering(), store_images([(255 * images.clip(0, 1)).astype(np.uint8)]))
+    assert adjusted_rand_score(sources, model.labels_) > 0.8
     assert model.means_.shape == (3, 20, 20)
     assert model.references_.shape[1:] == (1, 20, 20)
 
 
 @pytest.mark.slow
-def test_every_kind_of_array_gives_the_same_bytes(few, tmp_path):
+def test_every_kind_of_array_gives_the_same_bytes(tmp_path):
     images, _ = shapes()
     dask = pytest.importorskip("dask.array")
     np.save(tmp_path / "stack.npy", images)
@@ -79,7 +73,7 @@ def test_every_kind_of_array_gives_the_same_bytes(few, tmp_path):
         open_images(tmp_path / "stack.npy"), np.load(tmp_path / "stack.npy", mmap_mode="r"),
         dask.from_array(images, chunks=(5, 20, 20)), store_images([images]),
     ]  # fmt: skip
-    first, *others = (InvariantClustering(3, features="pixels", n_jobs=1).fit(each) for each in given)
+    first, *others = (fit_within(FEW, clustering(), each) for each in given)
     for other in others:
         np.testing.assert_array_equal(other.labels_, first.labels_)
         np.testing.assert_array_equal(other.poses_, first.poses_)
@@ -109,7 +103,7 @@ class OnDisk:
 def test_new_images_are_read_in_pieces():
     """Most are constant, which takes no time."""
     images, _ = shapes(6)
-    model = InvariantClustering(3, features="pixels", light="keep", n_jobs=1)
+    model = clustering("keep")
     model.fit(images[::2].repeat(2, 1).repeat(2, 2))
     many = np.full((4200, 40, 40), 0.5, np.float32)
     rows = np.arange(9) * 450
@@ -125,39 +119,43 @@ def test_new_images_are_read_in_pieces():
     assert 0 < stored.most < 2000
 
 
-def test_few_images_and_arrays_in_memory_are_read_at_once():
-    images = np.zeros((50, 8, 8), np.float32)
-    assert as_pieces(images) is None
-    assert as_pieces(torch.from_numpy(images)) is None
-    assert as_pieces(images_in_pieces(images)) is None
-    assert as_pieces([images[0]]) is None
+def test_few_images_are_read_at_once():
+    images, _ = shapes(5)
+    stored = OnDisk(images)
+    assert clustering().fit(stored).means_.tobytes() == clustering().fit(images).means_.tobytes()
+    assert stored.most == 15
 
 
 @pytest.mark.slow
-def test_a_sample_of_the_references_still_assigns(monkeypatch):
-    from unpose.cluster import estimator
-
+def test_a_sample_of_the_references_still_assigns():
     images, _ = shapes(25)
     images = images.reshape(3, 25, 20, 20).swapaxes(0, 1).reshape(75, 20, 20)  # one of each kind after the other
-    model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
-    full = model.assign(images[60:])
-    monkeypatch.setattr(estimator, "_MAX_REFERENCE_BYTES", 30 * 4 * 400)
-    model = InvariantClustering(3, features="pixels", n_jobs=1).fit(images[:60])
+    full = clustering().fit(images[:60]).assign(images[60:])
+    model = fit_within(Limits(reference_bytes=30 * 4 * 400), clustering(), images[:60])
     assert len(model.references_) == 30
     found = model.assign(images[60:])
     np.testing.assert_array_equal(found.labels, full.labels)
     assert np.nanmedian(found.p_values) > 0.05  # the images are no outliers, though their neighbours are farther
 
 
-@pytest.mark.parametrize("features", ["pixels", "statistics"])
-def test_the_number_of_threads_changes_no_bit_of_what_is_saved(tmp_path, features):
-    images, _ = shapes(copies=14)
-    threads, saved = torch.get_num_threads(), []
+def moments(images):
+    """Vectors of the values of images, as a network gives them."""
+    return np.stack([images.mean((1, 2)), images.std((1, 2)), (images**3).mean((1, 2)), images.max((1, 2))], axis=1)
+
+
+@pytest.mark.parametrize("features", ["pixels", "statistics", moments])
+def test_the_number_of_threads_changes_no_bit_of_what_is_saved_assigned_and_added(tmp_path, features):
+    images, _ = shapes(copies=10)
+    old, new = np.arange(30) % 10 < 9, posed_things(5, size=20, noise=0.01, seed=5).images
+    threads, saved, found = torch.get_num_threads(), [], []
     try:
         for jobs in (1, 2, 3):
             torch.set_num_threads(jobs)  # as the command does
-            InvariantClustering(3, features=features, n_jobs=jobs).fit(images).save(tmp_path)
+            model = InvariantClustering(3, features=features, n_jobs=jobs).fit(images[old])
+            found.append([getattr(model.assign(new), name).tobytes() for name in ASSIGNED])
+            model.partial_fit(images[~old]).save(tmp_path)
             saved.append([path.read_bytes() for path in sorted(tmp_path.iterdir())])
     finally:
         torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2]
     assert saved[0] == saved[1] == saved[2]

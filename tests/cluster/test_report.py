@@ -10,8 +10,9 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 import unpose
-from unpose import InvariantClustering
-from unpose.cluster import page
+from unpose.cluster import InvariantClustering
+from unpose.cluster.estimator import fit_within
+from unpose.cluster.limits import Limits
 from unpose.data import posed
 from unpose.files import write_image
 from unpose.runs import RunSettings, write_run
@@ -108,8 +109,8 @@ def test_what_a_folder_held_is_fitted_with_its_names(folder, model):
     assert np.array_equal(again.predict(found), model.labels_)
 
 
-def test_more_images_than_a_page_holds(folder, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "PAGE_IMAGES", 9)
+def test_more_images_than_a_page_holds(folder, tmp_path):
+    model = fit_within(Limits(page_images=9), InvariantClustering(2, max_shift=4.0), folder)
     text = model.report(folder, tmp_path / "page.html").read_text(encoding="utf-8")
     assert 6 <= len(shown(text)["names"]) <= 9
     assert f"a sample of {len(shown(text)['names'])} of the 14 images" in text

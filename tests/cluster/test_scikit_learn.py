@@ -5,7 +5,7 @@ from unittest import SkipTest
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
-from unpose import InvariantClustering
+from unpose.cluster import InvariantClustering
 
 pytestmark = pytest.mark.estimator
 

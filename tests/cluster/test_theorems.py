@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from unpose.cluster.published import invariant_attention, kernel_attention
-from unpose.cluster.theorems import combination_reach, contraction, contraction_bound, orbit_reach, radius
+from unpose.cluster import published, theorems
 from unpose.data.experiments import marked_stars, one_class
 from unpose.reproduce.kernel import quarter_turn_kernels
 from unpose.reproduce.uniqueness import means_from_starts
@@ -23,9 +22,9 @@ def test_kernel_attention_keeps_the_bound_for_any_points(product, rng):
     for _ in range(20):
         points = rng.normal(size=(7, 3)) * rng.uniform(0.1, 10, 3)
         before = distances(points)
-        beta = product / radius(before) ** 2
-        ratio = contraction(before, distances(kernel_attention(points, beta, 1)[1]))
-        assert ratio <= contraction_bound(beta, radius(before)) * (1 + 1e-9)
+        beta = product / theorems.radius(before) ** 2
+        ratio = theorems.contraction(before, distances(published.kernel_attention(points, beta, 1)[1]))
+        assert ratio <= theorems.contraction_bound(beta, theorems.radius(before)) * (1 + 1e-9)
 
 
 def test_the_bound_is_sharp_and_beyond_it_points_can_move_apart():
@@ -33,9 +32,9 @@ def test_the_bound_is_sharp_and_beyond_it_points_can_move_apart():
     points = np.array([[-0.5]] * 300 + [[0.5]] * 300 + [[-1e-3], [1e-3]])
     before = distances(points)
     for beta in (1.0, 8.0):
-        after = distances(kernel_attention(points, beta, 1)[1])
-        assert after[-1, -2] / before[-1, -2] == pytest.approx(contraction_bound(beta, 1.0), rel=0.1)
-    assert contraction(before, after) > 2  # beta R^2 = 8
+        after = distances(published.kernel_attention(points, beta, 1)[1])
+        assert after[-1, -2] / before[-1, -2] == pytest.approx(theorems.contraction_bound(beta, 1.0), rel=0.1)
+    assert theorems.contraction(before, after) > 2  # beta R^2 = 8
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +45,12 @@ def near_class():
 
 @pytest.mark.slow
 def test_one_class_contracts_as_the_theorem_says_and_not_with_a_narrow_kernel(near_class):
-    start = radius(invariant_attention(near_class, n_iter=0).distances[0])
-    assert start < orbit_reach(near_class[0])
+    start = theorems.radius(published.invariant_attention(near_class, n_iter=0).distances[0])
+    assert start < theorems.orbit_reach(near_class[0])
     ratios = {}
     for product in (1.0, 25.0):
-        found = invariant_attention(near_class, beta=product / start**2, n_iter=1, mean_steps=8)
-        ratios[product] = contraction(*found.distances)
+        found = published.invariant_attention(near_class, beta=product / start**2, n_iter=1, mean_steps=8)
+        ratios[product] = theorems.contraction(*found.distances)
     assert ratios[1.0] < 0.5  # the bound beta R^2 / 2
     assert ratios[25.0] > 0.95  # beta is outside of the assumption: hardly anything moves
 
@@ -59,12 +58,12 @@ def test_one_class_contracts_as_the_theorem_says_and_not_with_a_narrow_kernel(ne
 def test_pairs_of_different_classes_do_not_count():
     before = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 4.0], [4.0, 4.0, 0.0]])
     after = np.array([[0.0, 0.5, 8.0], [0.5, 0.0, 8.0], [8.0, 8.0, 0.0]])
-    assert contraction(before, after) == 2
-    assert contraction(before, after, [0, 0, 1]) == 0.5
-    assert radius(after, [0, 0, 1]) == 0.5
-    assert math.isnan(contraction(before, after, [0, 1, 2]))
-    assert contraction(before, after, floor=2.0) == 2
-    assert math.isnan(contraction(before, after, [0, 0, 1], floor=1.0))
+    assert theorems.contraction(before, after) == 2
+    assert theorems.contraction(before, after, [0, 0, 1]) == 0.5
+    assert theorems.radius(after, [0, 0, 1]) == 0.5
+    assert math.isnan(theorems.contraction(before, after, [0, 1, 2]))
+    assert theorems.contraction(before, after, floor=2.0) == 2
+    assert math.isnan(theorems.contraction(before, after, [0, 0, 1], floor=1.0))
 
 
 def blob(size=41, sigma=3.0, at=(0.0, 0.0)):
@@ -75,21 +74,23 @@ def blob(size=41, sigma=3.0, at=(0.0, 0.0)):
 class TestReach:
     def test_of_a_gaussian_under_translations_is_known(self):
         # Federer's formula in closed form: |b - a|^2 = 2 E (1 - q) with q = exp(-s^2 / 4 sigma^2), least for s -> 0.
-        assert orbit_reach(blob(), "translation") == pytest.approx(np.linalg.norm(blob()) / math.sqrt(3), rel=0.01)
+        assert theorems.orbit_reach(blob(), "translation") == pytest.approx(
+            np.linalg.norm(blob()) / math.sqrt(3), rel=0.01
+        )
 
     def test_scales_with_the_image_and_ignores_its_pose(self):
         image = blob(at=(5, 0)) + 0.7 * blob(at=(-4, 3)) + 0.4 * blob(at=(0, -7))
-        reach = orbit_reach(image, n_angles=12)
-        assert orbit_reach(3 * image, n_angles=12) == pytest.approx(3 * reach)
-        assert orbit_reach(np.rot90(image).copy(), n_angles=12) == pytest.approx(reach, rel=1e-6)
+        reach = theorems.orbit_reach(image, n_angles=12)
+        assert theorems.orbit_reach(3 * image, n_angles=12) == pytest.approx(3 * reach)
+        assert theorems.orbit_reach(np.rot90(image).copy(), n_angles=12) == pytest.approx(reach, rel=1e-6)
 
     def test_is_small_next_to_a_symmetry(self):
         # Two blobs, one slightly brighter: half a turn brings the orbit to within sqrt(2) * 0.1 of itself.
         even = blob(at=(7, 0)) + blob(at=(-7, 0))
         odd = even + 0.1 * blob(at=(7, 0))
         gap = np.linalg.norm(odd - odd[::-1, ::-1])
-        assert orbit_reach(odd, "so2", n_angles=24) <= 0.51 * gap
-        assert orbit_reach(even, "so2", n_angles=24) > 5 * gap  # a true symmetry is none of its neighbours
+        assert theorems.orbit_reach(odd, "so2", n_angles=24) <= 0.51 * gap
+        assert theorems.orbit_reach(even, "so2", n_angles=24) > 5 * gap  # a true symmetry is none of its neighbours
 
     @pytest.mark.slow
     def test_of_combinations_is_the_least(self):
@@ -97,17 +98,17 @@ class TestReach:
         first, second = right + 2 * left, 2 * right + left
         images = np.stack([first, second])
         # Their mean is symmetric; combinations next to it are nearly so.
-        least = combination_reach(images, "so2", count=6)
-        assert least < 0.7 * orbit_reach(first, "so2")
+        least = theorems.combination_reach(images, "so2", count=6)
+        assert least < 0.7 * theorems.orbit_reach(first, "so2")
 
     def test_other_groups_are_refused(self):
         with pytest.raises(ValueError, match="isometries without mirrors"):
-            orbit_reach(blob(), "similarity")
+            theorems.orbit_reach(blob(), "similarity")
 
 
 def same(means):
     """Whether all means are the same up to pose."""
-    found = invariant_attention(means, n_iter=0).distances[0]
+    found = published.invariant_attention(means, n_iter=0).distances[0]
     return found.max() < 0.1 * np.linalg.norm(means[0])
 
 
@@ -120,8 +121,8 @@ def test_all_starts_reach_one_mean_where_orbits_are_near(near_class):
 @pytest.mark.slow
 def test_stars_without_asymmetry_have_several_means_that_are_equally_good():
     stars = marked_stars(0, asymmetry=0.0, size=30).points
-    found = invariant_attention(stars, n_iter=0)
-    assert radius(found.distances[0]) > 1.8 * orbit_reach(stars[0])  # outside of the assumption (3.4)
+    found = published.invariant_attention(stars, n_iter=0)
+    assert theorems.radius(found.distances[0]) > 1.8 * theorems.orbit_reach(stars[0])  # outside of the assumption (3.4)
     means, objectives = means_from_starts(stars, 3)
     assert np.ptp(objectives) < 0.02 * objectives.min()
     assert not same(means)

@@ -1,17 +1,17 @@
 """Clustering by features: kinds that pixels do not tell apart, a few labels, other numbers of clusters."""
 
 import copy
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 
-from unpose import InvariantClustering
-from unpose.cluster import agreement_with_classes
+from unpose.cluster import InvariantClustering, agreement_with_classes
 from unpose.data import drawings, posed
-from unpose.images.imagenet import has_extra_network
 
 SIDE = 25
+HAS_EXTRA = find_spec("efficientnet_lite_pytorch") is not None
 
 
 def lumps(each=14, seed=0):
@@ -200,7 +200,7 @@ def test_unstable_clusters_say_what_the_extra_would_gain(fitted):
         assert any("unpose[features]" in note for note in model.notes_) == wanted
 
 
-@pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
+@pytest.mark.skipif(HAS_EXTRA, reason="the network of the extra is compared by then")
 def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
     images, kind = textures()
     model = InvariantClustering(3, group="se2+mirror", max_shift=1.0).fit(images)
@@ -217,7 +217,7 @@ def test_statistics_are_compared_unasked_where_they_tell_kinds_apart(tmp_path):
     assert accuracy(np.append(model.labels_, found), np.append(kind, new_kind)) > 0.95
 
 
-@pytest.mark.skipif(has_extra_network(), reason="the network of the extra is compared by then")
+@pytest.mark.skipif(HAS_EXTRA, reason="the network of the extra is compared by then")
 @pytest.mark.parametrize("bounds", [{"group": "se2+mirror"}, {}, {"group": "so2+mirror", "max_angle": 0.3}])
 def test_unasked_statistics_change_nothing_where_pixels_decide(bounds):
     """Shapes; and images whose mirror image or angle counts, which the statistics do not see."""

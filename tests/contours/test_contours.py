@@ -8,6 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.networks import contrasted
+from kit.tensors import normal, relative_error, uniform
 from unpose.contours import ComplexCircularLayer, complex_circular_net, contour, outline_distances, resample
 
 
@@ -20,10 +22,6 @@ def curve(n=53, seed=0):
     return np.exp(2j * np.pi * np.outer(np.arange(n) / n, k)) @ coefficients
 
 
-def error(given, expected):
-    return float(((given - expected).abs().square().sum() / expected.abs().square().sum()).sqrt().detach())
-
-
 @pytest.mark.equivariance
 @settings(max_examples=5, deadline=None)
 @given(n=st.integers(5, 41), shift=st.integers(-50, 50), angle=st.floats(0, 7), double=st.booleans())
@@ -31,27 +29,25 @@ def test_networks_commute_with_rotation_and_start(n, shift, angle, double):
     kind = torch.complex128 if double else torch.complex64
     tolerance = 1e-12 if double else 5e-6  # three layers of float32 sums, of up to 41 points
     torch.manual_seed(3)
-    net = complex_circular_net(4, width=5, depth=3).eval()
-    for parameter in net.parameters():
-        parameter.data = parameter.data + 0.3 * torch.randn_like(parameter.data)
+    net = contrasted(complex_circular_net(4, width=5, depth=3), gain=1)
     net = net.double() if double else net
     z = torch.from_numpy(np.stack([curve(n, 1), curve(n, 2)])).to(kind)
     turn = torch.tensor(complex(math.cos(angle), math.sin(angle)), dtype=kind)
     moved = (turn * z).roll(shift, 1)
     for found, expected in zip(net.layer_outputs(moved), net.layer_outputs(z), strict=True):
-        assert error(found, (turn * expected).roll(shift, 2)) < tolerance
-    assert error(net(moved), net(z)) < tolerance
-    assert error(net(moved.conj().resolve_conj().flip(1)), net(z)) < tolerance
+        assert relative_error(found, (turn * expected).roll(shift, 2)) < tolerance
+    assert relative_error(net(moved), net(z)) < tolerance
+    assert relative_error(net(moved.conj().resolve_conj().flip(1)), net(z)) < tolerance
     bent = z.real * 1.3 + 1j * z.imag
-    assert error(net(bent.to(kind)), net(z)) > 1e-4  # the control
+    assert relative_error(net(bent.to(kind)), net(z)) > 1e-4  # the control
 
 
 def test_mirrors_are_told_apart_if_wanted():
     torch.manual_seed(0)
     net, z = complex_circular_net(4, mirrors=False).double().eval(), torch.from_numpy(curve())[None]
-    assert error(net(z.conj().resolve_conj().flip(1)), net(z)) > 1e-3
+    assert relative_error(net(z.conj().resolve_conj().flip(1)), net(z)) > 1e-3
     with pytest.raises(ValueError, match="complex"):
-        net(torch.rand(2, 9))
+        net(uniform(2, 9))
     with pytest.raises(ValueError, match="odd"):
         ComplexCircularLayer(1, 2, size=4)
 
@@ -59,8 +55,7 @@ def test_mirrors_are_told_apart_if_wanted():
 @pytest.mark.gradients
 def test_gradients():
     layer = ComplexCircularLayer(1, 2, size=3).double()
-    z = torch.randn(1, 1, 7, dtype=torch.complex128, requires_grad=True)
-    assert torch.autograd.gradcheck(layer, z)
+    assert torch.autograd.gradcheck(layer, normal(1, 1, 7, dtype=torch.complex128).requires_grad_())
     net = complex_circular_net(2, width=3, depth=2)
     net(torch.zeros(1, 8, dtype=torch.complex64)).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in net.parameters())

@@ -8,24 +8,16 @@ import os
 import shutil
 import tarfile
 import threading
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.data import Dataset, InputError, MissingDataError, Split, load
+from unpose.data import Dataset, InputError, MissingDataError, Split, load, splits
 from unpose.data import download as downloads
-from unpose.data.download import Remote, download
 from unpose.data.public import rotated
-from unpose.data.splits import (
-    decode_fingerprints,
-    encode_fingerprints,
-    image_fingerprints,
-    random_split,
-    stratified_split,
-    without_shared_images,
-)
 
 PARTS = ("train", "validation", "test")
 REAL = os.environ.get("UNPOSE_DATA", "")
@@ -123,93 +115,108 @@ def test_an_unknown_name_lists_the_known_ones():
 # Laws of the parts ---------------------------------------------------------------------------------------------------
 
 
-def test_stratified_parts_are_disjoint_and_each_has_every_class(rng):
+def numbered(labels):
+    """An image of 5 x 7 pixels for each label, which tells its number, so that none is a copy of another."""
+    images = np.zeros((len(labels), 5, 7), np.float32)
+    images[:, 2, 3], images[:, 4, 1] = np.arange(len(labels)) + 1, 0.5
+    return Split(images, labels)
+
+
+def numbers(part):
+    """The numbers of the images of a part."""
+    return np.rint(part.images[:, 2, 3]).astype(int) - 1
+
+
+def test_random_parts_are_disjoint_and_each_has_every_class(rng):
     labels = np.concatenate([np.full(count, label) for label, count in enumerate((3, 17, 101))])
     rng.shuffle(labels)
-    parts = stratified_split(labels, (0.15, 0.15))
-    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(len(labels)))
-    assert all(np.array_equal(np.unique(labels[part]), [0, 1, 2]) for part in parts)
-    assert [np.bincount(labels[part])[2] for part in parts] == [71, 15, 15]
-    again = stratified_split(labels, (0.15, 0.15))
-    assert all(np.array_equal(one, other) for one, other in zip(parts, again, strict=True))
-    assert not np.array_equal(parts[1], stratified_split(labels, (0.15, 0.15), random_state=1)[1])
+    whole = numbered(labels)
+    parts = splits.random_split(whole, (0.15, 0.15), ("ant", "bee", "cat"))
+    assert np.array_equal(np.sort(np.concatenate([numbers(part) for part in parts])), np.arange(len(labels)))
+    assert all(np.array_equal(part.labels, labels[numbers(part)]) for part in parts)
+    assert all(np.array_equal(np.unique(part.labels), [0, 1, 2]) for part in parts)
+    assert [np.bincount(part.labels)[2] for part in parts] == [71, 15, 15]
+    again = splits.random_split(whole, (0.15, 0.15), ("ant", "bee", "cat"))
+    assert all(np.array_equal(one.images, other.images) for one, other in zip(parts, again, strict=True))
 
 
 def test_copies_of_an_image_are_in_the_same_part(rng):
     images, labels = rng.random((40, 5, 7)), np.arange(40) % 2
     copies = rng.integers(40, size=25)
     whole = Split(np.concatenate([images, images[copies]]), np.concatenate([labels, labels[copies]]))
-    parts = random_split(whole, (0.15, 0.15), ("cat", "dog"))
-    found = [set(image_fingerprints(part.images)) for part in parts]
+    parts = splits.random_split(whole, (0.15, 0.15), ("cat", "dog"))
+    found = [set(splits.image_fingerprints(part.images)) for part in parts]
     assert sum(map(len, parts)) == 65
     assert sum(map(len, found)) == 40 == len(set().union(*found))
-    single = Split(images, labels)
-    chosen = stratified_split(labels, (0.15, 0.15))
-    for part, numbers in zip(random_split(single, (0.15, 0.15), ()), chosen, strict=True):
-        assert np.array_equal(part.images, images[numbers])  # without copies nothing changes
     with pytest.raises(InputError, match="class 'dog' has too few images: 1, "):
-        random_split(Split(images[[0, 2, 4, 1, 1, 1]], np.array([0, 0, 0, 1, 1, 1])), (0.15, 0.15), ("cat", "dog"))
+        splits.random_split(
+            Split(images[[0, 2, 4, 1, 1, 1]], np.array([0, 0, 0, 1, 1, 1])), (0.15, 0.15), ("cat", "dog")
+        )
 
 
-def test_given_parts_lose_images_that_an_earlier_part_has(rng):
+def test_given_parts_lose_images_that_an_earlier_part_has(tmp_path, rng):
     images, labels = rng.random((12, 5, 7)), np.arange(12) % 2
-    train, validation, test = (Split(images[n], labels[n]) for n in ([0, 1, 2, 3], [3, 4, 5], [6, 0, 5, 7]))
-    found = without_shared_images(Dataset("made", "here", ("cat", "dog"), train, validation, test, ("read",)))
+    parts = {"train": [0, 1, 2, 3], "valid": [3, 4, 5], "test": [6, 0, 5, 7]}
+    arrays = {f"{kind}_{part}": of[n] for part, n in parts.items() for kind, of in (("x", images), ("y", labels))}
+    np.savez(tmp_path / "made.npz", class_names=["cat", "dog"], **arrays)
+    found = load(tmp_path / "made.npz")
     assert np.array_equal(found.train.images, images[:4])
     assert np.array_equal(found.validation.images, images[4:6])
     assert np.array_equal(found.test.images, images[6:8])
     assert np.array_equal(found.test.labels, labels[6:8])
     assert found.notes == (
-        "read",
         "1 of 3 images for validation left out: they are in training too",
         "2 of 4 images for test left out: they are in training or validation too",
     )
+    np.savez(tmp_path / "made.npz", **arrays | {"x_test": images[:4], "y_test": labels[:4]})
     with pytest.raises(InputError, match="every image for test is also an image for training or validation"):
-        without_shared_images(Dataset("made", "here", ("cat", "dog"), train, validation, train))
+        load(tmp_path / "made.npz")
 
 
 def test_fingerprints_recognise_an_image_and_no_other(rng):
     images = rng.random((700, 7, 11, 3), dtype=np.float32)
-    found = image_fingerprints(images)
+    found = splits.image_fingerprints(images)
     assert len(set(found)) == len(found) == 700
     assert {len(mark) for mark in found} == {6}
-    assert image_fingerprints(images[500:501]) == found[500:501]  # whatever other images there are
+    assert splits.image_fingerprints(images[500:501]) == found[500:501]  # whatever other images there are
     noise = np.float32(6e-8) * rng.choice(np.float32([-1, 1]), images.shape)
-    again = image_fingerprints(images + noise)  # the last bit of every pixel, as another machine may compute it
+    again = splits.image_fingerprints(images + noise)  # the last bit of every pixel, as another machine may compute it
     assert np.mean([one == other for one, other in zip(found, again, strict=True)]) > 0.98
-    assert not set(found) & set(image_fingerprints(images[:, ::-1]))
-    assert not set(found) & set(image_fingerprints(images[..., ::-1]))
-    assert not set(found) & set(image_fingerprints(images / 2))
+    assert not set(found) & set(splits.image_fingerprints(images[:, ::-1]))
+    assert not set(found) & set(splits.image_fingerprints(images[..., ::-1]))
+    assert not set(found) & set(splits.image_fingerprints(images / 2))
     square = images[..., :7, 0]
-    assert not set(image_fingerprints(square)) & set(image_fingerprints(square.transpose(0, 2, 1)))
-    assert image_fingerprints(np.full((1, 5, 7), np.inf))  # rejected elsewhere
+    assert not set(splits.image_fingerprints(square)) & set(splits.image_fingerprints(square.transpose(0, 2, 1)))
+    assert splits.image_fingerprints(np.full((1, 5, 7), np.inf))  # rejected elsewhere
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 def test_fingerprints_are_those_of_the_picture_however_it_is_stored(kind, rng):
     stored = rng.integers(0, np.iinfo(kind).max, (50, 7, 11)).astype(kind)
-    assert image_fingerprints(stored) == image_fingerprints(np.float32(stored) / np.float32(np.iinfo(kind).max))
+    assert splits.image_fingerprints(stored) == splits.image_fingerprints(
+        np.float32(stored) / np.float32(np.iinfo(kind).max)
+    )
 
 
 def test_fingerprints_tell_positions_of_a_dot_apart_and_equal_empty_images():
     dots = np.zeros((35, 5, 7), np.uint8)
     dots[np.arange(35), np.arange(35) // 7, np.arange(35) % 7] = 255
-    assert len(set(image_fingerprints(dots))) == 35
-    assert len(set(image_fingerprints(np.zeros((3, 5, 7), np.uint8)))) == 1
+    assert len(set(splits.image_fingerprints(dots))) == 35
+    assert len(set(splits.image_fingerprints(np.zeros((3, 5, 7), np.uint8)))) == 1
 
 
 def test_fingerprints_are_encoded_and_decoded(rng):
-    found = set(image_fingerprints(rng.random((53, 5, 7))))
-    assert decode_fingerprints(encode_fingerprints(found), "a file") == found
-    assert decode_fingerprints(encode_fingerprints(set()), "a file") == set()
-    assert len(encode_fingerprints(found)) == 8 * 53
-    assert encode_fingerprints(found) == encode_fingerprints(set(sorted(found, reverse=True)))
+    found = set(splits.image_fingerprints(rng.random((53, 5, 7))))
+    assert splits.decode_fingerprints(splits.encode_fingerprints(found), "a file") == found
+    assert splits.decode_fingerprints(splits.encode_fingerprints(set()), "a file") == set()
+    assert len(splits.encode_fingerprints(found)) == 8 * 53
+    assert splits.encode_fingerprints(found) == splits.encode_fingerprints(set(sorted(found, reverse=True)))
 
 
 @pytest.mark.parametrize("text", [17, None, ["AAAAAAAA"], "AAAA", "AAAAAAA!", "AAAAAAA\u00e9"])
 def test_a_damaged_list_of_fingerprints_is_rejected(text):
     with pytest.raises(ValueError, match="a file: its list of training images"):
-        decode_fingerprints(text, "a file")
+        splits.decode_fingerprints(text, "a file")
 
 
 def test_rotated_draws_different_images_at_uniform_angles():
@@ -292,8 +299,10 @@ def test_cifar_from_records_from_the_archive_and_from_arrays(tmp_path, rng):
     assert load("cifar-10", tmp_path / "arrays", download=False).name == "cifar-10-4-of-5"
 
 
+@pytest.mark.extra("formats")
 def test_patch_camelyon_from_its_six_files(tmp_path, rng):
-    h5py = pytest.importorskip("h5py")
+    import h5py
+
     kept = {}
     for part, count in (("train", 7), ("valid", 5), ("test", 3)):
         kept[part] = rng.integers(0, 256, (count, 5, 7, 3), dtype=np.uint8)
@@ -500,8 +509,8 @@ def home(small, monkeypatch, tmp_path):
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}"
     remotes = tuple(
-        Remote(f"{address}/{name}", hashlib.sha256(content).hexdigest(), len(content))
-        for name, content in sorted(Server.files.items())
+        replace(known, url=f"{address}/{name}", sha256=hashlib.sha256(content).hexdigest(), size=len(content))
+        for known, (name, content) in zip(downloads.REMOTE["mnist"], sorted(Server.files.items()), strict=True)
     )
     monkeypatch.setitem(downloads.REMOTE, "mnist", remotes)
     yield remotes
@@ -539,10 +548,15 @@ def test_a_download_that_goes_wrong_leaves_nothing(damage, home, tmp_path):
         del Server.files[name]
     message = {"changed": "SHA-256", "longer": "SHA-256", "short": "ended after", "gone": "Not Found"}[damage]
     with pytest.raises(InputError, match=message):
-        download(home[0], tmp_path / "data")
-    assert list((tmp_path / "data").iterdir()) == []
+        load("mnist", tmp_path / "data")
+    assert not (tmp_path / "data" / "mnist" / name).exists()
+    assert not list((tmp_path / "data").rglob(".*"))
 
 
-def test_an_unreachable_server_gives_a_clear_error(tmp_path):
+def test_an_unreachable_server_gives_a_clear_error(monkeypatch, tmp_path):
+    known = downloads.REMOTE["mnist"]
+    monkeypatch.setitem(
+        downloads.REMOTE, "mnist", tuple(replace(each, url="http://127.0.0.1:9/" + each.name) for each in known)
+    )
     with pytest.raises(InputError, match="by other means"):
-        download(Remote("http://127.0.0.1:9/x.gz", "0" * 64, 5), tmp_path)
+        load("mnist", tmp_path)

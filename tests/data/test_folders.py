@@ -1,9 +1,12 @@
 """read_folder: whatever a folder contains, every file is read or rejected with a reason, and none is changed."""
 
+import json
 import os
-import runpy
 import struct
+import subprocess
+import sys
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,9 @@ import pytest
 from PIL import Image
 
 import unpose
+from kit.formats import by_numpy, by_pillow, hdf5, noise, unit, zarr
 from unpose.data import ImageSet, InputError, read_folder
-
-FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
+from unpose.files import ImagesInPieces
 
 
 @pytest.fixture
@@ -226,15 +229,16 @@ def test_the_memory_budget_is_checked_before_anything_is_read(tmp_path):
         read_folder(tmp_path, memory=16 * 2**20)
 
 
-def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, picture, monkeypatch):
-    h5py = pytest.importorskip("h5py", reason="h5py, of the extra formats, is not installed")
+@pytest.mark.extra("formats")
+def test_one_file_that_declares_too_much_does_not_stop_the_others(tmp_path, picture):
+    import h5py
+
     for name in ("1.png", "2.png"):
         picture(tmp_path / name)
     with h5py.File(tmp_path / "deep.h5", "w") as file:
         file.create_dataset("images", shape=(900_000, 64, 64), dtype="f4", chunks=(100, 64, 64))
     with h5py.File(tmp_path / "wide.h5", "w") as file:
         file.create_dataset("images", shape=(5, 9000, 9000), dtype="f8", chunks=(5, 9000, 1000))
-    monkeypatch.setattr(h5py.Dataset, "__getitem__", lambda *_: pytest.fail("pixels were read"))
     found = read_folder(tmp_path)
     assert len(found) == 2
     assert "900,000 images" in reasons(found)["deep.h5"]
@@ -381,8 +385,10 @@ def test_an_array_is_selected_by_its_name(tmp_path, rng):
     np.testing.assert_allclose(read_folder(f"{tmp_path / 'a.npz'}::x_test").images, second, atol=1e-6)
 
 
+@pytest.mark.extra("em")
 def test_a_star_file_selects_and_orders_images(tmp_path, rng):
-    mrcfile = pytest.importorskip("mrcfile", reason="mrcfile, of the extra em, is not installed")
+    import mrcfile
+
     job = tmp_path / "Extract" / "job1"
     job.mkdir(parents=True)
     stacks = {name: rng.random((5, 13, 7)).astype(np.float32) for name in ("one", "two")}
@@ -408,8 +414,10 @@ def test_a_star_file_selects_and_orders_images(tmp_path, rng):
         read_folder(job / "empty.star")
 
 
+@pytest.mark.extra("formats")
 def test_a_zarr_folder_inside_a_folder_is_one_file(tmp_path, picture, rng):
-    zarr = pytest.importorskip("zarr", reason="zarr, of the extra formats, is not installed")
+    import zarr
+
     picture(tmp_path / "a.png")
     array = zarr.create_array(tmp_path / "b.zarr", shape=(3, 13, 7), chunks=(1, 13, 7), dtype="f4")
     array[:] = rng.random((3, 13, 7))
@@ -451,9 +459,10 @@ def test_real_arrays(real_data):
 
 @pytest.mark.slow
 def test_damaged_files_are_read_or_rejected(tmp_path):
-    fuzz = runpy.run_path(str(FUZZ))
-    counts = fuzz["run"](60, seed=11, folder=tmp_path, batch=60)
-    assert read_folder(tmp_path / "good").rejected == [], "the files before they were mutated"
+    program = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
+    words = [sys.executable, program, "--files", "60", "--seed", "11", "--out", tmp_path / "found.json"]
+    subprocess.run(words, check=True, capture_output=True)
+    counts = json.loads((tmp_path / "found.json").read_text())["counts"]
     assert sum(sum(row.values()) for row in counts.values()) == 60
     assert not any(row["lost"] or row["crashed"] for row in counts.values())
     assert sum(row["read"] for row in counts.values()) > 6
@@ -485,3 +494,60 @@ def test_a_list_of_star_files_is_read_in_its_order(tmp_path, picture, rng):
 def test_at_least_one_image_must_be_asked_for(tmp_path):
     with pytest.raises(ValueError, match="min_images must be at least 1, got 0"):
         read_folder(tmp_path, min_images=0)
+
+
+def a_list(folder, images):
+    pictures(folder, images[::-1])
+    return sorted(folder.iterdir(), reverse=True)
+
+
+def pictures(folder, images):
+    for k, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{k:02d}.png")
+    return folder
+
+
+def a_star_file(folder, images):
+    np.save(folder / "stack.npy", images[::-1])
+    rows = "".join(f"{k:06}@stack.npy\n" for k in range(len(images), 0, -1))
+    (folder / "all.star").write_text(f"data_\nloop_\n_rlnImageName #1\n{rows}")
+    return folder / "all.star"
+
+
+def in_a_file(write, name, key=""):
+    """A way that writes all images to one file."""
+
+    def way(folder, images):
+        write(folder / name, images)
+        return f"{folder / name}{key}"
+
+    return way
+
+
+WAYS = {
+    "folder": pictures,
+    "list": a_list,
+    "star": a_star_file,
+    "npy": in_a_file(by_numpy, "a.npy"),
+    "npz": in_a_file(lambda path, images: np.savez(path, x=images, y=np.arange(len(images))), "a.npz"),
+    "one-of-several": in_a_file(lambda path, images: np.savez(path, a=images[:2], b=images), "a.npz", "::b"),
+    "pages": in_a_file(partial(by_pillow, form="TIFF", mode="frames"), "a.tif"),
+    "zarr": in_a_file(partial(zarr, version=3), "a"),
+    "hdf5": in_a_file(hdf5, "a.h5"),
+}
+OPTIONAL = {"zarr": [pytest.mark.extra("formats")], "hdf5": [pytest.mark.extra("formats")]}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(write, id=name, marks=OPTIONAL.get(name, ())) for name, write in WAYS.items()]
+)
+def test_images_are_the_same_wherever_they_lie(tmp_path, rng, way):
+    images = noise(rng, 67, 32, 32, kind=np.uint8)
+    source = way(tmp_path, images)
+    found = read_folder(source)
+    np.testing.assert_array_equal(found.images, unit(images))
+    assert found.rejected == []
+    stored = read_folder(source, pieces=True, memory="1MiB")
+    assert isinstance(stored.images, ImagesInPieces)
+    np.testing.assert_array_equal(stored.images[:], unit(images))
+    assert stored.names == found.names

@@ -5,16 +5,24 @@ import pytest
 from PIL import Image
 
 from unpose.data import InputError, load
-from unpose.data.grouping import grouped_split
+
+
+def divided(folder, labels, groups):
+    """The indices of the images in each part, where the file says to which group an image belongs."""
+    images = np.zeros((len(labels), 5, 7), np.float32)
+    images[:, 2, 3], images[:, 4, 1] = np.arange(len(labels)) + 1, 0.5
+    np.savez(folder / "made.npz", x=images, y=labels, slide=groups)
+    found = load(folder / "made.npz", split_by="slide")
+    return [np.rint(part.images[:, 2, 3]).astype(int) - 1 for part in (found.train, found.validation, found.test)]
 
 
 @pytest.mark.laws
 @pytest.mark.parametrize("seed", range(5))
-def test_no_group_is_divided_and_the_shares_are_about_right(seed):
+def test_no_group_is_divided_and_the_shares_are_about_right(tmp_path, seed):
     rng = np.random.default_rng(seed)
     groups = rng.integers(0, 40, 700)
     labels = rng.integers(0, 3, 700)
-    parts = grouped_split(labels, groups.astype(str), (0.15, 0.15), ("a", "b", "c"))
+    parts = divided(tmp_path, labels, groups)
     assert sorted(np.concatenate(parts)) == list(range(700))
     kinds = [set(groups[part]) for part in parts]
     assert sum(map(len, kinds)) == len(set.union(*kinds))
@@ -22,13 +30,12 @@ def test_no_group_is_divided_and_the_shares_are_about_right(seed):
         np.testing.assert_allclose(np.bincount(labels[part]) / np.bincount(labels), share, atol=0.08)
 
 
-def test_three_groups_are_enough_and_two_are_not():
+def test_three_groups_are_enough_and_two_are_not(tmp_path):
     labels = np.array([0, 1, 0, 1, 0, 1])
-    parts = grouped_split(labels, np.array(list("aabbcc")), (0.15, 0.15), ("x", "y"))
-    assert [len(part) for part in parts] == [2, 2, 2]
+    assert [len(part) for part in divided(tmp_path, labels, list("aabbcc"))] == [2, 2, 2]
     for groups, message in ((["a"] * 6, r"1 group \(a\)"), (list("aaabbb"), r"2 groups \(a, b\)")):
         with pytest.raises(InputError, match=message):
-            grouped_split(labels, np.array(groups), (0.15, 0.15), ("x", "y"))
+            divided(tmp_path, labels, groups)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.data import posed
-from unpose.data.experiments import blobs, three_classes, threes
+from unpose.data import experiments, posed
 from unpose.images import warp
 
 
@@ -35,11 +34,11 @@ def test_zero_copies_are_rejected(rng):
 
 @pytest.mark.slow
 def test_the_data_of_the_papers_figures():
-    assert blobs(3).points.shape == (300, 2)
-    drawn = three_classes(3)
+    assert experiments.blobs(3).points.shape == (300, 2)
+    drawn = experiments.three_classes(3)
     assert drawn.points.shape == (18, 64, 64, 3)
     np.testing.assert_allclose((drawn.points**2).sum((1, 2, 3)).mean(), 4, rtol=1e-5)
-    digits = threes(3)
+    digits = experiments.threes(3)
     assert digits.points.shape == (10, 44, 44)
-    assert not np.array_equal(threes(3).points, threes(4).points)
-    np.testing.assert_array_equal(threes(3).points, digits.points)
+    assert not np.array_equal(experiments.threes(3).points, experiments.threes(4).points)
+    np.testing.assert_array_equal(experiments.threes(3).points, digits.points)

@@ -7,18 +7,13 @@ from unpose.files import in_bytes
 
 @pytest.mark.parametrize(
     ("given", "meant"),
-    [(512, 512), (8e9, 8 * 10**9), (1e17, 10**17), ("2GB", 2 * 10**9), (" 512 mb ", 512 * 10**6), ("1.5g", 15 * 10**8),
-     ("3TiB", 3 * 2**40), ("7K", 7000), ("7KiB", 7168), ("11", 11), ("2e9", 2 * 10**9), ("5 b", 5)],
-    ids=str,
-)  # fmt: skip
+    [(8e9, 8 * 10**9), (" 512 mb ", 512 * 10**6), ("1.5g", 15 * 10**8), ("3TiB", 3 * 2**40), ("2e9", 2 * 10**9)],
+)
 def test_what_is_meant(given, meant):
     assert in_bytes(given) == meant
 
 
-@pytest.mark.parametrize(
-    "given", ["", "much", "GB", "-2GB", "1.2.3MB", "4 GB 2", "0", "0.2", "inf", "nan", "1e999", "4XB", -1, None, True],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("given", ["", "GB", "-2GB", "1.2.3MB", "0.2", "1e999", "4XB", None])
 def test_what_is_no_size_is_named(given):
     with pytest.raises(ValueError, match=r"memory must be a size such as 4GB") as error:
         in_bytes(given)

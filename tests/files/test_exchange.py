@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from unpose.files.exchange import program_answers
+from unpose.files import exchange
 
 OTHER = "import sys, time; file = open(sys.argv[1], 'w', 1); print('x', file=file); time.sleep(900)"
 STARTS_OTHER = f"""
@@ -23,7 +23,7 @@ def test_a_program_that_takes_too_long_ends_with_those_that_it_started(tmp_path)
     for seconds in (0.5, 4, 32):  # until the second program has begun
         with (
             pytest.raises(ValueError, match="could not be run"),
-            program_answers([sys.executable, "-c", STARTS_OTHER, str(tmp_path / "alive")], np.zeros((1, 5, 7)),
+            exchange.program_answers([sys.executable, "-c", STARTS_OTHER, str(tmp_path / "alive")], np.zeros((1, 5, 7)),
                             timeout=seconds),
         ):  # fmt: skip
             pass

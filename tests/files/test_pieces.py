@@ -2,11 +2,13 @@
 
 import pickle
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kit.formats import by_numpy, hdf5, mrc, zarr
 from unpose.files import images_in_pieces, open_images, store_images
 
 
@@ -14,22 +16,11 @@ def pixels(n=23, dtype=np.uint8):
     return np.random.default_rng(0).integers(0, 255, (n, 7, 5)).astype(dtype)
 
 
-def write(kind, folder, images):
-    path = folder / f"stack.{kind}"
-    if kind == "npy":
-        np.save(path, images)
-    elif kind == "h5":
-        h5py = pytest.importorskip("h5py")
-        with h5py.File(path, "w") as file:
-            file.create_dataset("images", data=images, chunks=(4, 7, 5))
-    elif kind == "zarr":
-        zarr = pytest.importorskip("zarr")
-        zarr.create_array(str(path), data=images, chunks=(4, 7, 5))
-    else:
-        mrcfile = pytest.importorskip("mrcfile")
-        with mrcfile.new(path) as file:
-            file.set_data(images.astype(np.float32))
-    return path
+def open_as(kind, folder, images):
+    """Images that lie in a file of a kind."""
+    write = {"npy": by_numpy, "h5": partial(hdf5, chunks=(4, 7, 5)), "zarr": partial(zarr, version=3), "mrc": mrc}[kind]
+    write(folder / "stack", images)
+    return open_images(folder / "stack")
 
 
 KEYS = [
@@ -38,10 +29,14 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["npy", "h5", "zarr", "mrc"])
+@pytest.mark.parametrize(
+    "kind",
+    ["npy", pytest.param("h5", marks=pytest.mark.extra("formats")),
+     pytest.param("zarr", marks=pytest.mark.extra("formats")), pytest.param("mrc", marks=pytest.mark.extra("em"))],
+)  # fmt: skip
 def test_pieces_are_those_of_the_array(kind, tmp_path):
     images = pixels(dtype=np.float32 if kind == "mrc" else np.uint8)
-    opened = open_images(write(kind, tmp_path, images))
+    opened = open_as(kind, tmp_path, images)
     assert (opened.shape, opened.dtype, len(opened)) == (images.shape, images.dtype, 23)
     for key in KEYS:
         key = np.asarray(key, dtype=np.int64) if isinstance(key, list) else key
@@ -56,11 +51,13 @@ def test_pieces_are_those_of_the_array(kind, tmp_path):
     np.testing.assert_array_equal(cropped[3:5], images[3:5, 1:-1, 1:-1])
 
 
+@pytest.mark.extra("scale")
 def test_arrays_of_other_libraries_are_read_in_pieces(tmp_path):
+    from dask import array
+
     images = pixels()
-    dask = pytest.importorskip("dask.array")
     np.save(tmp_path / "stack.npy", images)
-    for given in (dask.from_array(images, chunks=(4, 7, 5)), np.load(tmp_path / "stack.npy", mmap_mode="r")):
+    for given in (array.from_array(images, chunks=(4, 7, 5)), np.load(tmp_path / "stack.npy", mmap_mode="r")):
         opened = images_in_pieces(given)
         for key in (slice(3, 11), np.array([1, 2, 19]), 4):
             np.testing.assert_array_equal(opened[key], images[key])

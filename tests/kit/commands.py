@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 from click.testing import CliRunner
@@ -41,10 +42,15 @@ def unpose(*words, input=None, **environment):
     return Answer(done.exit_code, done.stdout, done.stderr)
 
 
-def started(*words, **options):
-    """Start a command as a process of its own, which can be killed; ``options`` go to ``subprocess.Popen``."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **options.pop("env", {})}
-    command = [sys.executable, "-m", "unpose", *map(str, words)]
+def started(*words, program=("-m", "unpose"), **options):
+    """Start a command as a process of its own, which can be killed; ``options`` go to ``subprocess.Popen``.
+
+    ``program`` is what Python runs: the command, or a text that prepares something before it calls it.
+    """
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))  # and the kit
+    fixed = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": path}
+    environment = {**os.environ, **fixed, **options.pop("env", {})}
+    command = [sys.executable, *program, *map(str, words)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, env=environment, **pipes | options)
 
@@ -54,6 +60,30 @@ def unpose_process(*words, **options):
     process = started(*words, **options)
     out, err = process.communicate()
     return Answer(process.returncode, out, err)
+
+
+def named(words):
+    """The command that the first words of a call name, its context, and the other words."""
+    import click
+
+    from unpose.cli import main
+
+    command, context = main, click.Context(main, info_name="unpose")
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, words = words[0], words[1:]
+        command = command.get_command(context, name)
+        assert command is not None, f"there is no command {name}"
+        context = click.Context(command, parent=context, info_name=name)
+    return command, context, list(words)
+
+
+def refused(answer, *messages):
+    """Check that a command ended with status 2 and one sentence, in which there are some messages."""
+    assert answer.status == 2, answer.output
+    assert "Traceback" not in answer.output
+    assert sum(line.startswith("Error: ") for line in answer.err.splitlines()) == 1, answer.err
+    for message in messages:
+        assert message in answer.words
 
 
 def contents(folder, exempt=()):

@@ -1,6 +1,8 @@
 """Collaborators of an engine: they keep, watch, interrupt, or work as another process would."""
 
 import pickle
+import sys
+from contextlib import contextmanager
 
 
 class Killed(BaseException):
@@ -23,6 +25,31 @@ class StopAt:
         self.reports += 1
         if getattr(moment, "step", self.reports) == self.step:
             raise self.error
+
+
+_watchers = []
+
+
+def _tell(event, arguments):
+    for watch in _watchers:
+        watch(event, arguments)
+
+
+@contextmanager
+def watching(watch):
+    """Call ``watch(event, arguments)`` at each audit event, such as "open" or "os.rename", of this process.
+
+    What it raises, the operation raises: so a test lets reading and writing fail without replacing a function. The
+    events are those of ``sys.audit``.
+    """
+    if not hasattr(sys, "_tells_watchers"):
+        sys.addaudithook(_tell)  # it cannot be removed
+        sys._tells_watchers = True
+    _watchers.append(watch)
+    try:
+        yield
+    finally:
+        _watchers.remove(watch)
 
 
 class Elsewhere:

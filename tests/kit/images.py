@@ -36,7 +36,8 @@ def posed_things(copies=8, *, size=26, kinds=3, group="se2", max_shift=2.0, nois
     """Copies of :func:`things` at random poses, thing after thing: ``images``, ``poses``, ``sources``."""
     found = posed(things(size, kinds), group, copies=copies, max_shift=max_shift, random_state=seed)
     if noise:
-        found.images += noise * np.random.default_rng(seed).standard_normal(found.images.shape).astype(np.float32)
+        images = found.images  # one array, which is noisy in place
+        images += noise * np.random.default_rng(seed).standard_normal(found.images.shape).astype(np.float32)
     return found
 
 

@@ -10,7 +10,7 @@ from unpose.images import mirror, quarter_turn, smooth, warp
 from unpose.nn import InvariantAttentionBlock, OrbitEmbedding, count_parameters, orbit_attention, patch_net, rebuild
 from unpose.nn.functional.orbit_attention import orbit_mask, shift_poses, window_candidates
 from unpose.nn.networks.patch import split_into_patches
-from unpose.train import baseline_description, load_network, save_network
+from unpose.train import baseline_description
 
 SIZE = 11
 
@@ -284,16 +284,10 @@ def test_the_network_is_invariant_to_the_turn_of_each_patch(generator):
 
 
 @pytest.mark.parametrize("attention", ["invariant", "ordinary"])
-def test_networks_have_the_requested_size_and_are_restored_from_files(attention, tmp_path, generator):
-    network = patch_net("c8", 2, 5, 21, patch_size=7, attention=attention, parameters=16_000, depth=2).eval()
+def test_networks_have_the_requested_size(attention):
+    network = patch_net("c8", 2, 5, 21, patch_size=7, attention=attention, parameters=16_000, depth=2)
     assert 0.99 * 16_000 < count_parameters(network) <= 16_000
-    images = torch.rand(3, 2, 21, 21, generator=generator)
-    again = load_network(save_network(tmp_path / "patches.safetensors", network))
-    assert torch.equal(again(images), network(images))
-    twin = rebuild(baseline_description(network.description))
-    assert count_parameters(twin) == count_parameters(network)
-    network(images).square().sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in network.parameters())
+    assert count_parameters(rebuild(baseline_description(network.description))) == count_parameters(network)
 
 
 def test_smoothing_by_a_learnt_width(generator):
@@ -324,7 +318,6 @@ def test_smoothing_by_a_learnt_width(generator):
         (lambda: OrbitEmbedding("c4", 1, 3, 2)(torch.ones(1, 2, 2, 1, 3, 3, dtype=torch.int64)), "floating point"),
         (lambda: patch_net("c4", 1, 3, 20, patch_size=7), "do not fill"),
         (lambda: patch_net("c4", 1, 3, 14, patch_size=7)(torch.rand(1, 1, 14, 15)), "do not fill"),
-        (lambda: patch_net("c4", 1, 3, 14, patch_size=7)(torch.rand(1, 3, 14, 14)), "1 channels, got 3"),
         (lambda: patch_net("c4", 1, 3, 14, patch_size=7, attention="soft"), "'invariant' or 'ordinary'"),
         (lambda: patch_net("c4", 1, 3, 14, patch_size=7, attention="ordinary", heads=5), "not a multiple"),
         (lambda: patch_net("c4", 1, 3, 14, patch_size=7, depth=0), "depth"),
@@ -333,7 +326,7 @@ def test_smoothing_by_a_learnt_width(generator):
     ids=[
         "continuous group", "no group", "no channels", "no neighbours", "even window", "no bandwidth",
         "endless smoothing", "large patches", "images", "oblong patches", "whole numbers", "size", "other size",
-        "colours", "attention", "heads", "depth", "few parameters",
+        "attention", "heads", "depth", "few parameters",
     ],
 )  # fmt: skip
 def test_wrong_arguments_raise_errors_that_say_what_is_needed(make, message):

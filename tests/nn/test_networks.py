@@ -1,6 +1,5 @@
-"""Networks: published sizes, descriptions, errors, and export."""
+"""Networks: published sizes, descriptions, errors, and dilations."""
 
-import io
 import json
 import subprocess
 import sys
@@ -13,8 +12,6 @@ import torch
 
 from unpose.nn import (
     GSA_NET_CONFIGS,
-    NETWORKS,
-    GroupSelfAttention,
     GSANetConfig,
     count_parameters,
     create_network,
@@ -40,15 +37,6 @@ COUNTS = {
 }
 PRINTED = {"rotated-mnist": 44_670, "cifar-10": 2_990_000, "patch-camelyon": 205_660}
 INPUTS = {"rotated-mnist": (1, 10, 28), "cifar-10": (3, 10, 32), "patch-camelyon": (3, 2, 96)}
-TINY = GSANetConfig(6, ((6,), (6,)), window=3, heads=2)
-
-
-def tiny_networks(group="c4"):
-    return [
-        gsa_net(group, 2, 3, 8, config=TINY),
-        group_cnn(group, 2, 3, (8, 9), parameters=3000),
-        swivel_net(group, 2, 3, 8, widths=(3, 4), depths=(1,), heads=2, window=3),
-    ]
 
 
 @pytest.mark.parametrize(("config", "group"), COUNTS)
@@ -79,22 +67,6 @@ def test_the_convolution_network_is_as_large_as_it_may_be(group):
 def test_swivel_net_has_less_than_two_million_parameters():
     for group in ("c4", "c8", "c16", "d4"):
         assert count_parameters(swivel_net(group, 1, 10, 28)) < 2_000_000
-
-
-@pytest.mark.parametrize("group", ["c1", "d4"])
-def test_networks_take_images_of_other_sizes(group, generator):
-    for network in tiny_networks(group):
-        network.eval()
-        for size in ((8, 8), (7, 12), (13, 6)):
-            assert network(torch.rand(2, 2, *size, generator=generator)).shape == (2, 3)
-
-
-def test_weights_move_between_networks(generator):
-    images = torch.rand(2, 2, 8, 8, generator=generator)
-    for network in tiny_networks():
-        other = rebuild(network.description)
-        other.load_state_dict(network.state_dict())
-        assert torch.equal(other.eval()(images), network.eval()(images))
 
 
 @pytest.mark.parametrize(
@@ -134,59 +106,6 @@ def test_global_attention_as_a_network(generator):
     assert GSANetConfig(6, ((6,),), window=0) == GSANetConfig(6, ((6,),), window=None)  # for TOML, which has no null
 
 
-def test_every_network_has_a_name():
-    # These have test files of their own.
-    others = {"group_resnet", "scale_net", "patch_net", "equivariant_vit", "equivariant_unet", "lie_cnn"}
-    others |= {"lie_transformer", "scale_fourier_net"}
-    assert {network.description["network"] for network in tiny_networks()} | others == set(NETWORKS)
-    named = create_network("group_cnn", group="c4", in_channels=2, n_classes=3, image_size=(8, 9), parameters=3000)
-    assert named.description == tiny_networks()[1].description
-
-
-@pytest.mark.slow  # test_move_and_export.py exports with a free height and width
-@pytest.mark.parametrize("index", range(3))
-def test_export(index, generator):
-    network = [
-        gsa_net("d1", 2, 3, 8, config=GSANetConfig(6, ((6,),), window=3, heads=2, pool_last=True)),
-        *tiny_networks("d1")[1:],
-    ][index].eval()
-    images = torch.rand(2, 2, 8, 9, generator=generator)
-    program = torch.export.export(network, (images,), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},))
-    more = torch.rand(5, 2, 8, 9, generator=generator)
-    torch.testing.assert_close(program.module()(more), network(more))
-
-
-@pytest.mark.slow  # test_attention.py compiles the function that the layer calls
-def test_compile(generator):
-    # One graph with its gradients; the backend aot_eager needs no compiler on the machine.
-    network = GroupSelfAttention("c4", 2, 3, heads=2, head_channels=3, window=3)
-    maps = torch.rand(2, 2, 4, 5, 6, generator=generator)
-    compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
-    wanted = network(maps)
-    found = compiled(maps)
-    torch.testing.assert_close(found, wanted)
-    torch.testing.assert_close(
-        torch.autograd.grad(found.square().sum(), network.parameters()),
-        torch.autograd.grad(wanted.square().sum(), network.parameters()),
-    )
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
-def test_onnx(generator):
-    if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
-        pytest.skip("onnx, onnxscript and onnxruntime are not installed")
-    import onnxruntime
-
-    network = tiny_networks("c4")[2].eval()  # convolution and attention
-    images = torch.rand(2, 2, 8, 9, generator=generator)
-    file = io.BytesIO()
-    torch.onnx.export(network, (images,), dynamo=True, verbose=False).save(file)
-    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), network(images), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.slow
 def test_swivel_net_learns_digits(real_data):
     digits = real_data("mnist.npz")
@@ -207,14 +126,6 @@ def test_swivel_net_learns_digits(real_data):
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.8 * losses[0], losses
-
-
-def test_networks_can_be_built_on_the_meta_device():
-    for index, network in enumerate(tiny_networks("d3")):
-        with torch.device("meta"):
-            outline = tiny_networks("d3")[index]
-        shapes = {name: tensor.shape for name, tensor in outline.state_dict().items()}
-        assert shapes == {name: tensor.shape for name, tensor in network.state_dict().items()}
 
 
 def test_the_example_of_a_lightning_module_runs():

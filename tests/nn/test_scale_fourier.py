@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, gelu, pad
 
+from kit.networks import contrasted
 from unpose.images import fourier_resize, from_real_spectrum, quarter_turn, real_spectrum
 from unpose.nn import ScaleFourier2d, scale_activation, scale_fourier_net
 
@@ -16,14 +17,6 @@ def law_error(function, images, size):
         wanted = fourier_resize(function(images), (size, size))
         found = function(fourier_resize(images, (size, size)))
     return float((found - wanted).abs().max() / wanted.std())
-
-
-def contrasted(network):
-    """Give every weight and statistic of a network a value that no initialisation has."""
-    torch.manual_seed(3)
-    for tensor in [*network.parameters(), *(norm.running_mean for norm in network.norms)]:
-        tensor.data += 0.5 * torch.randn_like(tensor)
-    return network.eval()
 
 
 @pytest.mark.parametrize("side", [16, 17])

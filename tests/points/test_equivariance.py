@@ -5,6 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.networks import contrasted
+from kit.tensors import normal, relative_error, uniform
 from unpose.groups import parse, transform
 from unpose.points import (
     DeepSet,
@@ -27,24 +29,13 @@ LAYERS = {
     "attention, triples": lambda: GAAttention(5, rank=3),
     "iterated": lambda: iterate(EGNNLayer(5, neighbours=4), 4),
 }
-TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
-
-
-def contrasted(layer, seed=0):
-    """Random weights larger than at initialisation, so that errors cannot hide."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in layer.parameters():
-        parameter.data = torch.randn(parameter.shape, generator=generator) / max(1, parameter.shape[-1]) ** 0.5
-    return layer
 
 
 def clouds(d, dtype, n=11, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    points = torch.randn(3, n, d, generator=generator, dtype=torch.float64)
-    features = torch.randn(3, n, 5, generator=generator, dtype=torch.float64)
+    """Points (3, n, d), their features (3, n, 5) and a mask that leaves out a few of them."""
     mask = torch.ones(3, n, dtype=torch.bool)
     mask[0, n - 3 :] = mask[1, 2] = False
-    return points.to(dtype), features.to(dtype), mask
+    return normal(3, n, d, seed=seed, dtype=dtype), normal(3, n, 5, seed=seed + 1, dtype=dtype), mask
 
 
 def motions(d, dtype, seed):
@@ -53,36 +44,32 @@ def motions(d, dtype, seed):
     return group.random(3, generator=generator, max_shift=1.0, dtype=torch.float64).to(dtype)
 
 
-def error(given, expected, mask):
-    mask = mask[..., None]
-    return float((((given - expected) * mask).norm() / (expected * mask).norm()).detach())
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("d", [2, 3])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_commute_with_motions_and_nothing_else(name, d, dtype):
-    layer = contrasted(LAYERS[name]()).to(dtype)
+    layer, tolerance = contrasted(LAYERS[name]()).to(dtype), 2e-5 if dtype == torch.float32 else 1e-12
     points, features, mask = clouds(d, dtype)
+    shown = mask[..., None]
     hidden, moved = layer(features, points, mask)
     pose = motions(d, dtype, 5)
     again, moved_again = layer(features, transform(pose, points), mask)
-    assert error(again, hidden, mask) < TOLERANCE[dtype]
-    assert error(moved_again, transform(pose, moved), mask) < TOLERANCE[dtype]
-    assert error(moved, points, mask) > 1e-2  # points do move
+    assert relative_error(again, hidden, shown) < tolerance
+    assert relative_error(moved_again, transform(pose, moved), shown) < tolerance
+    assert relative_error(moved, points, shown) > 1e-2  # points do move
     stretched, _ = layer(features, points * torch.tensor([1.3] + [1.0] * (d - 1), dtype=dtype), mask)
-    assert error(stretched, hidden, mask) > 1e-3  # the control
+    assert relative_error(stretched, hidden, shown) > 1e-3  # the control
     order = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(3))
     permuted, moved_permuted = layer(features[:, order], points[:, order], mask[:, order])
-    assert error(permuted, hidden[:, order], mask[:, order]) < TOLERANCE[dtype]
-    assert error(moved_permuted, moved[:, order], mask[:, order]) < TOLERANCE[dtype]
+    assert relative_error(permuted, hidden[:, order], shown[:, order]) < tolerance
+    assert relative_error(moved_permuted, moved[:, order], shown[:, order]) < tolerance
 
 
 @settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 2**31), n=st.integers(3, 12), d=st.sampled_from([2, 3]), deep=st.booleans())
 def test_networks_are_invariant(seed, n, d, deep):
-    make = egnn(3, width=8, neighbours=3) if deep else ga_attention(3, width=8)
-    net = contrasted(make, seed % 1000).double().eval()
+    torch.manual_seed(seed)
+    net = contrasted(egnn(3, width=8, neighbours=3) if deep else ga_attention(3, width=8), seed).double()
     points, _, _ = clouds(d, torch.float64, n=n, seed=seed)
     answer = net(points)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
@@ -95,7 +82,7 @@ def test_voxels_scales_and_copies_of_points(make):
     # On a grid most distances are equal: whichever of them are the nearest must not matter.
     grid = torch.stack(torch.meshgrid(*map(torch.arange, (4, 4, 3)), indexing="ij"), -1).reshape(1, -1, 3).double()
     voxels = grid[:, grid[0].sum(1) != 3]
-    net = contrasted(make(3, width=8, neighbours=10)).double().eval()
+    net = contrasted(make(3, width=8, neighbours=10)).double()
     answer = net(voxels)
     turned = transform(motions(3, torch.float64, 4)[:1], voxels)
     torch.testing.assert_close(net(turned), answer, rtol=1e-8, atol=1e-8)
@@ -105,7 +92,7 @@ def test_voxels_scales_and_copies_of_points(make):
     twice = net(torch.cat([voxels, voxels], dim=1))
     assert twice.isfinite().all()
     torch.testing.assert_close(net(torch.cat([turned, turned], dim=1)), twice, rtol=1e-7, atol=1e-7)
-    metric = contrasted(make(3, width=8, neighbours=10, unit=2.0)).double().eval()
+    metric = contrasted(make(3, width=8, neighbours=10, unit=2.0)).double()
     assert (metric(3 * voxels) - metric(voxels)).abs().max() > 1e-3
     torch.testing.assert_close(metric(turned), metric(voxels), rtol=1e-8, atol=1e-8)
     with pytest.raises(ValueError, match="unit"):
@@ -129,7 +116,7 @@ def test_a_plain_network_on_coordinates_is_not_invariant_but_a_set_function():
     answer = net(points, mask)
     turned = net(transform(motions(3, torch.float32, 2), points), mask)
     assert (turned - answer).norm() > 0.05 * answer.norm()
-    order = torch.randperm(11)
+    order = torch.randperm(11, generator=torch.Generator().manual_seed(3))
     torch.testing.assert_close(net(points[:, order], mask[:, order]), answer)
     for how in ("mean", "sum", "max"):
         torch.testing.assert_close(pool(points, mask, how), pool(points[:, order], mask[:, order], how))
@@ -163,7 +150,8 @@ def test_the_margin_of_a_symmetric_cloud_is_zero():
 
 
 def test_bad_clouds_are_refused():
-    net, points = egnn(2), torch.rand(2, 5, 3)
+    net, good = egnn(2), uniform(2, 5, 3)
+    points = good.clone()
     points[1, 2, 0] = torch.nan
     with pytest.raises(ValueError, match="NaN"):
         net(points)
@@ -171,11 +159,11 @@ def test_bad_clouds_are_refused():
     mask[1, 2] = False
     assert net(points, mask).isfinite().all()
     with pytest.raises(ValueError, match="no points"):
-        net(torch.rand(2, 5, 3), torch.zeros(2, 5, dtype=torch.bool))
+        net(good, torch.zeros(2, 5, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"\(b, n, 2\)"):
-        net(torch.rand(2, 5, 4))
+        net(uniform(2, 5, 4))
     with pytest.raises(ValueError, match="0 features"):
-        net(torch.rand(2, 5, 3), features=torch.rand(2, 5, 1))
+        net(good, features=uniform(2, 5, 1))
     with pytest.raises(ValueError, match="times"):
         iterate(EGNNLayer(2), 0)
     with pytest.raises(ValueError, match="rank"):
@@ -183,7 +171,7 @@ def test_bad_clouds_are_refused():
 
 
 def test_one_point_and_coinciding_points_have_gradients():
-    for points in (torch.rand(1, 1, 3), torch.zeros(1, 6, 3), torch.arange(6.0)[None, :, None].expand(1, 6, 3)):
+    for points in (uniform(1, 1, 3), torch.zeros(1, 6, 3), torch.arange(6.0)[None, :, None].expand(1, 6, 3)):
         for net in (egnn(2, width=4), ga_attention(2, width=4), ga_attention(2, width=4, rank=3)):
             points = points.detach().clone().requires_grad_()
             net(points).sum().backward()

@@ -1,9 +1,8 @@
 """The settings of appendix F of the paper, as tables 1 and 2 are trained with them."""
 
-import numpy as np
 import pytest
 
-from unpose.data import Dataset, Split
+from kit.trainings import blank
 from unpose.nn import count_parameters
 from unpose.reproduce.published_networks import TABLE2
 from unpose.train import build_network
@@ -11,12 +10,6 @@ from unpose.train import build_network
 CELLS = {
     "rotated-mnist": TABLE2["rotmnist-r4"], "cifar-10": TABLE2["cifar10-z2m"], "patch-camelyon": TABLE2["pcam-r4"]
 }  # fmt: skip
-
-
-def blank(size, colours, classes):
-    shape = (classes, size, size) if colours == 1 else (classes, size, size, colours)
-    part = Split(np.zeros(shape, np.uint8), np.arange(classes))
-    return Dataset("blank", "", tuple(map(str, range(classes))), part, part, part)
 
 
 @pytest.mark.parametrize(

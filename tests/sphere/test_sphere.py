@@ -7,6 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit.networks import contrasted
+from kit.tensors import normal, relative_error, uniform
 from unpose.groups import parse
 from unpose.sphere import SphereAttention, areas, directions, rotate, sphere_mean, sphere_net
 
@@ -15,45 +17,36 @@ pytestmark = pytest.mark.equivariance
 
 def bumps(h, w, turn=None, dtype=torch.float64, channels=4):
     """Smooth functions on the sphere that can be rotated without interpolation: sums of Gaussian bumps."""
-    generator = torch.Generator().manual_seed(2)
-    centres = torch.randn(channels, 5, 3, generator=generator, dtype=torch.float64)
+    centres, heights = normal(channels, 5, 3, seed=2, dtype=torch.float64), normal(channels, 5, dtype=torch.float64)
     centres = centres / centres.norm(dim=-1, keepdim=True)
-    heights = torch.randn(channels, 5, generator=generator, dtype=torch.float64)
     if turn is not None:
         centres = centres @ turn.mT
     closeness = torch.einsum("hwx,cnx->cnhw", directions(h, w, torch.float64), centres)
     return torch.einsum("cn,cnhw->chw", heights, (6 * (closeness - 1)).exp())[None].to(dtype)
 
 
-def contrasted(radius=0.9, dtype=torch.float64):
+def attention(dtype=torch.float64):
     torch.manual_seed(0)
-    layer = SphereAttention(4, heads=2, radius=radius)
-    for parameter in layer.parameters():
-        parameter.data = torch.randn(parameter.shape)
-    return layer.to(dtype)
+    return contrasted(SphereAttention(4, heads=2, radius=0.9)).to(dtype)
 
 
 def turn(seed):
     return parse("so3").random(1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)[0, :3, :3]
 
 
-def relative(found, expected):
-    return float(((found - expected).norm() / expected.norm()).detach())
-
-
 @settings(max_examples=4, deadline=None)
 @given(shift=st.integers(-20, 20), h=st.integers(6, 9), extra=st.integers(0, 1), double=st.booleans())
 def test_longitude_shifts_are_exact(shift, h, extra, double):
     dtype = torch.float64 if double else torch.float32
-    layer, maps = contrasted(dtype=dtype), torch.rand(2, 4, h, 2 * (h + extra), dtype=dtype)
-    error = relative(layer(maps.roll(shift, -1)), layer(maps).roll(shift, -1))
+    layer, maps = attention(dtype), uniform(2, 4, h, 2 * (h + extra), dtype=dtype)
+    error = relative_error(layer(maps.roll(shift, -1)), layer(maps).roll(shift, -1))
     assert error < (1e-12 if double else 1e-5)
     stretched = maps.roll(1, -2)  # rows moved: not a rotation
-    assert relative(layer(stretched), layer(maps).roll(1, -2)) > 1e-3
+    assert relative_error(layer(stretched), layer(maps).roll(1, -2)) > 1e-3
 
 
 def test_rotations_converge_with_the_resolution_also_at_the_poles():
-    layer, pose = contrasted(), turn(4)
+    layer, pose = attention(), turn(4)
     errors, polar = [], []
     for h in (6, 12, 18):
         with torch.no_grad():
@@ -78,16 +71,16 @@ def test_the_answer_of_a_network_converges_to_one_for_all_rotations():
         for h in (6, 12):
             upright, turned = (bumps(h, 2 * h, pose) for pose in (None, turn(4)))
             torch.testing.assert_close(net(upright.roll(5, -1)), net(upright), rtol=1e-10, atol=1e-10)
-            gaps.append(relative(net(turned), net(upright)))
-        control = relative(net(upright.roll(3, -2)), net(upright))  # rows moved: not a rotation
+            gaps.append(relative_error(net(turned), net(upright)))
+        control = relative_error(net(upright.roll(3, -2)), net(upright))  # rows moved: not a rotation
     assert gaps[1] < gaps[0] / 2
     assert control > 10 * gaps[1]
 
 
 def test_rotate_follows_the_group():
     maps, one, two = bumps(24, 48), turn(1), turn(2)
-    assert relative(rotate(maps, one), bumps(24, 48, one)) < 0.02
-    assert relative(rotate(rotate(maps, one), two), rotate(maps, two @ one)) < 0.03
+    assert relative_error(rotate(maps, one), bumps(24, 48, one)) < 0.02
+    assert relative_error(rotate(rotate(maps, one), two), rotate(maps, two @ one)) < 0.03
     pole = torch.zeros(1, 1, 8, 16)
     pole[..., 0, :] = 1
     over = torch.diag(torch.tensor([1.0, -1.0, -1.0]))  # half a turn about x swaps the poles
@@ -106,8 +99,8 @@ def test_bad_panoramas():
     layer = SphereAttention(4)
     for shape, message in [((1, 4, 8, 8), "does not wrap"), ((1, 4, 8, 15), "even"), ((4, 8, 16), r"\(b, c, h, w\)")]:
         with pytest.raises(ValueError, match=message):
-            layer(torch.rand(shape))
+            layer(uniform(*shape))
     with pytest.raises(ValueError, match="reaches no neighbour"):
-        SphereAttention(4, radius=0.1)(torch.rand(1, 4, 8, 16))
+        SphereAttention(4, radius=0.1)(uniform(1, 4, 8, 16))
     with pytest.raises(ValueError, match="multiple of heads"):
         SphereAttention(5)

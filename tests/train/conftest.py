@@ -1,8 +1,11 @@
 """A small problem that a small network learns in a second: which of three marks an image shows."""
 
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from unpose.data import Dataset, Split
@@ -45,16 +48,58 @@ def small_recipe():
     return make
 
 
+FULL = {  # everything that has a state: dropout, poses, an average, moments
+    "average": 0.9,
+    "label_smoothing": 0.1,
+    "network": {"options": {"width": 3, "stages": [1, 1], "dropout": 0.2}},
+    "poses": {"max_angle": 30, "max_shift": 1, "mirror": True},
+}
+
+
+@pytest.fixture
+def full_recipe(small_recipe):
+    """A recipe with everything that has a state, for an optimizer."""
+
+    def make(optimizer="adamw", **changes):
+        return small_recipe(**FULL | changes, optimizer={"name": optimizer, "learning_rate": 0.02})
+
+    return make
+
+
 @pytest.fixture
 def watched():
-    """The number of images of each training pass of a network, and the steps of optimizers."""
-    sizes, steps = [], []
+    """What networks are given: batches of images ``trained`` on and ``evaluated``, and the ``steps`` of optimizers."""
+    found = SimpleNamespace(trained=[], evaluated=[], steps=0)
 
     def look(module, given):
-        if isinstance(module, Network) and module.training:
-            sizes.append(len(given[0]))
+        if isinstance(module, Network):
+            images = given[0].clone() if given[0].device.type == "cpu" else given[0]  # nothing more to be captured
+            (found.trained if module.training else found.evaluated).append(images)
 
-    hooks = register_module_forward_pre_hook(look), register_optimizer_step_post_hook(lambda *_: steps.append(1))
-    yield sizes, steps
+    def count(*_):
+        found.steps += 1
+
+    hooks = register_module_forward_pre_hook(look), register_optimizer_step_post_hook(count)
+    yield found
     for hook in hooks:
         hook.remove()
+
+
+@pytest.fixture
+def outputs_changed():
+    """A context in which networks that are trained give ``change(outputs, steps of optimizers so far)``."""
+
+    @contextmanager
+    def changed(change):
+        steps = []
+
+        def instead(module, given, outputs):
+            return change(outputs, len(steps)) if isinstance(module, Network) and module.training else None
+
+        with (
+            register_module_forward_hook(instead),
+            register_optimizer_step_post_hook(lambda *_: steps.append(1)),
+        ):
+            yield
+
+    return changed

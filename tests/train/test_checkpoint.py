@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import contextmanager
 
 import pytest
 import safetensors.torch
@@ -10,7 +11,6 @@ import torch
 from unpose.groups import FiniteGroup
 from unpose.nn import GSANetConfig, group_cnn, gsa_net, patch_net, scale_net, swivel_net
 from unpose.train import load_network, read_classes, save_network
-from unpose.train.checkpoint import FORMAT
 
 
 def networks():
@@ -53,22 +53,6 @@ def rewritten(path, about=None, weights=None, **changes):
     return path
 
 
-@pytest.mark.parametrize("index", range(3))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_network_comes_back_the_same(index, dtype, tmp_path, generator):
-    network = networks()[index].to(dtype)
-    images = torch.rand(2, network.description["in_channels"], 8, 9, generator=generator, dtype=dtype)
-    network(images)  # moves the statistics of batch norms
-    path = save_network(tmp_path / "network.safetensors", network)
-    again = load_network(path)
-    assert not again.training
-    assert again.description == network.description
-    assert again.group == network.group
-    assert torch.equal(again(images), network.eval()(images))
-    assert all(parameter.dtype == dtype for parameter in again.parameters())
-    again(images).sum().backward()  # and can be trained further
-
-
 def test_the_file_is_ordinary_safetensors_and_nothing_else_is_left(saved):
     tensors = safetensors.torch.load_file(saved)
     assert tensors.keys() == networks()[1].state_dict().keys()
@@ -80,12 +64,29 @@ def test_saving_over_a_file_replaces_it(saved):
     assert load_network(saved).description["network"] == "gsa_net"
 
 
-def test_a_failed_save_leaves_the_old_file(saved, monkeypatch):
-    before = saved.read_bytes()
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        save_network(saved, networks()[0])
+@pytest.fixture
+def full_disk():
+    """A context in which no file can grow beyond a hundred bytes, which ends a save as a full disk does."""
+    resource = pytest.importorskip("resource", reason="this system has no limits of processes")
+
+    @contextmanager
+    def limited():
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limited
+
+
+def test_a_failed_save_leaves_the_old_file(saved, full_disk):
+    before, network = saved.read_bytes(), networks()[0]
+    with pytest.raises(OSError, match="too large"), full_disk():
+        save_network(saved, network)
     assert saved.read_bytes() == before
+    assert os.listdir(saved.parent) == [saved.name]
 
 
 def test_what_cannot_come_back_is_not_saved(tmp_path):
@@ -139,7 +140,7 @@ def test_tensors_of_another_program(tmp_path):
         load_network(path)
 
 
-@pytest.mark.parametrize("layout", [FORMAT + 1, 0, "1", None])
+@pytest.mark.parametrize("layout", [2, 0, "1", None])
 def test_another_layout(saved, layout):
     with pytest.raises(ValueError, match=f"layout {layout!r}, and this version"):
         load_network(rewritten(saved, {"format": layout}))

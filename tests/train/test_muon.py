@@ -1,15 +1,32 @@
 """Muon: orthogonal steps for matrices, AdamW for the rest."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from unpose.nn import gsa_net
-from unpose.train.muon import Muon, matrices_and_others, orthogonalized
+from unpose.train.muon import Muon
+
+OPTIONS = {"share": 0.25, "weight_decay": 0.0, "momentum": 0.9}
 
 
 def muon(matrices, others=(), rate=0.1, **options):
-    return Muon(matrices, others, rate, **({"share": 0.25, "weight_decay": 0.0, "momentum": 0.9} | options))
+    return Muon(matrices, others, rate, **OPTIONS | options)
+
+
+def steps(*gradients):
+    """By how much matrices move in a first step without momentum, at a rate of one, as all in one shape do."""
+    weights = [nn.Parameter(torch.zeros_like(gradient)) for gradient in gradients]
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient.clone()
+    muon([(weight, 1) for weight in weights], rate=1.0, momentum=0.0).step()
+    found = []
+    for weight in weights:
+        rows, columns = weight.flatten(1).shape
+        found.append(-weight.detach() / math.sqrt(max(1, rows / columns)))
+    return found
 
 
 def parameter(generator, *shape):
@@ -22,7 +39,7 @@ def parameter(generator, *shape):
 def test_orthogonalizing_keeps_singular_vectors_and_evens_out_singular_values(shape, generator):
     matrix = torch.randn(shape, generator=generator, dtype=torch.float64)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    inside = left.T @ orthogonalized(matrix[None])[0] @ right.T
+    inside = left.T @ steps(matrix)[0] @ right.T
     assert torch.allclose(inside, inside.diagonal().diag(), atol=1e-9)
     assert values.max() / values.min() > 1.1
     assert 0.6 < inside.diagonal().min() <= inside.diagonal().max() < 1.3
@@ -30,9 +47,10 @@ def test_orthogonalizing_keeps_singular_vectors_and_evens_out_singular_values(sh
 
 def test_orthogonalizing_knows_no_size_and_no_neighbours(generator):
     matrices = torch.randn(3, 5, 11, generator=generator, dtype=torch.float64)
-    found = orthogonalized(matrices * torch.tensor([1e-3, 1.0, 1e4])[:, None, None])
-    assert torch.allclose(found, torch.cat([orthogonalized(matrix[None]) for matrix in matrices]), atol=1e-5)
-    assert torch.allclose(orthogonalized(matrices.mT), orthogonalized(matrices).mT, atol=1e-12)
+    found = steps(*matrices * torch.tensor([1e-3, 1.0, 1e4])[:, None, None])
+    for matrix, step in zip(matrices, found, strict=True):
+        assert torch.allclose(step, steps(matrix)[0], atol=1e-5)
+        assert torch.allclose(steps(matrix.T)[0].T, steps(matrix)[0], atol=1e-12)
 
 
 def test_maps_that_are_stacked_move_as_if_each_were_alone(generator):
@@ -47,8 +65,8 @@ def test_maps_that_are_stacked_move_as_if_each_were_alone(generator):
 
 def test_a_first_step_is_the_rate_times_an_orthogonal_matrix(generator):
     tall, kernel = parameter(generator, 18, 2), parameter(generator, 4, 3, 5, 5)
-    before, wanted = tall.detach().clone(), orthogonalized(tall.grad[None])[0]
-    kernel_before, kernel_wanted = kernel.detach().clone(), orthogonalized(kernel.grad.flatten(1)[None])[0]
+    before, wanted = tall.detach().clone(), steps(tall.grad)[0]
+    kernel_before, kernel_wanted = kernel.detach().clone(), steps(kernel.grad.flatten(1))[0]
     muon([(tall, 1), (kernel, 1)], rate=0.1, weight_decay=0.5).step()
     # The outputs of a map with more of them than inputs move as much as those of others.
     assert torch.allclose(tall, before * (1 - 0.1 * 0.5) - 0.1 * 3 * wanted, atol=1e-5)
@@ -63,9 +81,9 @@ def test_momentum_looks_ahead(generator):
     second = weight.grad = torch.randn(3, 4, generator=generator)
     optimizer.step()
     momentum = 0.2 * first
-    after_one = before - 0.1 * orthogonalized((0.2 * first + 0.8 * momentum)[None])[0]
+    after_one = before - 0.1 * steps(0.2 * first + 0.8 * momentum)[0]
     momentum = 0.8 * momentum + 0.2 * second
-    wanted = after_one - 0.1 * orthogonalized((0.2 * second + 0.8 * momentum)[None])[0]
+    wanted = after_one - 0.1 * steps(0.2 * second + 0.8 * momentum)[0]
     assert torch.allclose(weight, wanted, atol=1e-5)
 
 
@@ -93,14 +111,21 @@ def test_parameters_without_a_gradient_stay(generator):
     assert torch.equal(vector, before[1])
 
 
-def test_what_is_a_matrix_of_a_network():
+def test_what_is_a_matrix_of_a_network(generator):
     network = gsa_net("c4", 1, 10, 9, config={"lifted": 8, "stages": [[8], [12]], "window": 3, "heads": 2})
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    matrices, others = matrices_and_others(network)
-    found = {names[id(parameter)]: stacked for parameter, stacked in matrices}
-    assert sorted([*found, *(names[id(parameter)] for parameter in others)]) == sorted(names.values())
-    assert {stacked for name, stacked in found.items() if "project" in name} == {3}
-    assert {stacked for name, stacked in found.items() if "project" not in name} == {1}
+    optimizer = Muon.of(network, 0.1, **OPTIONS)
+    matrices, others = (group["params"] for group in optimizer.param_groups)
+    assert sorted(names[id(parameter)] for parameter in (*matrices, *others)) == sorted(names.values())
+    alone = {}
+    for parameter in matrices:
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+        copied = alone[id(parameter)] = nn.Parameter(parameter.detach().clone())
+        copied.grad = parameter.grad.clone()
+        muon([(copied, 3 if "project" in names[id(parameter)] else 1)]).step()  # queries, keys and values
+    optimizer.step()
+    for parameter in matrices:
+        assert torch.allclose(parameter, alone[id(parameter)], atol=1e-6)
     apart = {names[id(parameter)] for parameter in others if parameter.ndim > 1}
     # The image has one channel: its map is a vector. The last map gives class scores.
     assert {name.rpartition(".")[0] for name in apart} >= {"classify", "features.1.project"}

@@ -20,6 +20,7 @@ from unpose.nn import count_parameters, group_cnn
 from unpose.train import (
     accuracy,
     accuracy_by_angle,
+    cards,
     named_recipe,
     predict_logits,
     pretrained,
@@ -30,7 +31,6 @@ from unpose.train import (
     save_network,
     train,
 )
-from unpose.train.cards import card_markdown, describe, read_light
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def digits():
 
 @pytest.mark.parametrize("name", pretrained_names())
 def test_the_file_is_what_its_card_says(name):
-    model, network = describe(pretrained_file(name)), pretrained(name)
+    model, network = cards.describe(pretrained_file(name)), pretrained(name)
     card = model.card
     assert not network.training
     assert model.parameters == count_parameters(network)
@@ -92,7 +92,7 @@ def test_every_network_holds_the_audit(name, digits):
     images = np.stack([onto_canvas(image, (height, width)) for image in digits.images[:2]])
     inputs = as_batch(images, dtype=torch.float32).expand(-1, network.description["in_channels"], -1, -1)
     found = equivariance_error(network, inputs, network.group)
-    card = describe(pretrained_file(name)).card
+    card = cards.describe(pretrained_file(name)).card
     assert found.holds(), str(found)
     assert found.control_error > 1e-2
     assert card.exact_error < 1e-5
@@ -103,7 +103,7 @@ def test_together_they_are_small_and_the_page_is_theirs(ship):
     assert sum(pretrained_file(name).stat().st_size for name in pretrained_names()) <= ship.LARGEST
     assert (ROOT / "docs" / "reference" / "models.md").read_text() == ship.page()
     for name in pretrained_names():
-        assert str(ROOT) not in card_markdown(describe(pretrained_file(name)))
+        assert str(ROOT) not in cards.card_markdown(cards.describe(pretrained_file(name)))
 
 
 def test_digits_it_never_saw_upright_and_turned(digits):
@@ -115,7 +115,7 @@ def test_digits_it_never_saw_upright_and_turned(digits):
 def test_the_card_says_what_mnist_says(real_data):
     arrays = real_data("mnist.npz")
     part = Split(arrays["x_test"][::25], arrays["y_test"][::25].astype(np.int64))
-    card = describe(pretrained_file("mnist-c8")).card
+    card = cards.describe(pretrained_file("mnist-c8")).card
     assert accuracy(pretrained("mnist-c8"), part) == pytest.approx(card.upright, abs=0.015)
     assert accuracy(pretrained("mnist-c8"), part, angle=0.7) == pytest.approx(card.turned, abs=0.02)
 
@@ -154,21 +154,21 @@ def test_a_note_about_light_that_cannot_be_meant(tmp_path, light):
     network = group_cnn("c4", 1, 3, 9, width=2, stages=(1,))
     path = save_network(tmp_path / "odd.safetensors", network, notes={"light": light})
     with pytest.raises(ValueError, match="light"):
-        read_light(path)
+        cards.read_light(path)
 
 
 def test_the_light_of_a_file_is_read_with_and_without_ranges(tmp_path):
     network = group_cnn("c4", 1, 3, 9, width=2, stages=(1,))
     for light in (Light(0.1, 0.5, 1.0), Light(0.1, 0.5, 1.0, (0.0, 0.2), (0.4, 0.6))):
         note = {name: value for name, value in asdict(light).items() if value is not None}
-        assert read_light(save_network(tmp_path / "small.safetensors", network, notes={"light": note})) == light
+        assert cards.read_light(save_network(tmp_path / "small.safetensors", network, notes={"light": note})) == light
 
 
 def test_a_network_without_a_card(tmp_path):
     path = save_network(tmp_path / "plain.safetensors", group_cnn("c4", 1, 3, 9, width=2, stages=(1,)))
-    assert read_light(path) is None
+    assert cards.read_light(path) is None
     with pytest.raises(ValueError, match="has no card"):
-        describe(path)
+        cards.describe(path)
 
 
 @pytest.fixture(scope="module")
@@ -184,12 +184,11 @@ def short_run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path, monkeypatch):
+def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path):
     angles = [number * math.pi / 4 for number in range(8)]
-    monkeypatch.setattr(ship, "sweep_angles", lambda: angles)
     folder, outcome = short_run
-    path = ship.ship(folder, "small-digits", ["one digit"], weights=tmp_path)
-    model = describe(path)
+    path = ship.ship(folder, "small-digits", ["one digit"], weights=tmp_path, angles=angles)
+    model = cards.describe(path)
     assert model.name == "small-digits"
     assert model.card.command == "unpose train --recipe digits --epochs 1 --seed 2"
     assert model.card.upright == pytest.approx(outcome.test_accuracy, abs=1e-3)
@@ -200,7 +199,7 @@ def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path, 
     assert model.card.limits == ("one digit",)
     assert model.light.is_common
     assert model.light.contrast > 0
-    told = card_markdown(model)
+    told = cards.card_markdown(model)
     assert model.sha256 in told
     assert f"{model.card.upright:.2%}" in told
     images = load("digits").test.images[:7]
@@ -208,8 +207,7 @@ def test_a_finished_run_becomes_a_file_with_its_card(ship, short_run, tmp_path, 
 
 
 @pytest.mark.slow
-def test_runs_that_are_not_shipped(ship, short_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(ship, "sweep_angles", lambda: [0.0] * 4)
+def test_runs_that_are_not_shipped(ship, short_run, tmp_path):
     folder, _ = short_run
     copy = tmp_path / "run"
     copy.mkdir()

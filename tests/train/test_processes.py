@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from unpose.data import load
-from unpose.train import recipe_toml, train
-from unpose.train.processes import Processes, share_batch_statistics
+from unpose.train import processes, recipe_toml, train
 
 
 def torchrun(*arguments, cwd):
@@ -54,13 +53,26 @@ def group_of_one():
 def test_shared_norms_are_those_of_one_process_in_half_precision_too(dtype, affine, group_of_one, generator):
     maps = (torch.randn(16, 3, 7, 5, generator=generator) + torch.tensor([0.0, 20, -40])[:, None, None]).to(dtype)
     alone, shared = (torch.nn.BatchNorm2d(3, affine=affine) for _ in range(2))
-    share_batch_statistics(shared, Processes(0, 2))
+    processes.share_batch_statistics(shared, processes.Processes(0, 2))
     found, expected = shared(maps), alone(maps)
     assert found.dtype == expected.dtype == dtype
     close = {"atol": 2e-5, "rtol": 2e-5} if dtype == torch.float32 else {"atol": 1e-2, "rtol": 1e-2}
     torch.testing.assert_close(found, expected, **close)
     for name, value in alone.state_dict().items():
         torch.testing.assert_close(shared.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("poses", [{"max_angle": 30}, {"max_shift": 1.0, "bend": 0.5}])
+def test_processes_share_the_poses_of_a_batch(poses, problem, small_recipe, watched, group_of_one):
+    recipe = small_recipe(epochs=1, batch_size=7, poses=poses)
+    train(problem, recipe.changed(batch_size=14))
+    alone = torch.stack(watched.trained)  # (steps, batch, c, h, w)
+    parts = []
+    for rank in range(2):
+        watched.trained.clear()
+        train(problem, recipe, processes=processes.Processes(rank, 2))
+        parts.append(torch.stack(watched.trained))
+    assert torch.equal(torch.cat(parts, dim=1), alone)
 
 
 def assert_close(folder, expected):

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unpose.data import Dataset, Split
+from kit.commands import unpose
+from kit.trainings import blank
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, count_parameters
 from unpose.train import (
     Recipe,
@@ -18,14 +19,14 @@ from unpose.train import (
     named_recipe,
     pretrained,
     read_recipe,
+    recipe_from,
     recipe_names,
     recipe_toml,
 )
-from unpose.train.recipe import OptimizerPart, PosePart, SymmetryPart, recipe_from
 
 
 def test_numbers_of_numpy_come_back_too():
-    recipe = Recipe(optimizer=OptimizerPart(learning_rate=np.logspace(-3, -2, 2)[0]))
+    recipe = Recipe(optimizer=replace(Recipe().optimizer, learning_rate=np.logspace(-3, -2, 2)[0]))
     assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
 
 
@@ -49,7 +50,8 @@ def test_any_recipe_comes_back_from_its_toml(title, rate, seed, angle, options):
     recipe = recipe_from(
         {"title": title, "seed": seed, "optimizer": {"learning_rate": rate}, "network": {"options": options}}
     )
-    recipe = replace(recipe, poses=PosePart(max_angle=angle), symmetry=SymmetryPart(max_angle=angle))
+    poses, symmetry = (replace(part, max_angle=angle) for part in (recipe.poses, recipe.symmetry))
+    recipe = replace(recipe, poses=poses, symmetry=symmetry)
     assert recipe.poses.max_angle == pytest.approx(angle, abs=1e-11)
     assert recipe_from(tomllib.loads(recipe_toml(recipe))) == recipe
 
@@ -67,12 +69,6 @@ def test_more_rotations_begin_with_the_network_of_four_that_comes_along():
     shared = [name for name, weight in eight.state_dict().items() if not name.endswith("element.weight")]
     assert shared
     assert all(torch.equal(eight.state_dict()[name], four.state_dict()[name]) for name in shared)
-
-
-def blank(size, colours, classes):
-    shape = (classes, size, size) if colours == 1 else (classes, size, size, colours)
-    part = Split(np.zeros(shape, np.uint8), np.arange(classes))
-    return Dataset("blank", "", tuple(map(str, range(classes))), part, part, part)
 
 
 def test_our_recipe_for_the_published_network_leaves_its_size_and_offsets_queries_only():
@@ -102,6 +98,14 @@ def test_our_recipe_for_the_published_network_leaves_its_size_and_offsets_querie
         ({"optimizer": {"share": -1}}, "share must be at least 0"),
         ({"optimizer": {"warmup_epochs": 30}}, "below epochs"),
         ({"network": {"kind": "os.system"}}, "network.kind must be one of"),
+        ({"network": {"options": {"stages": 3}}}, r"network\.options\.stages must be of type list of int, got 3"),
+        ({"network": {"options": {"stages": [1, "a"]}}}, r"network\.options\.stages must be of type list of int"),
+        ({"network": {"options": {"width": "a"}}}, r"network\.options\.width must be of type int, got 'a'"),
+        ({"network": {"options": {"dropout": True}}}, r"network\.options\.dropout must be of type float, got True"),
+        ({"network": {"options": {"head": 3}}}, r"network\.options\.head must be of type str, got 3"),
+        ({"network": {"kind": "gsa_net", "options": {"config": 7}}}, r"options\.config must be of type str or dict"),
+        ({"network": {"kind": "gsa_net", "options": {"config": {"stages": [3]}}}}, r"config\.stages must be .*list of"),
+        ({"symmetry": {"groups": [3]}}, r"symmetry\.groups must be of type list of str"),
         ({"data": {"size": "big"}}, "data.size must be of type int"),
         ({"poses": {"max_angle": 200}}, "at most 180"),
         ({"poses": {"max_stretch": 0.9}}, "at least 1"),
@@ -139,7 +143,15 @@ def test_options_that_do_not_fit_the_network():
     recipe = recipe_from({"network": {"options": {"colour": "red"}}})
     with pytest.raises(ValueError, match=r"network\.options do not fit a group_cnn"):
         build_network(recipe, blank(9, 1, 3))
-    with pytest.raises(ValueError, match="at least 1, got 'wide'"):
-        build_network(recipe_from({"network": {"options": {"width": "wide"}}}), blank(9, 1, 3))
-    with pytest.raises(TypeError, match="not iterable"):  # what fails inside keeps its own words
-        build_network(recipe_from({"network": {"options": {"stages": 3}}}), blank(9, 1, 3))
+    for config, name in (({"lifted": 6, "stages": [[6]], "colour": "red"}, "colour"), ({"lifted": 6}, "stages")):
+        recipe = recipe_from({"network": {"kind": "gsa_net", "options": {"config": config}}})
+        with pytest.raises(ValueError, match=rf"network\.options do not fit a gsa_net: .*'{name}'"):
+            build_network(recipe, blank(9, 1, 3))
+
+
+def test_a_recipe_with_an_option_of_the_wrong_type_ends_the_command_in_a_sentence(tmp_path):
+    (tmp_path / "odd.toml").write_text("[network.options]\nstages = 3\n")
+    answer = unpose("train", "--config", tmp_path / "odd.toml", "-o", tmp_path / "run")
+    assert answer.status == 2
+    assert "network.options.stages must be of type list of int, got 3" in answer.words
+    assert not (tmp_path / "run").exists()

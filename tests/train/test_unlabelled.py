@@ -1,20 +1,22 @@
 """Encoders learnt without labels: the loss, invariance, collapse, resuming, errors."""
 
 from dataclasses import replace
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
 
+from kit.doubles import Killed, StopAt, without_seconds
+from kit.trainings import differing, state_file
 from unpose.adapt import symmetrize
 from unpose.audit import equivariance_error
-from unpose.data import InputError
+from unpose.data import Dataset, InputError, Split
 from unpose.train import (
     DivergedError,
     StoppedError,
     build_network,
     load_network,
+    predict_logits,
     read_notes,
     recipe_from,
     train,
@@ -22,14 +24,6 @@ from unpose.train import (
     unlabelled_recipe,
     unlabelled_seconds,
     vicreg_loss,
-)
-from unpose.train.unlabelled import (
-    Unlabelled,
-    _unlabelled_dataset,
-    collapse_gauges,
-    confirmed_neighbours,
-    has_collapsed,
-    random_views,
 )
 
 TINY = {
@@ -95,30 +89,32 @@ def test_constant_and_very_bright_images_train_to_finite_weights(images, scale, 
     assert all(torch.isfinite(weight).all() for weight in result.encoder.state_dict().values())
 
 
-def test_a_run_that_diverges_keeps_the_last_good_epoch(images, tmp_path, monkeypatch):
-    whole = Unlabelled.batch
-
-    def spoilt(self, store, rows, step):
-        views, labels = whole(self, store, rows, step)
-        return (views if step < 6 else views * torch.nan), labels
-
-    monkeypatch.setattr(Unlabelled, "batch", spoilt)
-    with pytest.raises(DivergedError, match=r"in epoch 2, at step 7.*keeps the state of the last good checkpoint"):
+def test_a_run_that_diverges_keeps_the_last_good_epoch(images, tmp_path, outputs_changed):
+    with (
+        outputs_changed(lambda outputs, steps: outputs if steps < 6 else outputs * torch.nan),
+        pytest.raises(DivergedError, match=r"in epoch 2, at step 7.*keeps the state of the last good checkpoint"),
+    ):
         train_unlabelled(images, tiny(), tmp_path)
-    monkeypatch.undo()
     assert torch.isfinite(load_network(tmp_path / "model.safetensors")(torch.from_numpy(images[:3, None]))).all()
     assert len(train_unlabelled(images, tiny(), tmp_path, resume=True).history) == 2
 
 
-def test_views_keep_the_background_and_depend_on_the_step_alone(images):
-    recipe = tiny(unlabelled=TINY["unlabelled"] | {"noise": 0.0, "brightness": 0.0})
-    batch = 0.3 + 0.5 * torch.from_numpy(images[:5, None])
-    ground = torch.full((5, 1, 1, 1), 0.3)
-    views = random_views(batch, ground, recipe, 7)
-    torch.testing.assert_close(views, random_views(batch, ground, recipe, 7), atol=0, rtol=0)
-    assert float((views - random_views(batch, ground, recipe, 8)).abs().max()) > 0.1
-    flat = random_views(ground.expand(5, 1, 13, 13), ground, recipe, 7)
-    torch.testing.assert_close(flat, ground.expand(5, 1, 13, 13))  # corners are not black
+def views_of_steps(watched, images, **changes):
+    """The views that the encoder was given in each step of an epoch: (steps, 2 b, c, h, w)."""
+    watched.trained.clear()
+    train_unlabelled(images, tiny(epochs=1, optimizer=_QUICK, unlabelled=TINY["unlabelled"] | changes))
+    return torch.stack([views for views in watched.trained if len(views) == 2 * TINY["batch_size"]])
+
+
+def test_views_keep_the_background_and_depend_on_the_step_alone(images, watched):
+    still = {"noise": 0.0, "brightness": 0.0}
+    views = views_of_steps(watched, images, **still)
+    assert len(views) == 2 * TINY["unlabelled"]["steps"]  # the encoder is part of what is trained
+    torch.testing.assert_close(views, views_of_steps(watched, images, **still), atol=0, rtol=0)
+    others = views[::2].flatten(1)
+    assert torch.cdist(others, others).add(torch.eye(len(others))).min() > 0.1
+    flat = views_of_steps(watched, np.full((9, 13, 13), 0.3, np.float32), **still)
+    torch.testing.assert_close(flat, torch.full_like(flat, 0.3))  # corners are not black
 
 
 def test_an_encoder_is_invariant_and_can_be_read(images, tmp_path):
@@ -139,7 +135,9 @@ def test_an_encoder_is_invariant_and_can_be_read(images, tmp_path):
 
 
 def test_an_encoder_serves_adapt(images):
-    encoder = build_network(tiny(), _unlabelled_dataset(images, "images")).eval().requires_grad_(False)
+    part = Split(images, np.zeros(len(images), np.int64))
+    dataset = Dataset("images", "made for tests", ("no label", "unused"), part, part, part)
+    encoder = build_network(tiny(), dataset).eval().requires_grad_(False)
     batch = torch.from_numpy(images[:4, None])
     averaged = symmetrize(encoder, "c4", over="logits")
     torch.testing.assert_close(averaged(batch), encoder(batch), atol=1e-4, rtol=1e-4)  # invariant already
@@ -147,10 +145,9 @@ def test_an_encoder_serves_adapt(images):
 
 
 @pytest.mark.slow
+@pytest.mark.extra("onnx")
 @pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
 def test_an_encoder_is_exported_to_onnx(images, tmp_path):
-    if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
-        pytest.skip("onnx, onnxscript and onnxruntime are not installed")
     import onnxruntime
 
     encoder = train_unlabelled(images, tiny(epochs=1, optimizer={"warmup_epochs": 0})).encoder
@@ -161,50 +158,46 @@ def test_an_encoder_is_exported_to_onnx(images, tmp_path):
     np.testing.assert_allclose(found, encoder(batch).detach().numpy(), atol=1e-4)
 
 
-@pytest.mark.slow
-def test_resumed_equals_uninterrupted(images, tmp_path):
-    recipe = tiny(unlabelled=TINY["unlabelled"] | {"neighbour_share": 0.5, "neighbours": 2}, epochs=3)
-    whole = train_unlabelled(images[::2], recipe)
-
-    def stop(current):
-        if current.step == 6:  # after the neighbours were confirmed, in the middle of an epoch
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        train_unlabelled(images[::2], recipe, tmp_path, progress=stop)
-    rest = train_unlabelled(images[::2], recipe, tmp_path, resume=True)
-    for name, weight in whole.encoder.state_dict().items():
-        assert torch.equal(weight, rest.encoder.state_dict()[name]), name
-    for row, other in zip(whole.history, rest.history, strict=True):
-        assert {**row, "seconds": 0} == {**other, "seconds": 0}
+WITH_NEIGHBOURS = {"steps": 3, "neighbour_share": 0.5, "neighbours": 2}
 
 
-def test_without_the_variance_term_the_loss_collapses_and_both_gauges_show_it():
-    gauges = {}
-    for variance in (25.0, 0.0):
-        generator = torch.Generator().manual_seed(0)
-        torch.manual_seed(0)
-        network = torch.nn.Sequential(
-            torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 16)
-        )
-        optimizer = torch.optim.Adam(network.parameters(), 0.02)
-        points = torch.randn(64, 6, generator=generator)
-        for _ in range(80):
-            views = [points + 0.3 * torch.randn(64, 6, generator=generator) for _ in range(2)]
-            optimizer.zero_grad()
-            vicreg_loss(network(views[0]), network(views[1]), variance=variance).backward()
-            optimizer.step()
-        gauges[variance] = collapse_gauges(network(points).detach().double().numpy())
-    assert not has_collapsed(*gauges[25.0])
-    assert has_collapsed(*gauges[0.0])
-    for sound, collapsed in zip(gauges[25.0], gauges[0.0], strict=True):
-        assert collapsed < 0.6 * sound
+@pytest.mark.parametrize("error", [Killed, pytest.param(StoppedError, marks=pytest.mark.slow)])
+def test_resumed_equals_uninterrupted(error, images, tmp_path):
+    """The run ends in the middle of the second epoch, after the neighbours were confirmed."""
+    recipe = tiny(unlabelled=TINY["unlabelled"] | WITH_NEIGHBOURS, epochs=3)
+    whole = train_unlabelled(images[::2], recipe, tmp_path / "whole")
+    with pytest.raises(error):
+        train_unlabelled(images[::2], recipe, tmp_path / "parts", progress=StopAt(5, error))
+    rest = train_unlabelled(images[::2], recipe, tmp_path / "parts", resume=True)
+    assert differing(state_file(tmp_path / "whole"), state_file(tmp_path / "parts")) == {}
+    assert differing(whole.encoder.state_dict(), rest.encoder.state_dict()) == {}
+    assert without_seconds(rest.history) == without_seconds(whole.history)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+def test_neighbours_that_the_encoder_contradicts_are_dropped(images, tmp_path):
+    """After a third of the epochs, those stay that are nearer than 95 % of all images."""
+    recipe = tiny(unlabelled=TINY["unlabelled"] | WITH_NEIGHBOURS, epochs=3)
+    states, encoders = [], []
+
+    def keep(history):
+        states.append(state_file(tmp_path)["extra.neighbours"])
+        encoders.append(load_network(tmp_path / "model.safetensors"))
+
+    train_unlabelled(images, recipe, tmp_path, on_epoch=keep)
+    vectors = predict_logits(encoders[0], images)
+    points = (vectors - vectors.mean(0)) / vectors.std(0).clamp(min=1e-6)
+    cosines = torch.nn.functional.normalize(points, dim=1)
+    cosines = cosines @ cosines.T
+    near, own = states[0], torch.arange(len(images))[:, None]
+    confirmed = cosines.gather(1, near) > cosines.quantile(0.95, dim=1, keepdim=True)
+    assert torch.equal(confirmed | (near == own), torch.ones_like(confirmed))
+    assert 0 < (near != own).sum() < near.numel()
+    assert all(torch.equal(later, near) for later in states)  # and no others are dropped later
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_training_without_the_variance_term_collapses(images, seed):
-    longer = TINY["unlabelled"] | {"steps": 40, "noise": 0.0, "erase": 0.0}
+    longer = TINY["unlabelled"] | {"steps": 15, "noise": 0.0, "erase": 0.0}
     sound = train_unlabelled(images, tiny(unlabelled=longer, seed=seed))
     collapsed = train_unlabelled(images, tiny(unlabelled=longer | {"variance": 0.0}, seed=seed))
     assert not sound.has_collapsed
@@ -213,25 +206,25 @@ def test_training_without_the_variance_term_collapses(images, seed):
         assert collapsed.history[-1][gauge] < 0.8 * sound.history[-1][gauge]
 
 
-def test_gauges_see_vectors_that_shrink_and_vectors_on_a_line():
-    rng = np.random.default_rng(0)
-    spread = rng.standard_normal((64, 16))
-    rank, tree = collapse_gauges(spread)
-    assert rank > 6
-    assert not has_collapsed(rank, tree)
-    assert has_collapsed(*collapse_gauges(0.01 * spread + 5))
-    assert has_collapsed(*collapse_gauges(np.ones((9, 3))))
-    assert collapse_gauges(spread[:, :1] * np.ones(16))[0] < 2.1
+@pytest.mark.parametrize(
+    ("of", "ranks", "has_collapsed"),
+    [
+        (lambda spread: spread, (6, 100), False),
+        (lambda spread: spread[:, :1] * torch.ones(spread.shape[1]), (1.5, 2.1), False),
+        (lambda spread: 0.01 * spread + 5, (0.9, 1.5), True),
+        (lambda spread: torch.ones_like(spread), (0.9, 1.5), True),
+    ],
+    ids=["spread", "on a line", "shrunk", "equal"],
+)
+def test_gauges_see_vectors_that_shrink_and_vectors_on_a_line(of, ranks, has_collapsed, images, outputs_changed):
+    def vectors(outputs, steps):
+        spread = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0))
+        return of(spread) + 0 * outputs.sum()
 
-
-def test_neighbours_that_the_encoder_contradicts_are_dropped():
-    vectors = torch.cat([torch.randn(30, 4) + 9, torch.randn(30, 4) - 9])
-    near = torch.stack([(torch.arange(60) + 1) % 30, torch.arange(60).flip(0)], dim=1)
-    near[30:, 0] = 30 + (torch.arange(30) + 1) % 30
-    vectors[0] = vectors[1]  # one pair that is near without doubt
-    found = confirmed_neighbours(near, vectors)
-    assert found[0, 0] == 1
-    assert torch.equal(found[:, 1], torch.arange(60))  # all of another kind
+    with outputs_changed(vectors):
+        found = train_unlabelled(images, tiny(epochs=1, optimizer=_QUICK))
+    assert found.has_collapsed == has_collapsed
+    assert ranks[0] < found.history[-1]["effective_rank"] < ranks[1]
 
 
 @pytest.mark.parametrize(
@@ -252,11 +245,10 @@ def test_the_recipe_follows_the_group(group, options, network, degrees, mirror):
 
 
 def test_a_duration_is_that_of_the_steps_that_are_run(images, watched):
-    sizes, steps = watched
     before = torch.get_rng_state()
     assert unlabelled_seconds(tiny(batch_size=20), images) > 0
-    assert set(sizes) == {40}  # two views of each image
-    assert len(steps) >= 2
+    assert {len(views) for views in watched.trained} == {40}  # two views of each image
+    assert watched.steps >= 2
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -6,6 +6,7 @@ paper's method, as we read it, is in :mod:`unpose.cluster.published`. Files, in 
 ================== ====================================================================================================
 ``estimator.py``   the estimator: from images to labels, poses and averages
 ``inputs.py``      arrays, rows of pixels, folders and files as images
+``limits.py``      numbers of images at which another way is taken
 ``pieces.py``      images that do not fit into memory, read in pieces
 ``light.py``       background and contrast are removed before images are compared
 ``rounds.py``      rounds of invariant attention, while the differences between neighbours look like noise

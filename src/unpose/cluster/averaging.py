@@ -25,8 +25,6 @@ _CONVERGED = 0.03
 """Averages have converged when their relative change in a round is smaller."""
 _CHUNK_PIXELS = 2**22
 """Pixels that are warped at a time."""
-BLOCK = 2048
-"""Images that are aligned at once, if they are read in pieces."""
 
 
 @dataclass(frozen=True)
@@ -185,9 +183,9 @@ def align_to_means(
     if not isinstance(images, Batch):
         found = align(images.movedim(1, -1), means, to=labels, search=search)
         return {"poses": found.poses, "distances": found.distances}
-    parts = []
-    for start in range(0, len(images), BLOCK):
-        rows = slice(start, min(start + BLOCK, len(images)))
+    parts, at_once = [], images.limits.aligned_at_once
+    for start in range(0, len(images), at_once):
+        rows = slice(start, min(start + at_once, len(images)))
 
         def compute(rows: slice = rows) -> Arrays:
             return align_to_means(images[rows], means, labels[rows], replace(search, progress=None))

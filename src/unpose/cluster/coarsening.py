@@ -12,13 +12,8 @@ from scipy import sparse
 
 from unpose.cluster.modularity import RESOLUTION, aggregate, louvain
 
-LARGE_GRAPH = 24_000
-"""Graphs of more images are contracted before they are read out or laid out."""
-N_GROUPS = 16_000
-"""Number of groups that a large graph is contracted to, at most."""
 
-
-def contract(graph: sparse.csr_array, rng: np.random.RandomState, n_groups: int = N_GROUPS) -> NDArray:
+def contract(graph: sparse.csr_array, rng: np.random.RandomState, n_groups: int) -> NDArray:
     """Group the nodes of a symmetric graph (n, n) into at most ``n_groups`` groups of linked nodes: (n,) from 0.
 
     Groups maximise modularity at a high resolution, which is halved until there are few enough: a node joins a group of

@@ -22,7 +22,7 @@ from unpose.align.dask_executor import DaskExecutor
 from unpose.cluster import saving
 from unpose.cluster.additions import append_assigned
 from unpose.cluster.assignment import Assignment, neighbour_distance, sparser_factor
-from unpose.cluster.averaging import BLOCK, align_to_means, average_groups, warp_in_chunks
+from unpose.cluster.averaging import align_to_means, average_groups, warp_in_chunks
 from unpose.cluster.copies import content_digests, first_equal
 from unpose.cluster.features import STATISTICS, feature_network, missing_network_notes, not_seen
 from unpose.cluster.graph import N_NEIGHBOURS, attention_inside, neighbours_of_all, vector_neighbours, weights_of_all
@@ -49,6 +49,7 @@ from unpose.cluster.light import (
     light_notes,
     normalise_light,
 )
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.neighbours import find_neighbours, gain_of_local_contrast, small_images
 from unpose.cluster.new_images import assign_new, blocks, voted_labels
 from unpose.cluster.pieces import Batch, Folder, as_pieces, normalise_pieces, take
@@ -69,8 +70,6 @@ _MOST_WITH_STATISTICS = 24_000
 """For more images, neighbours by statistics, which are searched among all pairs, are not searched unasked."""
 _LARGEST_SHARE = 0.45
 """Statistics join unasked only if pixels deserve less of the weight; of drawings that both tell apart it is half."""
-_MAX_REFERENCE_BYTES = 2**28
-"""Most memory that the fitted images may take which a fitted estimator keeps."""
 _RANGE_SAMPLE = 2000
 """Images by which the group is found, if they are read in pieces."""
 
@@ -236,6 +235,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
     _digests: NDArray | None = None  # (n, 32) bytes, of the pixels of each image; None in models of earlier versions
     _labelled: NDArray  # (n,) bool, images whose class was given, or that of a copy
     _n_fitted: int
+    _limits: Limits = DEFAULT
 
     def __init__(
         self,
@@ -329,7 +329,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 chosen, seed = self.range_, int(rng.randint(2**31))
                 self.encoder_ = learn_encoder(
                     take(given, rows), chosen.group, chosen.max_angle, device=self.device, random_state=seed,
-                    progress=progress,
+                    progress=progress, steps=self._limits.learning_steps,
                 )  # fmt: skip
             network = feature_network(self._network(), given[rows[:16]], self.device, self.light_)
         if search is None:
@@ -337,14 +337,14 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             typical = np.zeros(1) if neighbours is None else neighbour_distance(neighbours.distances)
         else:
             height, width = batch.shape[-2:]
-            at_once = min(len(rows), BLOCK) if isinstance(batch, Batch) else len(rows)
+            at_once = min(len(rows), self._limits.aligned_at_once) if isinstance(batch, Batch) else len(rows)
             check_memory(at_once, self.n_clusters or 1, (height, width), batch.shape[1], search)  # of the averages
             if self.light == "auto":
                 self._local_gain = gain_of_local_contrast(take(batch, rows), search)
                 if self._local_gain > MIN_LOCAL_GAIN:
                     self.light_ = "local"
                     batch, _ = self._without_light(batch, folder)
-            found = find_neighbours(take(batch, rows), search, checkpoints, folder, self.n_clusters or 1)
+            found = find_neighbours(take(batch, rows), search, checkpoints, folder, self.n_clusters or 1, self._limits)
             counted = found.first_copies == np.arange(len(rows))
             if not counted.all():
                 self.copies_ = same.copy()
@@ -367,10 +367,10 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
                 with torch_threads(search.n_threads):
                     graph, self.features_ = fit_features(
                         take(batch if network.statistics else given, rows), network, graph, self.range_.group,
-                        self.range_.max_angle, self.device, draws, progress, checkpoints, largest,
+                        self.range_.max_angle, self.device, draws, progress, checkpoints, largest, self._limits,
                     )  # fmt: skip
-            labels, weights, resolution = read_out(*graph, self.n_clusters, rng)
-            found_again = subset_stability(*graph, labels, self.n_clusters, resolution, rng)
+            labels, weights, resolution = read_out(*graph, self.n_clusters, rng, self._limits)
+            found_again = subset_stability(*graph, labels, self.n_clusters, resolution, rng, self._limits)
             self.stability_, confidences = found_again.agreement, found_again.confidences
             self.n_clusters_range_ = found_again.n_clusters
             report("read out", 1, 1)
@@ -512,7 +512,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         """
         rows, weights = self._counted_graph()
         labels = np.full(len(self.labels_), -1)
-        labels[rows] = cut_tree(weights, self.labels_[rows], n_clusters, check_random_state(0))
+        labels[rows] = cut_tree(weights, self.labels_[rows], n_clusters, check_random_state(0), self._limits)
         return labels[self.copies_]
 
     def regroup(self, X: ArrayLike, labels: ArrayLike, *, progress: Progress | None = None) -> "InvariantClustering":
@@ -554,7 +554,7 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         search = None if self._is_vectors else self._search(progress)
         pairs = np.unique(np.stack([counted, self.labels_[rows]]), axis=1)
         if not pairs.shape[1] == counted.max() + 1 == self.n_clusters_:  # other clusters, not other numbers of the same
-            found_again = stability_of_groups(weights, counted, check_random_state(0))
+            found_again = stability_of_groups(weights, counted, check_random_state(0), self._limits)
             self.stability_, self.confidences_ = found_again.agreement, np.zeros(len(given))
             self.confidences_[rows] = found_again.confidences
             self.confidences_ = self.confidences_[self.copies_]
@@ -772,9 +772,9 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             X = onto_one_canvas(X, None if fitting else (self.image_shape_[0], self.image_shape_[1]))
         has_channels = count_axes(X) == 4
         channels_first = has_channels and is_channels_first(X, self.channels_first)
-        stored = as_pieces(X) if pieces else None
+        stored = as_pieces(X, self._limits) if pieces else None
         if stored is not None:
-            batch: Any = Batch(stored, channels_first=channels_first)
+            batch: Any = Batch(stored, channels_first=channels_first, limits=self._limits)
         else:
             X = np.asarray(X) if hasattr(X, "__array__") and not isinstance(X, Tensor) else X
             batch = bounded(as_batch(X, dtype=torch.float32, channels_first=channels_first).detach())
@@ -817,14 +817,15 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
             return
         m = len(images)
         some = small_images(images[:1])
-        most = max(N_NEIGHBOURS, _MAX_REFERENCE_BYTES // (4 * some.numel()))
+        most = max(N_NEIGHBOURS, self._limits.reference_bytes // (4 * some.numel()))
         if m > most:
             self._reference_rows = evenly_spaced_rows(m, most)
             self._typical_distances = typical * sparser_factor(self.neighbours_.distances, most / m)
         rows = np.arange(m) if self._reference_rows is None else self._reference_rows
         self.references_ = np.empty((len(rows), *some.shape[1:]), np.float32)  # images may have values of any size
-        for start in range(0, len(rows), BLOCK):
-            part = rows[start : start + BLOCK]
+        at_once = self._limits.aligned_at_once
+        for start in range(0, len(rows), at_once):
+            part = rows[start : start + at_once]
             self.references_[start : start + len(part)] = small_images(images[part]).numpy()
 
     def _set_averages(
@@ -865,3 +866,24 @@ class InvariantClustering(TransformerMixin, ClusterMixin, BaseEstimator):
         if len(rows) and search is not None:
             means, quiet = self._means_with_channels(), replace(search, progress=None)
             self.poses_[rows] = align_to_means(take(batch, rows), means, self.labels_[rows], quiet)["poses"]
+
+
+def fit_within(limits: Limits, model: InvariantClustering, X: Any, y: object = None, **options: Any) -> Any:
+    """Fit an estimator that takes the ways of large sets from other numbers of images on, and returns it.
+
+    Parameters
+    ----------
+    limits : Limits
+        They hold for all later calls of the estimator, too, and are not saved with it.
+    model : InvariantClustering
+        The estimator, which is fitted in place.
+    X, y, **options
+        As for :meth:`InvariantClustering.fit`.
+
+    Returns
+    -------
+    InvariantClustering
+        The estimator itself.
+    """
+    model._limits = limits
+    return model.fit(X, y, **options)

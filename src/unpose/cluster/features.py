@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from unpose.align import Progress
 from unpose.audit import evaluation
+from unpose.cluster.limits import DEFAULT
 from unpose.cluster.pieces import Batch
 from unpose.contours import outline_features
 from unpose.files import read_file, refuse_code
@@ -52,8 +53,6 @@ _CHUNK_PIXELS = {"cpu": 2**20, "cuda": 2**24}
 _DIMENSIONS = 128
 _POWER = 0.5
 _FULL_SVD = 1000
-_FITTED = 10_000
-"""Images that a space is fitted to: the principal directions of more are nearly the same, and cost time and memory."""
 _BLOCK_BYTES = 2**27
 """Most memory of the products of some points with all others."""
 _MAX_BYTES = 2**33
@@ -336,20 +335,22 @@ class FeatureSpace:
         return points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-12)
 
 
-def sampled_rows(n: int) -> NDArray:
-    """The up to 10,000 of n vectors, at equal steps, that a space is fitted to."""
-    return np.linspace(0, n - 1, min(n, _FITTED)).round().astype(np.int64)
+def sampled_rows(n: int, most: int = DEFAULT.space_vectors) -> NDArray:
+    """The up to ``most`` of n vectors, at equal steps, that a space is fitted to."""
+    return np.linspace(0, n - 1, min(n, most)).round().astype(np.int64)
 
 
-def fit_space(features: NDArray, blocks: tuple[int, ...] | None = None) -> FeatureSpace:
+def fit_space(
+    features: NDArray, blocks: tuple[int, ...] | None = None, most: int = DEFAULT.space_vectors
+) -> FeatureSpace:
     """The space of up to 128 principal directions of vectors (n, d), each scaled to the square root of its spread.
 
     The blocks of a vector are first scaled to equal energy. Without scaling, the few directions of largest spread
-    (often brightness) decide all distances; with all directions scaled alike, noise does. At most 10,000 vectors, at
-    equal steps, are used.
+    (often brightness) decide all distances; with all directions scaled alike, noise does. At most ``most`` vectors,
+    at equal steps, are used.
     """
-    if len(features) > _FITTED:
-        features = features[sampled_rows(len(features))]
+    if len(features) > most:
+        features = features[sampled_rows(len(features), most)]
     mean = features.mean(0)
     centred = features - mean
     ends = np.cumsum(blocks or (features.shape[1],))

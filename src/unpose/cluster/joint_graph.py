@@ -32,6 +32,7 @@ from unpose.cluster.features import (
     sampled_rows,
 )
 from unpose.cluster.graph import N_NEIGHBOURS, attention_matrix, bandwidths, symmetric_walk
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.modularity import RESOLUTION, louvain, modularity
 from unpose.cluster.pieces import Batch, take
 from unpose.compiled import CACHE, in_threads
@@ -149,7 +150,7 @@ class FittedFeatures:
 def fit_features(
     images: Tensor | Batch, network: FeatureNetwork, pixels: Graph, group: str, max_angle: float, device: str,
     rng: np.random.RandomState, progress: Progress | None = None, checkpoints: Checkpoints | None = None,
-    largest_share: float = 1.0,
+    largest_share: float = 1.0, limits: Limits = DEFAULT,
 ) -> tuple[Graph, FittedFeatures | None]:  # fmt: skip
     """Join the neighbours by pixels of images (n, c, h, w) with those by the features of a network over the orbit.
 
@@ -159,9 +160,9 @@ def fit_features(
     poses = network.poses(group, max_angle)
     if largest_share < 1:
         once = orbit_features(images, network, poses[:1], device, progress)
-        if share_of_pixels(pixels, fit_space(once, network.blocks)(once), rng) > largest_share:
+        if share_of_pixels(pixels, fit_space(once, network.blocks, limits.space_vectors)(once), rng) > largest_share:
             return pixels, None
-    rows, vectors, space, points = _points_in_space(images, network, poses, device, progress, checkpoints)
+    rows, vectors, space, points = _points_in_space(images, network, poses, device, progress, checkpoints, limits)
     joint = join_graphs(pixels, points, share_of_pixels(pixels, points, rng))
     turns = len(poses) > 2  # not the identity, or a mirror image, alone
     some = slice(0, _AUDITED)
@@ -173,7 +174,7 @@ def fit_features(
 
 def _points_in_space(
     images: Tensor | Batch, network: FeatureNetwork, poses: Tensor, device: str | torch.device,
-    progress: Progress | None, checkpoints: Checkpoints | None,
+    progress: Progress | None, checkpoints: Checkpoints | None, limits: Limits,
 ) -> tuple[NDArray, NDArray, FeatureSpace, NDArray]:  # fmt: skip
     """The feature space of images (n, c, h, w) and their points in it, (n, r); and the images it was fitted to.
 
@@ -186,10 +187,10 @@ def _points_in_space(
         report = None if progress is None else lambda stage, count, total: progress(stage, done + count, n)
         return orbit_features(take(images, rows) if len(rows) < n else images, network, poses, device, report)
 
-    rows = sampled_rows(n)
+    rows = sampled_rows(n, limits.space_vectors)
     name = "features" if len(rows) == n else "features-sample"
     vectors = load_or_compute(checkpoints, name, lambda: {"features": vectors_of(rows)})["features"]
-    space = fit_space(vectors, network.blocks)
+    space = fit_space(vectors, network.blocks, limits.space_vectors)
     if len(rows) == n:
         return rows, vectors, space, space(vectors)
     points, others, done = np.empty((n, space.basis.shape[1])), np.setdiff1d(np.arange(n), rows), len(rows)

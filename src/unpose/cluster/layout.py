@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from unpose.cluster.coarsening import LARGE_GRAPH, contract
+from unpose.cluster.coarsening import contract
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.modularity import aggregate
 
 _A, _B = 1.577, 0.895
@@ -24,7 +25,7 @@ _NEGATIVE_SAMPLES = 16
 _MAX_FORCE = 4.0
 
 
-def graph_layout(weights: sparse.csr_array, *, random_state: int = 0) -> NDArray:
+def graph_layout(weights: sparse.csr_array, *, random_state: int = 0, limits: Limits = DEFAULT) -> NDArray:
     """Compute positions in the plane for the images of an attention matrix.
 
     Parameters
@@ -33,6 +34,8 @@ def graph_layout(weights: sparse.csr_array, *, random_state: int = 0) -> NDArray
         Symmetric attention matrix, such as ``InvariantClustering.weights_``.
     random_state : int, default 0
         Seed; the same matrix and seed give the same positions.
+    limits : unpose.cluster.limits.Limits, optional
+        From which number of images on the graph is contracted, and to how many groups.
 
     Returns
     -------
@@ -55,7 +58,7 @@ def graph_layout(weights: sparse.csr_array, *, random_state: int = 0) -> NDArray
     positions = np.zeros((len(linked), 2))
     if len(rows):
         inner = sparse.csr_array(sparse.csr_array(weights)[rows][:, rows])
-        positions[rows] = _layout(inner, random_state)
+        positions[rows] = _layout(inner, random_state, limits)
     isolated = np.flatnonzero(~linked)
     low, high = (positions[rows].min(0), positions[rows].max(0)) if len(rows) else (np.zeros(2), np.ones(2))
     x = np.linspace(low[0], high[0], len(isolated) + 2)[1:-1]
@@ -64,11 +67,11 @@ def graph_layout(weights: sparse.csr_array, *, random_state: int = 0) -> NDArray
     return positions
 
 
-def _layout(weights: sparse.csr_array, random_state: int) -> NDArray:
+def _layout(weights: sparse.csr_array, random_state: int, limits: Limits) -> NDArray:
     """Positions (n, 2) of the images of a graph in which each has a link."""
-    if weights.shape[0] > LARGE_GRAPH:
+    if weights.shape[0] > limits.large_graph:
         weights.sort_indices()
-        member = contract(weights, np.random.RandomState(random_state))
+        member = contract(weights, np.random.RandomState(random_state), limits.groups)
         groups = _layout_whole(_without_diagonal(aggregate(weights, member)), random_state)
         rng = np.random.default_rng(random_state)
         spread = 0.3 * np.ptp(groups, axis=0).max() / np.sqrt(len(groups))  # images of one group are not at one point

@@ -16,6 +16,7 @@ from unpose.cluster.assignment import neighbour_distance
 from unpose.cluster.copies import near_copies
 from unpose.cluster.graph import N_ATTENDED, N_NEIGHBOURS, SEARCH_SIDE, mutual_share
 from unpose.cluster.light import evenly_spaced_rows, normalise_light
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.pieces import Batch, Folder, take
 from unpose.cluster.rounds import MAX_ROUNDS, Round, average_neighbours, measure_round
 from unpose.groups import parse_continuous
@@ -26,10 +27,6 @@ _TOLERANCE = math.radians(10)
 _MAX_EXHAUSTIVE = 4000
 """Up to this many images the CPU searches every pair; for more, a cheaper search selects candidates."""
 _CANDIDATES = 250
-_MAX_WITHOUT_INDEX = {"cpu": 50_000, "cuda": 150_000}
-"""Among more images, candidates come from an index, by device type; images that are read in pieces always use it. The
-index is faster and finds fewer of the exact neighbours, so it is used where comparing all pairs would take an hour on
-two cores, or ten minutes on a GPU."""
 _MANY_SHORT = 0.25
 """If more than this share of the lists contain a copy, all neighbours are searched again, which takes less time."""
 
@@ -45,8 +42,9 @@ class Found:
 
 
 def find_neighbours(
-    images: Any, search: Search, checkpoints: Checkpoints | None, folder: Folder, fewest: int = 1
-) -> Found:
+    images: Any, search: Search, checkpoints: Checkpoints | None, folder: Folder, fewest: int = 1,
+    limits: Limits = DEFAULT,
+) -> Found:  # fmt: skip
     """Nearest neighbours of images (n, c, h, w), a tensor or a :class:`Batch`, after the rounds of attention.
 
     Near copies of earlier images are left out, unless fewer than ``fewest`` images would be left.
@@ -56,7 +54,7 @@ def find_neighbours(
     if n == 1:
         return Found(None, [], everything, np.zeros(1))
     kind = _device_type(search)
-    largest = _MAX_WITHOUT_INDEX.get(kind, _MAX_WITHOUT_INDEX["cpu"])
+    largest = limits.without_index_gpu if kind == "cuda" else limits.without_index
     uses_index = in_pieces or n > largest
     small = small_images(images, folder)
     # The full search costs only seconds on a GPU; with scales, shapes fit in more ways and need it.

@@ -24,7 +24,6 @@ from unpose.report import Rejected, Reproduction, display_range, evenly_spaced, 
 from unpose.report.page import Cluster, Results, Round, Whole, render
 
 __all__ = [
-    "PAGE_IMAGES",
     "fitted_images",
     "page_pictures",
     "page_results",
@@ -34,8 +33,6 @@ __all__ = [
     "write_page",
 ]
 
-PAGE_IMAGES = 24_000
-"""Most images on a page: a browser still moves them without delay."""
 _THUMBNAIL_BYTES = 64 * 2**20
 """Budget of the thumbnails that a run keeps so that its page can be made again without the images."""
 _THUMBNAIL_SIDE = 64
@@ -91,13 +88,13 @@ def page_pictures(model: Any, images: Any, seed: int = 0) -> dict[str, NDArray]:
     means, distances = group_means(images, counted, model.poses_, count)
     low, high = display_range(images[:: max(1, len(images) // 256)])
     frames = attention_frames(images, model.neighbours_, model.weights_, _film_images(model))
-    shown = page_sample(model.labels_, model.confidences_, model.copies_, model.exemplars_)
+    shown = page_sample(model.labels_, model.confidences_, model.copies_, model.exemplars_, model._limits.page_images)
     pictures = {
         "images": thumbnails(images, shown, low, high),
         "means": _quantized(means, low, high, 65535),
         "errors": (model.standard_errors_ / (high - low)).astype(np.float32),
         "film": _quantized(np.stack(frames), low, high, 255),
-        "layout": graph_layout(model.weights_, random_state=seed)[model.copies_],
+        "layout": graph_layout(model.weights_, random_state=seed, limits=model._limits)[model.copies_],
         "distances": distances[model.copies_],
         "window": np.array([low, high]),
     }
@@ -168,19 +165,21 @@ def symmetry_text(model: Any, label: int) -> str:
     return f"the same at {poses} poses" if "mirror" in str(model.range_.group) else f"{poses}-fold"
 
 
-def page_sample(labels: NDArray, confidences: NDArray, copies: NDArray, exemplars: NDArray) -> NDArray | None:
-    """Ascending indices of the images that the page shows; None for all, if there are no more than 24,000.
+def page_sample(
+    labels: NDArray, confidences: NDArray, copies: NDArray, exemplars: NDArray, most: int
+) -> NDArray | None:
+    """Ascending indices of the images that the page shows; None for all, if there are no more than ``most``.
 
     ``labels``, ``confidences`` and ``copies`` are (n,), ``exemplars`` (K,), as in ``InvariantClustering``. Of a larger
     set, every cluster has the same number of images on the page, or all of its images if it has fewer; copies are left
     out.
     """
-    if len(labels) <= PAGE_IMAGES:
+    if len(labels) <= most:
         return None
     first = np.flatnonzero(copies == np.arange(len(copies)))
     order = first[np.lexsort((-confidences[first], labels[first]))]  # by cluster, then by confidence
     groups = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
-    shares = share_equally([len(group) for group in groups], PAGE_IMAGES - len(exemplars))
+    shares = share_equally([len(group) for group in groups], most - len(exemplars))
     chosen = [group[evenly_spaced(len(group), share)] for group, share in zip(groups, shares, strict=True) if share]
     return np.unique(np.concatenate([*chosen, exemplars]))
 

@@ -15,13 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unpose.cluster.light import LIGHT_CONTRAST, bounded, local_contrast, varies, without_background
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.files import ImagesInPieces, images_in_pieces, store_images
 from unpose.images import as_batch
-
-FEWEST_IN_PIECES = 4096
-"""Fewer images are read into memory at once."""
-_PIECE_PIXELS = 2**21
-"""Pixels that are read at a time."""
 
 Folder = str | os.PathLike[str] | None
 """Where files of the size of the images are written; None for a temporary folder."""
@@ -30,8 +26,8 @@ Folder = str | os.PathLike[str] | None
 class Batch:
     """Images in pieces as tensors (m, c, h, w); ``images`` are the same as an array-like with the channels last."""
 
-    def __init__(self, images: ImagesInPieces, *, channels_first: bool = False) -> None:
-        self.images, self._channels_first = images, channels_first
+    def __init__(self, images: ImagesInPieces, *, channels_first: bool = False, limits: Limits = DEFAULT) -> None:
+        self.images, self._channels_first, self.limits = images, channels_first, limits
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -57,17 +53,18 @@ class Batch:
 
     def pieces(self) -> Iterator[Tensor]:
         """All images as tensors (m, c, h, w)."""
-        length = max(1, _PIECE_PIXELS // math.prod(self.shape[1:]))
+        length = max(1, self.limits.piece_pixels // math.prod(self.shape[1:]))
         for start in range(0, len(self), length):
             yield self[start : start + length]
 
     def take(self, rows: NDArray) -> "Batch":
         """Some of the images, which are not read yet."""
-        return Batch(self.images.take(rows), channels_first=self._channels_first)
+        return Batch(self.images.take(rows), channels_first=self._channels_first, limits=self.limits)
 
     def map(self, function: Callable[[Tensor], Tensor], folder: Folder = None) -> "Batch":
         """A function (m, c, h, w) -> (m, c, h', w') of the images, computed piece by piece and kept in a file."""
-        return Batch(store_images((as_stored(function(piece)) for piece in self.pieces()), folder))
+        stored = store_images((as_stored(function(piece)) for piece in self.pieces()), folder)
+        return Batch(stored, limits=self.limits)
 
 
 def as_stored(batch: Tensor) -> NDArray:
@@ -76,7 +73,7 @@ def as_stored(batch: Tensor) -> NDArray:
     return array[..., 0] if array.shape[-1] == 1 else array
 
 
-def as_pieces(X: Any) -> ImagesInPieces | None:
+def as_pieces(X: Any, limits: Limits = DEFAULT) -> ImagesInPieces | None:
     """Many images that are not an array in memory as :class:`ImagesInPieces`; None for anything else.
 
     These are arrays of Dask, Zarr and h5py, memory maps, and :class:`unpose.files.ImagesInPieces`.
@@ -85,7 +82,7 @@ def as_pieces(X: Any) -> ImagesInPieces | None:
     in_memory = isinstance(X, Tensor) or (isinstance(X, np.ndarray) and not isinstance(X, np.memmap))
     if in_memory or not is_sliceable or hasattr(X, "iloc") or len(X.shape) not in (3, 4):
         return None
-    return images_in_pieces(X) if X.shape[0] > FEWEST_IN_PIECES else None
+    return images_in_pieces(X) if X.shape[0] > limits.in_memory else None
 
 
 def take(images: "Tensor | Batch", rows: NDArray) -> Any:
@@ -124,5 +121,5 @@ def normalise_pieces(given: Batch, light: str, folder: Folder = None) -> tuple[B
     if light != "keep":
         typical = norm[signal].median() if signal.any() else torch.zeros(())
         factor = torch.where(signal, typical / norm.clamp(min=1e-30), 0.0)
-        found = Batch(found.images.scaled(factor.numpy()))
+        found = Batch(found.images.scaled(factor.numpy()), limits=given.limits)
     return found, varies(low * factor, high * factor).numpy()

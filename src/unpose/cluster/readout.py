@@ -23,8 +23,9 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 
-from unpose.cluster.coarsening import LARGE_GRAPH, N_GROUPS, contract
+from unpose.cluster.coarsening import contract
 from unpose.cluster.graph import N_ATTENDED, attention_matrix
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.modularity import RESOLUTION, aggregate, improve, louvain, merge_clusters, modularity
 from unpose.cluster.resolution import choose_resolution
 
@@ -39,7 +40,7 @@ _MAX_DENSE = 400
 
 
 def read_out(
-    indices: NDArray, distances: NDArray, n_clusters: int | None, rng: np.random.RandomState
+    indices: NDArray, distances: NDArray, n_clusters: int | None, rng: np.random.RandomState, limits: Limits = DEFAULT
 ) -> tuple[NDArray, sparse.csr_array, float]:
     """Compute labels (n,), numbered from the largest cluster down, the attention matrix and the resolution used.
 
@@ -49,7 +50,7 @@ def read_out(
     graph = attention_matrix(indices, distances)
     counts = _GRAPHS if indices.shape[1] > N_ATTENDED else (N_ATTENDED,)
     proposing = (attention_matrix(indices, distances, count) for count in counts)  # one at a time in memory
-    labels, resolution = partition(graph, n_clusters, rng, proposing)
+    labels, resolution = partition(graph, n_clusters, rng, proposing, limits=limits)
     return by_size(labels), graph, resolution
 
 
@@ -59,6 +60,7 @@ def partition(
     rng: np.random.RandomState,
     proposing: Iterable[sparse.csr_array] | None = None,
     resolution: float | None = None,
+    limits: Limits = DEFAULT,
 ) -> tuple[NDArray, float]:
     """Labels (n,) of the nodes of a graph, and the resolution of the modularity that they maximise.
 
@@ -66,8 +68,10 @@ def partition(
     resolution is chosen if it and the number of clusters are not given.
     """
     with threadpool_limits(1):  # threads would sum in another order and break ties differently
-        divide = _partition if graph.shape[0] <= LARGE_GRAPH else _partition_contracted
-        labels, resolution = divide(graph, n_clusters, rng, proposing, resolution)
+        if graph.shape[0] <= limits.large_graph:
+            labels, resolution = _partition(graph, n_clusters, rng, proposing, resolution)
+        else:
+            labels, resolution = _partition_contracted(graph, n_clusters, rng, proposing, resolution, limits.groups)
         return labels if n_clusters is not None else _merge_singletons(graph, labels), resolution
 
 
@@ -90,10 +94,10 @@ def _partition(
 
 def _partition_contracted(
     graph: sparse.csr_array, n_clusters: int | None, rng: np.random.RandomState,
-    proposing: Iterable[sparse.csr_array] | None, resolution: float | None,
+    proposing: Iterable[sparse.csr_array] | None, resolution: float | None, n_groups: int,
 ) -> tuple[NDArray, float]:  # fmt: skip
     """The partition of the contracted graph, improved image by image in the whole one."""
-    member = contract(graph, rng, max(N_GROUPS, 10 * (n_clusters or 0)))
+    member = contract(graph, rng, max(n_groups, 10 * (n_clusters or 0)))
     small = None if proposing is None else (aggregate(each, member) for each in proposing)
     count = None if n_clusters is None else min(n_clusters, int(member.max()) + 1)
     groups, resolution = _partition(aggregate(graph, member), count, rng, small, resolution)

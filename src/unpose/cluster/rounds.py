@@ -74,7 +74,7 @@ def average_neighbours(images: Tensor | Batch, neighbours: Neighbours, folder: F
     if isinstance(images, Batch):
         parts = np.array_split(np.arange(len(images)), len(images) // _AT_ONCE + 1)
         means = (as_stored(attended_means(images.__getitem__, neighbours, weights, rows)) for rows in parts)
-        return Batch(store_images(means, folder))
+        return Batch(store_images(means, folder), limits=images.limits)
     return attended_means(images.__getitem__, neighbours, weights, np.arange(len(images)))
 
 

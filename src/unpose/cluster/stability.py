@@ -16,6 +16,7 @@ from scipy import sparse
 from sklearn.metrics.cluster import contingency_matrix
 
 from unpose.cluster.graph import attention_matrix
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.modularity import RESOLUTION
 from unpose.cluster.readout import partition
 from unpose.cluster.resolution import MIN_IMAGES, UNSTABLE, mean_agreement, random_subsets
@@ -35,7 +36,7 @@ class Stability:
 
 def subset_stability(
     indices: NDArray, distances: NDArray, labels: NDArray, n_clusters: int | None, resolution: float,
-    rng: np.random.RandomState,
+    rng: np.random.RandomState, limits: Limits = DEFAULT,
 ) -> Stability:  # fmt: skip
     """Read out random subsets of 70 % of the images, and compare their clusters with each other and with ``labels``.
 
@@ -47,14 +48,16 @@ def subset_stability(
     if n < MIN_IMAGES:
         return Stability(math.nan, np.zeros(n), (found_clusters, found_clusters))
     graph = attention_matrix(indices, distances, indices.shape[1])  # all neighbours, since some are left out
-    found, confidences = _found_again(graph, labels, n_clusters, resolution, rng)
+    found, confidences = _found_again(graph, labels, n_clusters, resolution, rng, limits)
     counts = [found_clusters]
     if n_clusters is None:
         counts += (found.max(1) + 1).tolist()
     return Stability(mean_agreement(found), confidences, (min(counts), max(counts)))
 
 
-def stability_of_groups(weights: sparse.csr_array, labels: NDArray, rng: np.random.RandomState) -> Stability:
+def stability_of_groups(
+    weights: sparse.csr_array, labels: NDArray, rng: np.random.RandomState, limits: Limits = DEFAULT
+) -> Stability:
     """How far given groups, such as those that a person made, are found again in random subsets of the images.
 
     ``weights`` is the attention matrix (n, n). Subsets are read out with as many clusters as there are ``labels`` (n,),
@@ -63,14 +66,15 @@ def stability_of_groups(weights: sparse.csr_array, labels: NDArray, rng: np.rand
     n, n_groups = len(labels), int(labels.max()) + 1
     if n < MIN_IMAGES:
         return Stability(math.nan, np.zeros(n), (n_groups, n_groups))
-    found, confidences = _found_again(weights, labels, n_groups, RESOLUTION, rng)
+    found, confidences = _found_again(weights, labels, n_groups, RESOLUTION, rng, limits)
     agreement = float(np.mean([mean_agreement(np.stack([labels, again])) for again in found]))
     return Stability(agreement, confidences, (n_groups, n_groups))
 
 
 def _found_again(
-    graph: sparse.csr_array, labels: NDArray, n_clusters: int | None, resolution: float, rng: np.random.RandomState
-) -> tuple[NDArray, NDArray]:
+    graph: sparse.csr_array, labels: NDArray, n_clusters: int | None, resolution: float, rng: np.random.RandomState,
+    limits: Limits,
+) -> tuple[NDArray, NDArray]:  # fmt: skip
     """Clusters (m, n) of m random subsets, -1 for what is left out, and mean Jaccard indices with those of all (n,)."""
     n = len(labels)
     subsets = random_subsets(n, 5 if n < _LARGE else 3, rng)
@@ -79,7 +83,7 @@ def _found_again(
         inner = graph[kept][:, kept]
         inner.sort_indices()
         count = None if n_clusters is None else min(n_clusters, len(kept))
-        again, _ = partition(inner, count, rng, resolution=resolution)
+        again, _ = partition(inner, count, rng, resolution=resolution, limits=limits)
         _, before = np.unique(labels[kept], return_inverse=True)
         common = contingency_matrix(before, again)
         union = common.sum(1, keepdims=True) + common.sum(0) - common

@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unpose.cluster.limits import DEFAULT, Limits
 from unpose.cluster.modularity import merge_clusters, weights_between
 from unpose.cluster.readout import by_size, partition
 
 
-def cut_tree(weights: sparse.csr_array, labels: NDArray, n_clusters: int, rng: np.random.RandomState) -> NDArray:
+def cut_tree(
+    weights: sparse.csr_array, labels: NDArray, n_clusters: int, rng: np.random.RandomState, limits: Limits = DEFAULT
+) -> NDArray:
     """Labels (n,) of exactly ``n_clusters`` clusters, each a union or a part of the clusters ``labels`` (n,).
 
     ``weights`` is the attention matrix (n, n) without images that have no cluster. Clusters are numbered from the
@@ -29,19 +32,21 @@ def cut_tree(weights: sparse.csr_array, labels: NDArray, n_clusters: int, rng: n
     for new in range(count, n_clusters):
         for cluster in range(new):
             if cluster not in bisections:
-                bisections[cluster] = _bisect(weights, np.flatnonzero(labels == cluster), rng)
+                bisections[cluster] = _bisect(weights, np.flatnonzero(labels == cluster), rng, limits)
         split = min(bisections, key=lambda cluster: bisections[cluster][0])
         labels[bisections.pop(split)[1]] = new  # both halves are bisected anew
     return by_size(labels)
 
 
-def _bisect(weights: sparse.csr_array, members: NDArray, rng: np.random.RandomState) -> tuple[float, NDArray]:
+def _bisect(
+    weights: sparse.csr_array, members: NDArray, rng: np.random.RandomState, limits: Limits
+) -> tuple[float, NDArray]:
     """The best split of a cluster: ``cut / (volume x volume)``, and the members (m,) of its smaller half."""
     if len(members) < 2:
         return np.inf, members
     inner = weights[members][:, members]
     inner.sort_indices()
-    halves = by_size(partition(inner, 2, rng)[0])
+    halves = by_size(partition(inner, 2, rng, limits=limits)[0])
     between = weights_between(inner, halves)
     volume = np.maximum(between.sum(1), 1e-12 * max(between.sum(), 1e-300))
     return float(between[0, 1] / (volume[0] * volume[1])), members[halves == 1]

@@ -40,7 +40,7 @@ _IN_MEMORY = 2**28
 """Images of at most so many bytes are kept in memory, also if they may be kept in a file."""
 _FRAMES_AT_ONCE = 2048
 _BYTES_AT_ONCE = 2**24
-"""Images of a stack that are decoded before they are copied into the result, and their bytes on the canvas."""
+"""Most images of a stack that are decoded before they are copied into the result, and their bytes on the canvas."""
 _WRITTEN_AGAIN = 16
 """Images that are written again with channels at a time."""
 _PROCESS_BYTES = 300 * 10**6
@@ -254,7 +254,7 @@ def read_folder(
         if not stored:
             _check_budget(shown, len(sizes), shape, channels, budget)
         kept: list[DecodedFrame] = []
-        decoded = _decoded(readable, shape, colour, workers, budget.half, kept, rejected, report)
+        decoded = _decoded(readable, shape, colour, workers, budget, kept, rejected, report)
         if stored:
             images: Any = _in_file(decoded, shape, colour, None if isinstance(pieces, bool) else pieces)
         else:
@@ -284,6 +284,15 @@ class Budget:
     total: int  # what was given, for messages
     half: int  # for the images, and as much again for decoding files
 
+    @property
+    def in_memory(self) -> int:
+        """Bytes of images that are kept in memory, also if they may be kept in a file."""
+        return min(_IN_MEMORY, self.half // 2)
+
+    def at_once(self, frame_bytes: int) -> int:
+        """Images of a stack that are decoded before they are copied into the result."""
+        return max(1, min(_FRAMES_AT_ONCE, min(_BYTES_AT_ONCE, self.half // 8) // frame_bytes))
+
 
 def as_budget(memory: int | str | None) -> Budget:
     """The budget that a number of bytes or a text such as "4GB" gives.
@@ -310,16 +319,16 @@ def _canvas(sizes: Sequence[tuple[int, int]], size: int | tuple[int, int] | None
 
 
 def _decoded(
-    readable: Sequence[Source], shape: tuple[int, int], colour: Colour, workers: int, room: int,
+    readable: Sequence[Source], shape: tuple[int, int], colour: Colour, workers: int, budget: Budget,
     kept: list[DecodedFrame], rejected: list[tuple[str, str]], report: Progress,
 ) -> Iterator[list[DecodedFrame]]:  # fmt: skip
     """Decode all files, in their order: some frames at a time, which are added to ``kept`` when they were used.
 
-    Files are decoded in parallel as far as ``room`` bytes suffice. Stacks that are large on the canvas come in parts.
-    If such a file proves to be damaged, its frames are void: it gives none, as any damaged file.
+    Files are decoded in parallel as far as half of the budget suffices. Stacks that are large on the canvas come in
+    parts. If such a file proves to be damaged, its frames are void: it gives none, as any damaged file.
     """
     frame_bytes = bytes_of(1, shape, 3)
-    at_once = max(1, min(_FRAMES_AT_ONCE, _BYTES_AT_ONCE // frame_bytes))
+    at_once = budget.at_once(frame_bytes)
     counts = [header.count if found.row_of_frame is None else len(found.row_of_frame) for found, header in readable]
     done, total = 0, sum(counts)
     results: Iterable[tuple[Source, tuple[list[DecodedFrame], list[tuple[int | None, str]]]]]
@@ -331,7 +340,7 @@ def _decoded(
                 (partial(decode_file, found, shape, colour), header.cost + count * frame_bytes)
                 for (found, header), count in members
             ]
-            results = zip((source for source, _ in members), _in_threads(workers, tasks, room), strict=True)
+            results = zip((source for source, _ in members), _in_threads(workers, tasks, budget.half), strict=True)
         else:
             results = (
                 (source, part) for source, _ in members for part in decode_parts(source[0], shape, colour, at_once)
@@ -468,7 +477,7 @@ def most_channels(readable: Sequence[Source], colour: Colour) -> int:
 
 def is_kept_in_file(count: int, shape: tuple[int, int], channels: int, budget: Budget) -> bool:
     """Whether images are kept in a file, if they may be: where they would take much of the memory."""
-    return bytes_of(count, shape, channels) > min(_IN_MEMORY, budget.half // 2)
+    return bytes_of(count, shape, channels) > budget.in_memory
 
 
 def bytes_of(count: int, shape: tuple[int, int], channels: int) -> int:

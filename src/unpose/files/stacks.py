@@ -13,7 +13,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -42,6 +42,9 @@ _MAX_CHUNKS = 1_000_000
 
 _MAX_NPY_HEADER = 2**16
 """Bytes in which the header of a NumPy file must end. It declares its own length, of up to 4 GiB in an archive."""
+
+_HDF5_COPIES = 4
+"""Copies of a chunk while HDF5 decompresses it: as stored, after each of its filters, and in its cache."""
 
 _USUAL_NAMES = ("images", "image", "x", "data", "stack", "particles", "frames")
 """Usual names of an array of images, the most likely first."""
@@ -207,18 +210,25 @@ def _npy_array(stream: IO[bytes], size: int) -> StoredArray:
     declared = prod(shape) * dtype.itemsize
     if offset + declared > size:
         raise UnreadableError(f"is cut short: declares {declared:,} bytes of pixels and has {size - offset:,}")
+
+    def read_all(start: int, stop: int) -> NDArray:
+        stream.seek(offset)
+        return np.frombuffer(_read_exactly(stream, declared), dtype).reshape(shape[::-1]).T[start:stop]
+
+    if fortran and shape:  # the first axis varies fastest: no image is stored contiguously
+        return StoredArray(shape, dtype, read_all, chunk_length=max(1, shape[0]), is_indivisible=True)
+    return _rows_of(stream, offset, shape, dtype)
+
+
+def _rows_of(stream: IO[bytes], offset: int, shape: tuple[int, ...], dtype: np.dtype) -> StoredArray:
+    """An array whose bytes lie in C order from an offset on."""
     item_bytes = prod(shape[1:]) * dtype.itemsize
 
     def read(start: int, stop: int) -> NDArray:
-        if fortran:
-            stream.seek(offset)
-            return np.frombuffer(_read_exactly(stream, declared), dtype).reshape(shape[::-1]).T[start:stop]
         stream.seek(offset + start * item_bytes)
         data = _read_exactly(stream, (stop - start) * item_bytes)
         return np.frombuffer(data, dtype).reshape(stop - start, *shape[1:])
 
-    if fortran and shape:  # the first axis varies fastest: no image is stored contiguously
-        return StoredArray(shape, dtype, read, chunk_length=max(1, shape[0]), is_indivisible=True)
     return StoredArray(shape, dtype, read)
 
 
@@ -244,8 +254,11 @@ def open_mrc(path: Path, key: str | None) -> Iterator[StoredArray]:
         data = file.data
         if data is None or data.ndim not in (2, 3):
             raise UnreadableError("holds no image or stack of images")
-        # Blocks are copied, because nothing may point into the memory map after the file is closed.
-        yield StoredArray(data.shape, data.dtype, lambda start, stop: np.array(data[start:stop]))
+        # Pages of a memory map would count as memory of the process, up to the size of the file.
+        offset = 1024 + int(file.header.nsymbt)
+        shape, dtype = data.shape, data.dtype
+    with path.open("rb") as handle:
+        yield _rows_of(handle, offset, shape, dtype)
 
 
 def _check_mrc_extended_header(path: Path) -> None:
@@ -276,9 +289,10 @@ def open_hdf5(path: Path, key: str | None) -> Iterator[StoredArray]:
         dataset = found[choose_array({name: item.shape for name, item in found.items()}, key)]
         if dataset.is_virtual or dataset.external:
             raise UnreadableError("keeps its pixels in other files, which are not followed")
-        yield chunked_array(
+        stored = chunked_array(
             dataset.shape, dataset.dtype, dataset.chunks or (1,), lambda start, stop: dataset[start:stop]
         )
+        yield replace(stored, chunk_bytes=_HDF5_COPIES * stored.chunk_bytes)
 
 
 # Chunks --------------------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ from unpose.nn.networks.group_cnn import group_cnn
 from unpose.nn.networks.gsa import GSA_NET_CONFIGS, GSANetConfig, gsa_net
 from unpose.nn.networks.lie import lie_cnn, lie_transformer
 from unpose.nn.networks.patch import patch_net
-from unpose.nn.networks.registry import NETWORKS, create_network, rebuild
+from unpose.nn.networks.registry import NETWORKS, create_network, example_network, rebuild
 from unpose.nn.networks.resnet import group_resnet
 from unpose.nn.networks.scale import scale_net, scale_pyramid
 from unpose.nn.networks.scale_fourier import scale_fourier_net
@@ -110,6 +110,7 @@ __all__ = [
     "equivariant_unet",
     "equivariant_vit",
     "estimate_memory",
+    "example_network",
     "group_attention",
     "group_cnn",
     "group_fourier",

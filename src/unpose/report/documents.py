@@ -20,10 +20,14 @@ def asset(name: str) -> str:
 
 
 def rendered(template: str, style: str, script: str, **values: Any) -> str:
-    """Render a template with its style and script, which are the only ones that its content policy admits."""
-    return _templates.get_template(template).render(
-        policy=_content_policy(script, style), style=Markup(style), script=Markup(script), encodable=encodable, **values
+    """Render a template with its style and script, which are the only ones that its content policy admits.
+
+    Bytes of file names that are not valid UTF-8 are escaped.
+    """
+    page = _templates.get_template(template).render(
+        policy=_content_policy(script, style), style=Markup(style), script=Markup(script), **values
     )
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _content_policy(script: str, style: str) -> str:
@@ -32,11 +36,6 @@ def _content_policy(script: str, style: str) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-
-
-def encodable(text: str) -> str:
-    """Escape bytes of file names that are not valid UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _hash(text: str) -> str:

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from PIL import Image
 from scipy import sparse
 
 from unpose.report.attention import AttentionPicture, attention_picture
-from unpose.report.documents import asset, encodable, rendered
+from unpose.report.documents import asset, rendered
 from unpose.report.figures import PALETTE
 from unpose.report.results import NO_CLUSTER, Cluster, Results, Round, Whole
 from unpose.report.thumbnails import (
@@ -33,12 +34,8 @@ from unpose.report.thumbnails import (
     webp,
 )
 
-__all__ = ["Cluster", "Results", "Round", "Whole", "render"]
+__all__ = ["Cluster", "PageLimits", "Results", "Round", "Whole", "render"]
 
-PAGE_BYTES = 14_000_000
-"""Largest size of a page; thumbnails use what the rest leaves."""
-THUMBNAIL_BYTES = 7_500_000
-"""Largest size of all thumbnails in base64."""
 THUMBNAIL_SIDE, MEAN_SIDE, ERROR_SIDE, FILM_SIDE = 64, 192, 96, 96
 PER_SHEET = 512  # a sheet is decoded as a whole when its first picture is shown
 FILM_IMAGES = 24
@@ -51,7 +48,23 @@ _SCRIPTS = (
 )  # fmt: skip
 
 
-def render(results: Results) -> str:
+@dataclass(frozen=True)
+class PageLimits:
+    """How large a page may be.
+
+    Parameters
+    ----------
+    page : int, default 14_000_000
+        Bytes of the page; thumbnails use what the rest leaves.
+    thumbnails : int, default 7_500_000
+        Bytes of all thumbnails in base64.
+    """
+
+    page: int = 14_000_000
+    thumbnails: int = 7_500_000
+
+
+def render(results: Results, *, limits: PageLimits | None = None) -> str:
     """Write the results of a clustering as an HTML page; the same results give the same text.
 
     Every image of ``results`` is in the page's table and on its map. As many images as fit into 7.5 MB have a
@@ -67,11 +80,12 @@ def render(results: Results) -> str:
     >>> render(results)[:15]
     '<!doctype html>'
     """
+    limits = limits or PageLimits()
     sample = [results.images[i] for i in evenly_spaced(len(results.images), 256)]
     shown_range = display_range(sample)
     data, sheets = _page_data(results, shown_range)
     spent = sum(len(each.data) for each in sheets.values()) + len(_json(data)) + 9 * len(results.names)
-    shown, thumbnails = _thumbnails(results, shown_range, min(THUMBNAIL_BYTES, max(0, PAGE_BYTES - spent)))
+    shown, thumbnails = _thumbnails(results, shown_range, min(limits.thumbnails, max(0, limits.page - spent)))
     data["shown"] = shown
     data["fills"] = [border_colour(results.images[i], shown_range) for i in shown]
     data["perSheet"] = PER_SHEET
@@ -89,12 +103,12 @@ def render(results: Results) -> str:
         script,
         data=Markup(_json(data)),
         sheets={name: Markup(each.data) for name, each in sheets.items()},
-        question=encodable(results.question),
-        command=encodable(results.reproduction.command),
-        version=encodable(results.reproduction.version),
+        question=results.question,
+        command=results.reproduction.command,
+        version=results.reproduction.version,
         seed=results.reproduction.seed,
-        settings={encodable(str(key)): encodable(str(value)) for key, value in results.reproduction.settings.items()},
-        agreement={encodable(str(key)): value for key, value in results.agreement.items()},
+        settings={str(key): str(value) for key, value in results.reproduction.settings.items()},
+        agreement={str(key): value for key, value in results.agreement.items()},
         n=len(labels),
         k=len(results.clusters),
         outside=int((~inside).sum()),

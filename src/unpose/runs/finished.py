@@ -4,12 +4,12 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import unpose
-from unpose.runs.folder import MEANS_FOLDER, RunFolder, cluster_name, fingerprint
+from unpose.runs.folder import MEANS_FOLDER, RunFolder, cluster_name, final_place, fingerprint
 from unpose.runs.settings import RunError, RunSettings
 from unpose.runs.tables import csv_lines
 
@@ -350,6 +350,7 @@ def _read(run_folder: RunFolder) -> FinishedRun:
             pictures = safetensors.numpy.load(folder.read("pictures.safetensors", _LARGEST_FILE))
         run = FinishedRun(path, config.settings, model, about, pictures)
         _check(run)
+        run = replace(run, about=_from_run(about, path))
     except RunError:
         raise
     except FileNotFoundError as error:
@@ -538,10 +539,47 @@ def write_results(run: FinishedRun) -> None:
     run.model.save(run.path)
     with Folder(run.path) as folder:
         folder.write_chunks("pictures.safetensors", [safetensors.numpy.save(run.pictures)])
-        folder.write_text("images.json", json.dumps(run.about) + "\n")
+        folder.write_text("images.json", json.dumps(_as_seen_from_run(run.about, run.path)) + "\n")
         folder.write_chunks("labels.csv", (line.encode() for line in run.table_lines()))
         folder.write_text("clusters.json", json.dumps(run.clusters(), indent=1) + "\n")
     RunFolder(run.path).write_rejected(run.about["rejected"])
+
+
+def _as_seen_from_run(about: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The facts of a run with places as seen from its folder: a run that is shared tells nothing of its author's disk.
+
+    Inputs are relative to the folder of the run, images to the input. A run is found again if it is moved together with
+    its images; else ``--images`` names their place.
+    """
+    home = os.path.realpath(final_place(path))
+
+    def seen(place: str) -> str:
+        try:
+            return os.path.relpath(place, home)
+        except ValueError:  # on another drive of Windows
+            return place
+
+    root = about["input"]
+    inside = root.rstrip(os.sep) + os.sep
+    paths = [each[len(inside) :] if each.startswith(inside) else os.path.relpath(each, root) for each in about["paths"]]
+    told = about | {"input": seen(root), "paths": paths}
+    if "added" in about:
+        told["added"] = [each | {"input": seen(each["input"])} for each in about["added"]]
+    return told
+
+
+def _from_run(about: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The facts of a run with places as this process finds them; runs of version 0.2 have absolute ones."""
+    home = os.path.realpath(final_place(path))
+
+    def found(place: str, start: str = home) -> str:
+        return os.path.normpath(os.path.join(start, place))
+
+    root = found(about["input"])
+    told = about | {"input": root, "paths": [found(each, root) for each in about["paths"]]}
+    if "added" in about:
+        told["added"] = [each | {"input": found(each["input"])} for each in about["added"]]
+    return told
 
 
 def _results(run: FinishedRun) -> "Results":

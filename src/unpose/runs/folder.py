@@ -39,6 +39,8 @@ LOCK = ".lock"
 _CHECKPOINTS = ".pieces"
 _MARK = f"{_CHECKPOINTS}/begun.json"
 _COMPLETE = ".complete"
+_NEW = ".new."
+"""What names of folders begin with whose content will be moved."""
 """Folder of complete new results, which only need to be moved into place."""
 _RESULTS = (
     "labels.csv", "rejected.csv", "added.csv", "clusters.json", "images.json", "model.json", "model.safetensors",
@@ -211,9 +213,9 @@ class RunFolder:
         """
         with _locked(self.path, again=True) as folder:
             _move_complete(folder)
-            for stale in folder.names(".new.*.tmp"):
+            for stale in folder.names(f"{_NEW}*.tmp"):
                 folder.remove_tree(stale)
-            name = f".new.{secrets.token_hex(4)}.tmp"
+            name = f"{_NEW}{secrets.token_hex(4)}.tmp"
             try:
                 folder.folder(name, create=True).close()
                 yield self.path / name
@@ -410,7 +412,7 @@ def _move_complete(folder: "Folder") -> None:
             if names is not None and picture not in names:
                 means.remove(picture)
     # In one step, because a rest of it without means.txt would be taken for new results without means.
-    removed = f".new.{secrets.token_hex(4)}.tmp"
+    removed = f"{_NEW}{secrets.token_hex(4)}.tmp"
     folder.move(_COMPLETE, folder, removed)
     folder.remove_tree(removed)
 
@@ -442,6 +444,11 @@ def fingerprint(images: "ImageSet") -> str:
     for start in range(0, len(images), 1024):  # they may be in a file
         digest.update(np.ascontiguousarray(images.images[start : start + 1024]).data)
     return digest.hexdigest()
+
+
+def final_place(path: Path) -> Path:
+    """The folder in which results written at a path will lie, which may be that of :meth:`RunFolder.replacing`."""
+    return path.parent if path.name.startswith(_NEW) else path
 
 
 def cluster_name(label: int) -> str:

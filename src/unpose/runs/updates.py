@@ -259,14 +259,15 @@ def _sample(run: FinishedRun, new: "ImageSet", low: float, high: float) -> "tupl
     """Which images the page shows, and their thumbnails: those it showed before and the new ones, or a sample."""
     import numpy as np
 
-    from unpose.cluster.page import PAGE_IMAGES, page_sample, thumbnails
+    from unpose.cluster.page import page_sample, thumbnails
 
     model, old, n = run.model, run.pictures["images"], len(run.names)
     rows = np.concatenate([run.pictures.get("shown", np.arange(n)), np.arange(n, n + len(new))])
     chosen = np.arange(len(rows))
-    if len(rows) > PAGE_IMAGES:
+    if len(rows) > model._limits.page_images:
         exemplars = np.searchsorted(rows, model.exemplars_)
-        sampled = page_sample(model.labels_[rows], model.confidences_[rows], chosen, exemplars)
+        labels, confidences = model.labels_[rows], model.confidences_[rows]
+        sampled = page_sample(labels, confidences, chosen, exemplars, model._limits.page_images)
         chosen = chosen if sampled is None else sampled
     fresh = chosen[chosen >= len(old)] - len(old)
     small = old[chosen[chosen < len(old)]]

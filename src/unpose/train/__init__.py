@@ -7,6 +7,7 @@
 ``vicreg.py``                the loss of learning without labels
 ``unlabelled.py``            encoders without labels: VICReg, poses as views, neighbours as positives
 ``training_step.py``         one step; ``cuda_graph.py`` captures and replays it on a GPU
+``limits.py``                when a run saves, waits and captures
 ``batches.py``               images and random poses of a step
 ``symmetry/``                how far symmetries hold, learned with the network
 ``optimizers.py, muon.py``   optimizers, learning-rate schedule, moving average

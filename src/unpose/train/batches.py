@@ -18,8 +18,6 @@ from unpose.images import as_batch, border_level, displacements, sample, source_
 from unpose.train.processes import Processes
 from unpose.train.recipe import PosePart
 
-_RESIDENT_FRACTION = 0.25
-"""Largest fraction of a GPU's free memory that training images may occupy to stay resident there."""
 _CHUNK = 4096
 """Images converted and copied at once."""
 _NODES = 5
@@ -72,10 +70,10 @@ class ImageStore:
         return to_device(images, self.device), to_device(torch.from_numpy(self.split.labels[own]), self.device)
 
 
-def make_image_store(split: Split, device: torch.device) -> ImageStore:
-    """Copy the training images to the GPU once, if as float32 they take at most a quarter of its free memory."""
+def make_image_store(split: Split, device: torch.device, fraction: float) -> ImageStore:
+    """Copy the training images to the GPU once, if as float32 they take at most a fraction of its free memory."""
     size = 4 * math.prod(split.images.shape)
-    if device.type != "cuda" or size > _RESIDENT_FRACTION * torch.cuda.mem_get_info(device)[0]:
+    if device.type != "cuda" or size > fraction * torch.cuda.mem_get_info(device)[0]:
         return ImageStore(split, device)
     chunks = [split.images[start : start + _CHUNK] for start in range(0, len(split), _CHUNK)]
     images = torch.cat([as_batch(chunk, dtype=torch.float32).to(device) for chunk in chunks]).contiguous()

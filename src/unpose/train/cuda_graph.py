@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unpose.train.limits import Capture
+
 _WARM_UPS = 2
 """Runs before capture, in which kernels are compiled and chosen and libraries allocate their workspaces."""
 
@@ -31,6 +33,8 @@ class GraphedFunction:
         Lists every tensor that ``work`` writes to; those created in its first run must start at zero.
     device : torch.device or str
         The device of all tensors.
+    capture : callable
+        Records the function: :func:`capture`, or one that takes and gives the same.
 
     Notes
     -----
@@ -39,9 +43,13 @@ class GraphedFunction:
     """
 
     def __init__(
-        self, work: Callable[..., None], changing: Callable[[], list[Tensor]], device: torch.device | str
+        self,
+        work: Callable[..., None],
+        changing: Callable[[], list[Tensor]],
+        device: torch.device | str,
+        capture: Capture,
     ) -> None:
-        self._work, self._changing, self._device = work, changing, torch.device(device)
+        self._work, self._changing, self._device, self._capture = work, changing, torch.device(device), capture
         self._inputs: list[Tensor] = []
         self._play: Callable[[], None] | None = None
 
@@ -54,7 +62,7 @@ class GraphedFunction:
                 else torch.full((), value, dtype=torch.float64, device=self._device)
                 for value in given
             ]
-            graph = capture(self._run, self._changing, self._device)
+            graph = self._capture(self._run, self._changing, self._device)
             self._play = self._run if graph is None else graph.replay
         else:
             for kept, value in zip(self._inputs, given, strict=True):

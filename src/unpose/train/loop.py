@@ -24,6 +24,7 @@ from unpose.files import write_text
 from unpose.nn import (
     NETWORKS,
     GroupSelfAttention,
+    GSANetConfig,
     LiftingSelfAttention,
     Network,
     count_parameters,
@@ -33,7 +34,8 @@ from unpose.nn import (
 from unpose.train.batches import ImageStore, make_image_store, seed_for
 from unpose.train.by_class import ClassFigures, class_figures
 from unpose.train.checkpoint import load_network, read_notes, save_network
-from unpose.train.cuda_graph import GraphedFunction
+from unpose.train.cuda_graph import GraphedFunction, capture
+from unpose.train.limits import Capture, Limits
 from unpose.train.objective import Objective
 from unpose.train.optimizers import learning_rate, make_optimizer, set_learning_rate
 from unpose.train.pretrained import pretrained_file
@@ -45,13 +47,10 @@ from unpose.train.symmetry import LearnedSymmetry, SymmetryObjective, make_symme
 from unpose.train.training_step import training_step
 
 CONFIG_FILE, MODEL_FILE, LOG_FILE, RESULT_FILE = "config.toml", "model.safetensors", "log.csv", "result.json"
-_CHECKPOINT_SECONDS = 300.0
 _QUERY_BIAS = 2.0
 """Standard deviation of the query biases with ``initialization = "offsets"``."""
 _VECTOR = 256
 """Length of the vectors of an encoder that is a classifier without labels."""
-_LOSS_INTERVAL = 20
-"""Steps between reads of the loss on a GPU, where every read synchronises."""
 
 
 class StoppedError(Exception):
@@ -179,6 +178,8 @@ def build_network(recipe: Recipe, dataset: Dataset) -> Network:
         }  # fmt: skip
         try:
             signature(NETWORKS[part.kind]).bind(**arguments)
+            if isinstance(config := options.get("config"), dict):
+                signature(GSANetConfig).bind(**config)
         except TypeError as error:
             raise ValueError(f"network.options do not fit a {part.kind}: {error}") from error
         network = create_network(part.kind, **arguments)
@@ -225,6 +226,7 @@ def train(
     checkpoint_steps: int | None = None,
     progress: ProgressCallback | None = None,
     on_epoch: EpochCallback | None = None,
+    limits: Limits | None = None,
 ) -> TrainingResult:
     """Train the network of a recipe on a data set.
 
@@ -256,6 +258,8 @@ def train(
         Called with a :class:`TrainingProgress` after steps; may raise :class:`StoppedError` to stop.
     on_epoch : callable, optional
         Called with the history after every epoch.
+    limits : Limits, optional
+        From ``unpose.train.limits``: when the run saves and waits, and what it keeps in memory.
 
     Returns
     -------
@@ -288,7 +292,7 @@ def train(
         recipe = recipe.changed(group=discovery.finite_group)
     state = optimize(
         dataset, recipe, folder, kind=objective_of(recipe), device=device, processes=processes, resume=resume,
-        force=force, checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch,
+        force=force, checkpoint_steps=checkpoint_steps, progress=progress, on_epoch=on_epoch, limits=limits,
     )  # fmt: skip
     best = state.best_network()
     row = state.history[state.best_epoch - 1]
@@ -319,14 +323,15 @@ def step_seconds(
 
     The first step also allocates memory and compiles or captures kernels; the second one counts, unless it is slower.
     """
-    device, processes = torch.device(device), Processes()
+    device, processes, limits = torch.device(device), Processes(), Limits()
+    recorder = _capture_for(device, processes, limits)
     seconds = math.inf
     with _reproducible(device):
         objective = kind(dataset, recipe, device, processes)
-        state = _fresh_state(recipe, dataset, objective, device, device.type == "cuda")
+        state = _fresh_state(recipe, dataset, objective, device, recorder is not None)
         state.network.train()
-        step = _step_of(state, recipe, processes, min(recipe.batch_size, len(dataset.train)), objective, device)
-        store = make_image_store(dataset.train, device)
+        step = _step_of(state, recipe, processes, min(recipe.batch_size, len(dataset.train)), objective, recorder)
+        store = make_image_store(dataset.train, device, limits.resident_fraction)
         rows = objective.order(0, recipe.batch_size)[: recipe.batch_size]
         for number in range(2):
             started = time.perf_counter()
@@ -337,19 +342,22 @@ def step_seconds(
 
 
 def _step_of(
-    state: State, recipe: Recipe, processes: Processes, batch: int, objective: Objective, device: torch.device
+    state: State, recipe: Recipe, processes: Processes, batch: int, objective: Objective, recorder: Capture | None
 ) -> Step:
-    """The training step, captured on a GPU: from then on tensors of the state are only written in place.
+    """The training step; once it is recorded, tensors of the state are only written in place."""
+    step: Step = partial(training_step, state, recipe, processes, batch, objective)
+    return step if recorder is None else GraphedFunction(step, state.changing, objective.device, recorder)
+
+
+def _capture_for(device: torch.device, processes: Processes, limits: Limits) -> Capture | None:
+    """What records the training step: by default a CUDA graph on a GPU, and nothing on the CPU.
 
     With several processes nothing is captured: all-reduce would have to be captured in all of them or in none, and a
     process that cannot capture would leave the others waiting.
     """
-    step: Step = partial(training_step, state, recipe, processes, batch, objective)
-    return GraphedFunction(step, state.changing, device) if _is_captured(device, processes) else step
-
-
-def _is_captured(device: torch.device, processes: Processes) -> bool:
-    return device.type == "cuda" and processes.count == 1
+    if processes.count > 1:
+        return None
+    return limits.capture or (capture if device.type == "cuda" else None)
 
 
 def optimize(
@@ -365,33 +373,35 @@ def optimize(
     checkpoint_steps: int | None = None,
     progress: ProgressCallback | None = None,
     on_epoch: EpochCallback | None = None,
+    limits: Limits | None = None,
 ) -> State:
     """Run all epochs of a recipe for an objective, as :func:`train` describes; return the state at the end."""
     if checkpoint_steps is not None and checkpoint_steps < 1:
         raise ValueError(f"checkpoint_steps must be at least 1, got {checkpoint_steps}")
-    processes = processes or Processes()
+    processes, limits = processes or Processes(), limits or Limits()
     device, folder = torch.device(device), None if folder is None else Path(folder)
     batch = recipe.batch_size * processes.count
     if len(dataset.train) < processes.count:
         raise InputError(f"{len(dataset.train)} training images are fewer than the {processes.count} processes")
     if folder is not None and processes.is_first:
         _prepare_folder(folder, resume, force)
+    recorder = _capture_for(device, processes, limits)
     with _reproducible(device):
         objective = kind(dataset, recipe, device, processes)
         per_epoch = objective.steps_in_epoch(batch)
-        state = _fresh_state(recipe, dataset, objective, device, _is_captured(device, processes))
+        state = _fresh_state(recipe, dataset, objective, device, recorder is not None)
         identity = {"recipe": recipe_table(recipe), "data": data_fingerprint(dataset), "processes": processes.count}
         if folder is not None and resume and (folder / STATE_FILE).exists():
             load_state(folder / STATE_FILE, state, identity, objective.columns)
         elif folder is not None and processes.is_first:
             write_text(folder / CONFIG_FILE, recipe_toml(recipe))
         share_batch_statistics(state.network, processes)
-        step = _step_of(state, recipe, processes, min(batch, len(dataset.train)), objective, device)
-        store = make_image_store(dataset.train, device)
-        notes = _data_notes(dataset, recipe) if folder is not None and processes.is_first else {}
+        step = _step_of(state, recipe, processes, min(batch, len(dataset.train)), objective, recorder)
+        store = make_image_store(dataset.train, device, limits.resident_fraction)
+        notes = _data_notes(dataset, recipe, limits) if folder is not None and processes.is_first else {}
         run = _Run(
             recipe, dataset, objective, folder, device, processes, identity, per_epoch, batch, checkpoint_steps, store,
-            step, notes,
+            step, notes, limits,
         )  # fmt: skip
         while len(state.history) < recipe.epochs:
             run.epoch(state, progress, on_epoch)
@@ -415,6 +425,7 @@ class _Run:
     store: ImageStore
     training_step: Step
     notes: dict[str, Any]  # what the network's file says about the training images
+    limits: Limits
     saved_at: float = 0.0  # monotonic time at which the state was last written
 
     def epoch(self, state: State, progress: ProgressCallback | None, on_epoch: EpochCallback | None) -> None:
@@ -427,7 +438,7 @@ class _Run:
             place = state.step % self.per_epoch
             self._step(state, order[place * self.batch : (place + 1) * self.batch])
             last = state.step == (epoch + 1) * self.per_epoch
-            if self.device.type == "cpu" or last or state.step % _LOSS_INTERVAL == 0:
+            if self.device.type == "cpu" or last or state.step % self.limits.loss_interval == 0:
                 mean = self._mean_loss(state, epoch)
                 steps = recipe.epochs * self.per_epoch
                 self._report(progress, TrainingProgress(epoch + 1, recipe.epochs, state.step, steps, mean), state)
@@ -477,7 +488,7 @@ class _Run:
             return False
         if self.checkpoint_steps is not None:
             return state.step % self.checkpoint_steps == 0
-        return self.processes.is_first and time.monotonic() - self.saved_at > _CHECKPOINT_SECONDS
+        return self.processes.is_first and time.monotonic() - self.saved_at > self.limits.checkpoint_seconds
 
     def _save(self, state: State, epoch: int, improved: bool = False) -> None:
         if not state.is_finite():
@@ -560,15 +571,15 @@ def data_fingerprint(dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _data_notes(dataset: Dataset, recipe: Recipe) -> dict[str, Any]:
+def _data_notes(dataset: Dataset, recipe: Recipe, limits: Limits) -> dict[str, Any]:
     """Return notes on the training images: name, light, and the hashes of all, unless they are too many or unknown."""
     notes = {"data": dataset.name, "light": light_note(dataset)}
     if (begin := recipe.network.begin) is None:
-        return notes | hash_note(dataset)
+        return notes | hash_note(dataset, limits)
     before = read_notes(_starting_file(begin)).get("learnt")
     if before is None:
         return notes  # an incomplete list would be taken for a complete one
-    return notes | hash_note(dataset, decode_fingerprints(before, f"network.begin: {begin}"))
+    return notes | hash_note(dataset, limits, decode_fingerprints(before, f"network.begin: {begin}"))
 
 
 @contextmanager

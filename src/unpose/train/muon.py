@@ -74,6 +74,11 @@ class Muon(Optimizer):
         groups = [{"params": [parameter for parameter, _ in pairs]}, {"params": list(others)}]
         super().__init__([group for group in groups if group["params"]], options)
 
+    @classmethod
+    def of(cls, network: nn.Module, rate: float | Tensor, **options: float) -> "Muon":
+        """The optimizer of a network. No matrices are norms, biases, embeddings, vectors and the last linear layer."""
+        return cls(*_matrices_and_others(network), rate, **options)
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient."""
@@ -133,8 +138,7 @@ def _decay_and_step(parameters: list[Tensor], steps: list[Tensor], rate: float |
     torch._foreach_sub_(parameters, steps)
 
 
-def matrices_and_others(network: nn.Module) -> tuple[list[tuple[Tensor, int]], list[Tensor]]:
-    """Split parameters into matrices for Muon, and others: norms, biases, embeddings, vectors, last linear layer."""
+def _matrices_and_others(network: nn.Module) -> tuple[list[tuple[Tensor, int]], list[Tensor]]:
     modules = list(network.modules())
     linear = [module.weight for module in modules if isinstance(module, nn.Linear)]
     excluded = {id(module.weight) for module in modules if isinstance(module, nn.Embedding)} | set(map(id, linear[-1:]))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from unpose.train.muon import Muon, matrices_and_others
+from unpose.train.muon import Muon
 from unpose.train.recipe import OptimizerPart
 
 
@@ -24,8 +24,7 @@ def make_optimizer(network: nn.Module, part: OptimizerPart, *, capturable: bool 
         rate = torch.tensor(rate, dtype=torch.float32, device=parameters[0].device)
         options = {"fused": True} | ({} if part.name == "sgd" else {"capturable": True})
     if part.name == "muon":
-        matrices, others = matrices_and_others(network)
-        return Muon(matrices, others, rate, share=part.share, weight_decay=part.weight_decay, momentum=part.momentum)
+        return Muon.of(network, rate, share=part.share, weight_decay=part.weight_decay, momentum=part.momentum)
     if part.name == "sgd":
         return SGD(parameters, rate, part.momentum, weight_decay=part.weight_decay, **options)
     if part.name == "adam":

@@ -5,11 +5,13 @@ Tables (TOML files, notes inside saved networks) hold angles in degrees; the dat
 
 import dataclasses
 import math
+import numbers
 import os
 import tomllib
 import types
 import typing
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +51,7 @@ class NetworkPart:
     def __post_init__(self) -> None:
         _one_of("network.kind", self.kind, NETWORKS)
         _one_of("network.initialization", self.initialization, ("default", "he", "offsets"))
+        _check_options(NETWORKS[self.kind], self.options, "network.options")
 
 
 @dataclass(frozen=True)
@@ -395,7 +398,7 @@ def _build(kind: type[_Table], table: Any, where: str) -> _Table:
         if name not in known:
             raise RecipeError(f"unknown entry {path!r}; known here: {', '.join(sorted(known))}")
         wanted = hints[name]
-        if dataclasses.is_dataclass(wanted):
+        if is_dataclass(wanted):
             given[name] = _build(typing.cast(type, wanted), value, path)
         else:
             given[name] = _of_type(wanted, value, path)
@@ -405,15 +408,45 @@ def _build(kind: type[_Table], table: Any, where: str) -> _Table:
 
 
 def _of_type(wanted: Any, value: Any, path: str) -> Any:
-    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-    for option in options:
-        plain = typing.get_origin(option) or option
-        if plain is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(value, plain) and not (isinstance(value, bool) and plain is not bool):
-            return value
-    names = " or ".join(getattr(typing.get_origin(o) or o, "__name__", str(o)) for o in options if o is not type(None))
-    raise RecipeError(f"{path} must be of type {names}, got {value!r}")
+    """Return the value of an entry, whole numbers as floats where those are wanted; refuse other types."""
+    if not _is_of_type(wanted, value):
+        raise RecipeError(f"{path} must be of type {_type_name(wanted)}, got {value!r}")
+    return float(value) if wanted is float else value
+
+
+def _is_of_type(wanted: Any, value: Any) -> bool:
+    """Whether a value has an annotated type; lists and tuples are the same, as TOML has lists only."""
+    if isinstance(wanted, types.UnionType):
+        return any(_is_of_type(option, value) for option in typing.get_args(wanted))
+    plain = typing.get_origin(wanted) or wanted
+    if plain in (list, tuple, Sequence):
+        return isinstance(value, list | tuple) and all(_is_of_type(typing.get_args(wanted)[0], each) for each in value)
+    if plain in (int, float):
+        number = numbers.Integral if plain is int else numbers.Real
+        return isinstance(value, number) and not isinstance(value, bool)
+    return plain is Any or isinstance(value, plain)
+
+
+def _type_name(wanted: Any) -> str:
+    """The name of a type as TOML has it: no None, no objects of Python."""
+    if isinstance(wanted, types.UnionType):
+        options = [each for each in typing.get_args(wanted) if each is not type(None) and not is_dataclass(each)]
+        return " or ".join(map(_type_name, options))
+    plain = typing.get_origin(wanted) or wanted
+    if plain in (list, tuple, Sequence):
+        return f"list of {_type_name(typing.get_args(wanted)[0])}"
+    return getattr(plain, "__name__", str(plain))
+
+
+def _check_options(function: Any, options: dict[str, Any], path: str) -> None:
+    """Refuse values of the wrong type for parameters of a function; unknown names are left to those who call it."""
+    for name, wanted in typing.get_type_hints(function).items():
+        if name not in options:
+            continue
+        _of_type(wanted, options[name], f"{path}.{name}")
+        for described in filter(is_dataclass, typing.get_args(wanted)):  # a table of its fields may stand for it
+            if isinstance(options[name], dict):
+                _check_options(described, options[name], f"{path}.{name}")
 
 
 def _one_of(name: str, value: str, allowed: typing.Iterable[str]) -> None:

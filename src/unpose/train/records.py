@@ -10,10 +10,9 @@ from unpose.data import Dataset
 from unpose.data.splits import encode_fingerprints, image_fingerprints
 from unpose.images import measure_light
 from unpose.train.checkpoint import save_network
+from unpose.train.limits import Limits
 from unpose.train.quick import QuickResult
 
-_MOST_HASHES = 50_000
-"""Largest number of training images whose hashes a network's file lists: 400 kB, a tenth of the header limit."""
 _IMAGES_FOR_LIGHT = 1000
 
 
@@ -23,15 +22,15 @@ def light_note(dataset: Dataset) -> dict[str, Any]:
     return asdict(measure_light(dataset.train.images[::step]))
 
 
-def hash_note(dataset: Dataset, before: AbstractSet[bytes] = frozenset()) -> dict[str, str]:
-    """Return a note with the hashes of all training and validation images; empty if they are too many.
+def hash_note(dataset: Dataset, limits: Limits, before: AbstractSet[bytes] = frozenset()) -> dict[str, str]:
+    """Return a note with the hashes of all training and validation images; empty if there are more than are listed.
 
     ``before`` has the hashes of the images that a starting network was trained on.
     """
-    if len(dataset.train) + len(dataset.validation) > _MOST_HASHES:
+    if len(dataset.train) + len(dataset.validation) > limits.listed_images:
         return {}
     known = {*image_fingerprints(dataset.train.images), *image_fingerprints(dataset.validation.images), *before}
-    return {"learnt": encode_fingerprints(known)} if len(known) <= _MOST_HASHES else {}
+    return {"learnt": encode_fingerprints(known)} if len(known) <= limits.listed_images else {}
 
 
 def save_quick(path: str | PathLike[str], result: QuickResult, dataset: Dataset) -> Path:
@@ -64,5 +63,5 @@ def save_quick(path: str | PathLike[str], result: QuickResult, dataset: Dataset)
     d4
     """
     about = {"classifier": result.classifier, "cross_validation": result.accuracy, "images": result.images}
-    notes = {"quick": about, "data": dataset.name, "light": light_note(dataset)} | hash_note(dataset)
+    notes = {"quick": about, "data": dataset.name, "light": light_note(dataset)} | hash_note(dataset, Limits())
     return save_network(path, result.network, classes=dataset.classes, notes=notes)

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from unpose.report.results import Cluster, Rejected, Reproduction, Results, Round
+from kit.pages import HOSTILE_TEXTS
+from unpose.files import write_text
+from unpose.report import Rejected, Reproduction
+from unpose.report import page as of_cluster
 
 pytestmark = pytest.mark.browser
 
@@ -182,11 +185,8 @@ def test_the_table_holds_the_poses(browser, page, found):
 
 
 HOSTILE = [
-    "<img src=x onerror=document.title='hit'>", "</script><script>document.title='hit'</script>",
-    "</script ><svg/onload=document.title='hit'>", "javascript:document.title='hit'",
-    "\"onfocus=document.title='hit' autofocus x=\"",
-    "line\nbreak\r\n.png", "\u202egnp.exe", "bytes-\udcff.png", "=1+1|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\t=1",
-    "quote\"comma,apostrophe'.png", "\u732b \u05d0\u05d1.png", "'already",
+    *HOSTILE_TEXTS, "line\nbreak\r\n.png", "bytes-\udcff.png", "=1+1|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\t=1",
+    "quote\"comma,apostrophe'.png", "'already",
 ]  # fmt: skip
 
 
@@ -197,7 +197,10 @@ def test_hostile_names_do_nothing(browser, page_of, found):
         question=HOSTILE[0],
         rejected=[Rejected(name, name) for name in HOSTILE],
         reproduction=Reproduction(HOSTILE[1], 0, HOSTILE[2], {HOSTILE[0]: HOSTILE[4]}),
-        rounds=[Round(found.rounds[0].images, HOSTILE[0]), Round(found.rounds[1].images, HOSTILE[2])],
+        rounds=[
+            of_cluster.Round(found.rounds[0].images, HOSTILE[0]),
+            of_cluster.Round(found.rounds[1].images, HOSTILE[2]),
+        ],
     )
     browser.open(path)
     title = browser.driver.title
@@ -219,46 +222,16 @@ def test_hostile_names_do_nothing(browser, page_of, found):
     assert not browser.all("main img, main iframe, dialog img, svg[onload], [onerror], [onfocus]")
     cells = [row.text for row in browser.all("#rejected tr td:first-child")]
     assert cells[0] == HOSTILE[0]
-    assert cells[5] == "line\\nbreak\\u000d\\n.png"
-    assert cells[6] == "\\u202egnp.exe"
+    assert {"line\\nbreak\\u000d\\n.png", "\\u202egnp.exe"} <= set(cells)
     browser.press(ESCAPE)
 
     rows = table(browser.download("#csv"))
     for row, given in zip(rows, names, strict=True):
-        expected = given.replace("\udcff", "\ufffd")
+        expected = re.sub("[\udc80-\udcff]", "\ufffd", given)
         assert row["path"] == ("'" + expected if expected[0] in "=+-@\t" else expected)
         assert row["path"][0] not in "=+-@\t\r\n"
     assert [row["path"] for row in json.loads(browser.download("#json"))["images"]] == names
     assert not [entry for entry in browser.driver.get_log("browser") if entry["level"] == "SEVERE"]
-
-
-def test_the_page_asks_for_nothing_and_breaks_no_rule_of_its_own(browser, page):
-    browser.open(page)
-    for group in (0, -1):
-        browser.click(browser.within(group, ".open"))
-        browser.press(ESCAPE)
-    browser.click("#play")
-    browser.click("#theme")
-    browser.download("#csv")
-    events = [json.loads(entry["message"])["message"] for entry in browser.driver.get_log("performance")]
-    asked = {e["params"]["request"]["url"].split(":")[0] for e in events if e["method"] == "Network.requestWillBeSent"}
-    assert asked <= {"file", "blob", "data"}
-    assert browser.driver.get_log("browser") == []
-
-
-def test_the_policy_stops_a_script_and_a_style_that_get_in(browser, page):
-    browser.open(page)
-    browser.js(
-        "const s = document.createElement('style'); s.textContent = 'h1 { display: none }'; document.head.append(s);"
-        "new Image().src = 'http://127.0.0.1:9/x.png';"
-        "document.querySelector('h1').setAttribute('style', 'display:none')"
-    )
-    assert browser.one("h1").is_displayed()
-    refused = [entry["message"] for entry in browser.until(lambda: browser.driver.get_log("browser"))]
-    assert all("Content Security Policy" in message for message in refused)
-    assert browser.js("try { document.body.innerHTML = '<b>'; return 'in' } catch (e) { return e.name }") == "TypeError"
-    got_in = "const s = document.createElement('script'); s.text = 'window.hit = 1'; document.head.append(s);"
-    assert browser.js(f"try {{ {got_in} }} catch {{}} return window.hit ?? 'stopped'") == "stopped"
 
 
 def test_everything_works_from_the_keyboard(browser, page):
@@ -437,7 +410,7 @@ def test_copying_the_command(browser, page, allowed, said):
     if not allowed:
         browser.js("Object.defineProperty(navigator, 'clipboard', {}); document.execCommand = () => false")
     browser.click("#copy")
-    assert browser.until(lambda: {"Copy": None}.get(text := browser.one("#copy").text, text)) == said
+    assert browser.until(lambda: {"Copy": None}.get(text := browser.one("#copy").text, text), "an answer") == said
 
 
 def test_a_page_of_one_image_in_no_group_opens(browser, page_of, found):
@@ -449,9 +422,8 @@ def test_a_page_of_one_image_in_no_group_opens(browser, page_of, found):
 
 
 @pytest.mark.slow
-def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, monkeypatch, found):
-    monkeypatch.setattr("unpose.report.page.THUMBNAIL_BYTES", 2000)
-    browser.open(page_of())
+def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, found):
+    browser.open(page_of(of_cluster.PageLimits(thumbnails=2000)))
     browser.click(browser.within(0, ".open"))
     shown = len(browser.all(".member"))
     assert shown < 17
@@ -465,9 +437,8 @@ def test_images_without_a_picture_are_counted_and_on_the_map(browser, page_of, m
     assert "shown: the mean of its group" in read
 
 
-def test_a_page_without_a_run_folder_tells_of_none(browser, page_of, monkeypatch):
-    monkeypatch.setattr("unpose.report.page.THUMBNAIL_BYTES", 2000)
-    browser.open(page_of(in_run=False))
+def test_a_page_without_a_run_folder_tells_of_none(browser, page_of):
+    browser.open(page_of(of_cluster.PageLimits(thumbnails=2000), in_run=False))
     assert browser.one("#save").text == "Save labels.csv"
     browser.click(browser.within(0, ".open"))
     assert browser.one("#members .rest").text.endswith("more without a picture on this page")
@@ -478,18 +449,15 @@ def test_a_page_without_a_run_folder_tells_of_none(browser, page_of, monkeypatch
 
 @pytest.mark.slow
 def test_five_thousand_images_open_and_scroll(browser, tmp_path):
-    from unpose.files import write_text
-    from unpose.report.page import render
-
     n, k, rng = 5000, 41, np.random.default_rng(0)
     labels = rng.integers(-1, k, n)
     images = rng.random((n, 7, 11), dtype=np.float32)
-    made = Results(
+    made = of_cluster.Results(
         "?", images, [f"{i}.png" for i in range(n)], labels, rng.random(n), np.tile(np.eye(3), (n, 1, 1)),
-        rng.normal(size=(n, 2)), [Cluster(images[c], 0.5, c, images[c]) for c in range(k)],
+        rng.normal(size=(n, 2)), [of_cluster.Cluster(images[c], 0.5, c, images[c]) for c in range(k)],
         Reproduction("unpose", 0, "0", {}),
     )  # fmt: skip
-    path = write_text(tmp_path / "report.html", render(made))
+    path = write_text(tmp_path / "report.html", of_cluster.render(made))
     browser.open(path)
     # Down the whole page in forty steps, each waited for until it is drawn.
     browser.driver.execute_async_script(

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from kit.pages import Parsed, clustered
 from unpose.cluster.graph import attention_matrix
 from unpose.cluster.labels import most_instructive, spread_labels
 from unpose.files import write_text
-from unpose.report.page import _graph, render
+from unpose.report import page as of_cluster
 
 pytestmark = pytest.mark.browser
 
@@ -36,7 +37,8 @@ def neighbour_graph(n, seed, k=11):
 def in_page(browser, weights, script, *arguments):
     """Run a script with the functions of graph.js and the graph as the page reads it."""
     kinds = {"counts": "<u2", "columns": "<u2", "weights": "<f4"}
-    stored = {name: np.frombuffer(base64.b64decode(text), kinds[name]) for name, text in _graph(weights).items()}
+    graph = Parsed(of_cluster.render(clustered(n=weights.shape[0], attention=weights))).data["graph"]
+    stored = {name: np.frombuffer(base64.b64decode(text), kinds[name]) for name, text in graph.items()}
     head = (
         "const [counts, columns, weights, ...given] = arguments; const graph = symmetricWalk(counts, columns, weights);"
     )
@@ -48,9 +50,14 @@ def test_labels_spread_in_the_page_as_in_python(browser, page):
     browser.open(page)
     classes = np.full(n, -1)
     classes[np.random.default_rng(1).choice(n, 23, replace=False)] = np.arange(23) % 5
-    found = in_page(browser, weights, "return [...spreadLabels(graph, given[0], 5)]", classes.tolist())
-    np.testing.assert_allclose(np.reshape(found, (n, 5)), spread_labels(weights, classes, 5), atol=2e-6)
-    assert np.ptp(np.reshape(found, (n, 5))[classes < 0], axis=1).max() > 0.5  # the labels do say something
+    members = [np.flatnonzero(classes == c).tolist() for c in range(5)]
+    script = "return given[0].map((images) => [...spreadScores(graph, startOf(graph.n, images))])"
+    scores = np.array(in_page(browser, weights, script, members)).T
+    found, unknown = scores / scores.sum(1, keepdims=True), classes < 0
+    # Of the probabilities, Python gives equal parts of a thousandth to all classes.
+    expected = spread_labels(weights, classes, 5)[unknown]
+    np.testing.assert_allclose(0.999 * found[unknown] + 0.001 / 5, expected, atol=2e-6)
+    assert np.ptp(found[unknown], axis=1).max() > 0.5  # the labels do say something
 
 
 def test_the_page_asks_for_the_images_that_python_would_ask_for(browser, page):
@@ -83,7 +90,9 @@ def page(found, tmp_path_factory):
     rng = np.random.default_rng(5)
     labels, n = found.labels, len(found.labels)
     weights = (labels[:, None] == labels[None]) * (0.5 + rng.random((n, n))) + 0.003 * rng.random((n, n))
-    return write_text(tmp_path_factory.mktemp("bench") / "report.html", render(replace(found, attention=weights)))
+    return write_text(
+        tmp_path_factory.mktemp("bench") / "report.html", of_cluster.render(replace(found, attention=weights))
+    )
 
 
 def table(text):
@@ -237,11 +246,11 @@ def test_work_survives_a_reload_and_goes_on_from_a_file(browser, page, found, tm
     path = tmp_path / "labels.csv"
     path.write_bytes(saved.encode())
     browser.one("#open-labels").send_keys(str(path))
-    browser.until(lambda: settled(browser) == 28)
+    browser.until(lambda: settled(browser) == 28, "28 settled images")
     assert table(browser.download("#save")) == table(saved)
     path.write_text("a,b\n1,2\n")
     browser.one("#open-labels").send_keys(str(path))
-    browser.until(lambda: "no columns path and name" in browser.one("#status").text)
+    browser.until(lambda: "no columns path and name" in browser.one("#status").text, "the status")
     assert settled(browser) == 28
 
 
@@ -265,14 +274,14 @@ def test_what_was_rejected_is_in_the_file_and_is_not_asked_again(browser, page, 
     path = tmp_path / "labels.csv"
     path.write_bytes(saved.encode())
     browser.one("#open-labels").send_keys(str(path))
-    browser.until(lambda: settled(browser) == 33)
+    browser.until(lambda: settled(browser) == 33, "33 settled images")
     again = table(browser.download("#save"))
     assert again == rows
     assert f"more {name}" not in browser.one("#next").text
     old = "\r\n".join(line.rpartition(",")[0] for line in saved.replace(f'"[""{name}""]"', "").splitlines())
     path.write_text(old)  # a file of an earlier version says nothing about rejections, which stay as they are
     browser.one("#open-labels").send_keys(str(path))
-    browser.until(lambda: "35 images read" in browser.one("#status").text)
+    browser.until(lambda: "35 images read" in browser.one("#status").text, "the status")
     assert table(browser.download("#save")) == rows
     browser.press("zz")
     assert not any(row["rejected_names"] for row in table(browser.download("#save")))
@@ -285,7 +294,7 @@ def test_a_page_knows_what_was_rejected_before(browser, found, tmp_path):
         found, group_names=names, settled=settled_images, rejected_names={33: [*names, "a name of no group"], 34: [1]},
         attention=np.ones((35, 35)),
     )  # fmt: skip
-    start(browser, write_text(tmp_path / "report.html", render(given)))
+    start(browser, write_text(tmp_path / "report.html", of_cluster.render(given)))
     rows = table(browser.download("#save"))
     assert rows[33]["rejected_names"] == '["first","second","third","a name of no group"]'
     assert rows[33]["proposed"] == ""
@@ -327,5 +336,5 @@ def test_what_a_screen_reader_is_told(browser, page):
 
 def test_a_page_without_weights_has_no_workbench(found):
     for attention in (None, np.zeros((35, 35))):
-        assert 'id="bench"' not in render(replace(found, attention=attention))
-    assert 'id="bench"' in render(found)
+        assert 'id="bench"' not in of_cluster.render(replace(found, attention=attention))
+    assert 'id="bench"' in of_cluster.render(found)

@@ -9,7 +9,6 @@ from unpose.cli.shared.errors import UserError
 from unpose.cli.shared.inputs import ImagesPath, read_run_again
 from unpose.cli.shared.output import counted
 from unpose.cli.shared.progress import progress
-from unpose.files import read_text
 from unpose.runs import apply_names, read_names, read_run
 from unpose.runs.folder import RunFolder
 
@@ -38,6 +37,8 @@ def command(run: Path, labels: Path, images: Path | None, as_json: bool) -> None
     After this, `unpose export --to folders` makes one folder for each name, `unpose train RUN` learns the settled
     images, and the page goes on where it stopped.
     """
+    from unpose.files import read_text
+
     try:
         table = read_text(labels)
     except ValueError as error:

@@ -10,6 +10,7 @@ import click
 
 from unpose.cli.shared.inputs import ImagesPath, memory_budget
 from unpose.cli.shared.options import MOST_JOBS, ByteSize, NumberOrAuto, check_features, json_option
+from unpose.cli.shared.output import finite
 from unpose.cli.shared.progress import progress
 from unpose.runs import RunSettings, plan_run, readable_time
 
@@ -53,7 +54,9 @@ def command(images: Path, workers: int, as_json: bool, **options: Any) -> None:
         "here": plan.seconds(), "one_gpu": plan.gpu_seconds(), "workers": plan.seconds(workers=workers),
     }  # fmt: skip
     if as_json:
-        click.echo(json.dumps({"plan": asdict(plan), "seconds": times, "advice": advice}, indent=2))
+        told = asdict(plan)
+        told["calibration"]["indexed"] = finite(told["calibration"]["indexed"])  # not measured without an index
+        click.echo(json.dumps({"plan": told, "seconds": times, "advice": advice}, indent=2))
         return
     height, width = plan.shape
     colour = ", in colour" if plan.channels == 3 else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unpose.cli.shared.options import json_option
-from unpose.cli.shared.output import check_output, write_lines
+from unpose.cli.shared.output import check_output, finite, write_lines
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +95,7 @@ def _as_dictionary(found: "Registration", degrees: float, mirrored: bool) -> dic
         "mirrored": mirrored,
         "residual": found.residual,
         "overlap": found.overlap,
-        "margin": found.margin if math.isfinite(found.margin) else None,
+        "margin": finite(found.margin),
         "alternatives": found.alternatives.tolist(),
         "reliable": found.reliable,
         "notes": list(found.notes),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from unpose.cli.shared.output import is_stream, write_output
+from unpose.cli.shared.output import check_output, is_stream, write_output
 from unpose.runs import read_run
 from unpose.runs.folder import RunFolder
 
@@ -21,8 +21,9 @@ from unpose.runs.folder import RunFolder
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file, not to RUN/report.html."
 )
+@click.option("--force", is_flag=True, help="Replace the file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary of the run as JSON.")
-def command(run: Path, out: Path | None, as_json: bool) -> None:
+def command(run: Path, out: Path | None, force: bool, as_json: bool) -> None:
     """Make the page of a run again.
 
     RUN is a folder that `unpose cluster` wrote; the images themselves are not needed. The command writes one HTML file
@@ -36,6 +37,7 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
             except OSError as error:
                 raise click.ClickException(f"{run / 'report.html'} cannot be written: {error.strerror}") from error
     else:
+        check_output(out, force)
         results, page = read_run(run), out
         write_output(out, results.page().encode())
     message = json.dumps(results.summary() | {"report": str(page)}, indent=2) if as_json else f"The page is {page}."

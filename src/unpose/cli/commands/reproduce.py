@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from unpose.cli.shared.output import aligned, write_output, write_picture
+from unpose.cli.shared.output import aligned, check_output, write_output, write_picture
 from unpose.cli.shared.progress import progress
 from unpose.cli.shared.site import page_line
 from unpose.reproduce import ITEMS, Item, Option, Settings, find
@@ -80,7 +80,9 @@ def _duration(seconds: int) -> str:
 def _subcommand(item: Item) -> click.Command:
     """The command of one item."""
 
-    def run(out: Path, seed: int, full: bool, **options: Any) -> None:
+    def run(out: Path, seed: int, full: bool, force: bool, **options: Any) -> None:
+        for name in ("numbers.json", f"{item.name}.png", f"{item.name}.md"):
+            check_output(out / name, force)
         out.mkdir(parents=True, exist_ok=True)
         with progress() as report:
             outcome = item.outcome(Settings(seed, full, out, report), **options)
@@ -105,6 +107,7 @@ def _subcommand(item: Item) -> click.Command:
         ),
         click.Option(["--seed"], default=item.seed, show_default=True, help="Seed of the random data and poses."),
         click.Option(["--full"], is_flag=True, help=f"Run at the size of the paper: {full_size}."),
+        click.Option(["--force"], is_flag=True, help="Replace the results in the folder."),
         *map(_parameter, item.options),
     ]  # fmt: skip
     text = (

@@ -427,6 +427,8 @@ def _check_free(folder: Path, force: bool, source: Path) -> None:
 
     if source.exists():
         check_apart(folder, source)
+    if folder.exists() and not folder.is_dir():
+        raise click.UsageError(f"{folder} is a file; a run needs a folder of its own")
     if not folder.is_dir() or all(entry.name == LOCK for entry in folder.iterdir()):
         return
     try:

@@ -1,10 +1,10 @@
 """An audit as text, JSON, JUnit cases, a table of images and a plot."""
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from unpose.cli.shared.angle_sweep import N_ANGLES, STEP_DEGREES, full_circle
+from unpose.cli.shared.output import finite
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -232,8 +232,3 @@ def plot(run: "AuditRun") -> "Image":
         size=(460, 280),
     )  # fmt: skip
     return figures.beside([around, by_element], title=f"Audit of {run.results.model}")
-
-
-def finite(value: float) -> float | None:
-    """The value, or None (null in JSON) where it is not finite."""
-    return float(value) if math.isfinite(value) else None

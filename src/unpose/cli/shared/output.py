@@ -1,5 +1,6 @@
 """What a command prints and writes: no file is replaced unasked, and missing folders are created."""
 
+import math
 import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -106,6 +107,11 @@ def list_unread(rejected: Sequence[tuple[str, str]], most: int | None = None) ->
 def counted(count: int, noun: str) -> str:
     """A number with its noun: 1 image, 2 images."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def finite(value: float) -> float | None:
+    """The value, or None (null in JSON) where it is not finite."""
+    return float(value) if math.isfinite(value) else None
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:

@@ -16,12 +16,15 @@ class Report(Protocol):
 
 
 @contextmanager
-def progress(*, log: Callable[[str], None] | None = None, quiet: bool = False) -> Iterator[Report]:
+def progress(
+    *, log: Callable[[str], None] | None = None, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Report]:
     """A function that shows the progress of everything that reports one.
 
-    ``log`` is called with the name of each stage when it begins; ``quiet`` shows nothing.
+    ``log`` is called with the name of each stage when it begins; ``quiet`` shows nothing; ``clock`` gives the time in
+    seconds.
     """
-    display: Any = _Nothing() if quiet else _Bars() if sys.stderr.isatty() else _Lines()
+    display: Any = _Nothing() if quiet else _Bars() if sys.stderr.isatty() else _Lines(clock)
     current, last = "", 0
 
     def report(stage: str, done: int, total: int, remark: str = "") -> None:
@@ -74,12 +77,15 @@ class _Bars:
 class _Lines:
     """A line every ten seconds, and one when a stage is done."""
 
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+
     def begin(self, stage: str, done: int) -> None:
-        self._began = self._last_line = time.monotonic()
+        self._began = self._last_line = self._clock()
         self._first = done
 
     def update(self, stage: str, done: int, total: int, remark: str) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if self._first < done < total and now - self._last_line >= _SECONDS_BETWEEN_LINES:
             left = (now - self._began) * (total - done) / (done - self._first)
             remark = remark and f" ({remark})"

@@ -1,13 +1,14 @@
 """The base classes of all networks, which record how a network was built."""
 
 from dataclasses import asdict, is_dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from unpose.groups import FiniteGroup, Group
-from unpose.nn.functional.checks import check_tensor
+from unpose.nn.functional.checks import check_positive, check_tensor
 from unpose.nn.layers.heads import make_head
 
 
@@ -34,6 +35,10 @@ class Network(nn.Module):
 
     def __init__(self, group: Group, **arguments: Any) -> None:
         super().__init__()
+        if "in_channels" in arguments:
+            check_positive(in_channels=arguments["in_channels"])
+        if not isinstance(n_classes := arguments.get("n_classes", 0), Real) or n_classes < 0:
+            raise ValueError(f"n_classes must be at least 0, got {n_classes!r}")
         self.group: Any = group  # each network knows which kind of group it has
         self.description = {"group": group.name} | {name: _as_json(value) for name, value in arguments.items()}
 

@@ -1,4 +1,4 @@
-"""All networks by name; a new network is added to ``NETWORKS``."""
+"""All networks by name; a new network is declared here, with the arguments of a tiny one for the tests."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -16,19 +16,25 @@ from unpose.nn.networks.swivel import swivel_net
 from unpose.nn.networks.unet import equivariant_unet
 from unpose.nn.networks.vit import equivariant_vit
 
-NETWORKS: dict[str, Callable[..., Network]] = {
-    "gsa_net": gsa_net,
-    "group_cnn": group_cnn,
-    "group_resnet": group_resnet,
-    "swivel_net": swivel_net,
-    "scale_net": scale_net,
-    "patch_net": patch_net,
-    "equivariant_vit": equivariant_vit,
-    "equivariant_unet": equivariant_unet,
-    "lie_cnn": lie_cnn,
-    "lie_transformer": lie_transformer,
-    "scale_fourier_net": scale_fourier_net,
+_DECLARED: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
+    "gsa_net": (gsa_net, {"group": "c4", "config": {"lifted": 6, "stages": ((6,), (8,)), "window": 3, "heads": 2}}),
+    "group_cnn": (group_cnn, {"group": "c8", "width": 3, "stages": (1, 1, 1)}),
+    "group_resnet": (group_resnet, {"group": "d4", "widths": (2, 3), "depths": (1, 1)}),
+    "swivel_net": (swivel_net, {"group": "d1", "widths": (3, 4), "depths": (1,), "heads": 2, "window": 3}),
+    "scale_net": (scale_net, {"group": "dilations(2, 1.5)", "widths": (3, 4)}),
+    "patch_net": (patch_net, {"group": "c8", "hidden": 5, "patch_size": 5, "window": 3}),
+    "equivariant_vit": (equivariant_vit, {"group": "d4", "patch": 5, "depth": 2, "width": 32, "heads": 8}),
+    "equivariant_unet": (equivariant_unet, {"group": "c4", "width": 2, "levels": 2}),
+    "lie_cnn": (lie_cnn, {"group": "se2+mirror", "samples": 8, "width": 3, "radii": (2, 1), "strides": (2, 2)}),
+    "lie_transformer": (
+        lie_transformer,
+        {"group": "se2", "samples": 4, "patch": 5, "depth": 1, "width": 6, "heads": 2},
+    ),
+    "scale_fourier_net": (scale_fourier_net, {"group": "dilations(2, 1.5)", "width": 3, "spacings": (1, 2)}),
 }
+"""The function that builds a network, and the arguments of a tiny one, with which :func:`example_network` calls it."""
+
+NETWORKS: dict[str, Callable[..., Network]] = {name: build for name, (build, _) in _DECLARED.items()}
 """The functions that build networks, by name; recipes and saved files refer to networks by these names."""
 
 
@@ -65,6 +71,33 @@ def create_network(name: str, **options: Any) -> Network:
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}; known: {', '.join(NETWORKS)}")
     return NETWORKS[name](**options)
+
+
+def example_network(name: str, **options: Any) -> Network:
+    """Create a tiny network of a kind, with new weights: for tests and examples, in which it takes milliseconds.
+
+    Parameters
+    ----------
+    name : str
+        A name that :func:`create_network` knows.
+    **options : Any
+        Arguments in place of those of the tiny network, such as ``group``.
+
+    Returns
+    -------
+    Network
+        For images of 2 channels and 10 x 15 pixels, and for other sizes of which both sides are multiples of 5, with 3
+        classes, or maps of 3 channels.
+
+    Examples
+    --------
+    >>> network = example_network("gsa_net", group="d4")
+    >>> import torch
+    >>> network(torch.rand(5, 2, 10, 15)).shape
+    torch.Size([5, 3])
+    """
+    example = _DECLARED[name][1] if name in _DECLARED else {}
+    return create_network(name, **{"in_channels": 2, "n_classes": 3, "image_size": (10, 15)} | example | options)
 
 
 def rebuild(description: dict[str, Any]) -> Network:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from unpose.groups import FiniteGroup
-from unpose.nn.functional.checks import as_image_size, check_positive, check_tensor, parse_point_group
+from unpose.nn.functional.checks import as_image_size, check_feature_maps, parse_point_group
 from unpose.nn.layers.convolution import GroupConv2d, kernel_basis
 from unpose.nn.layers.norm_and_pooling import GroupBatchNorm, SpatialPool
 from unpose.nn.networks.base import Network, arguments_of
@@ -61,7 +61,7 @@ class GroupResNet(Network):
 
     def forward(self, images: Tensor) -> Tensor:
         """(b, in_channels, h, w) -> (b, n_classes), or the statistics (b, 4 sum(widths)) without a head"""
-        check_tensor(images)
+        check_feature_maps(images, self.standardize.num_features, None)
         maps, found = self.halve_first(silu(self.lift_norm(self.lift(self.standardize(images))))), []
         for number, stage in enumerate(self.stages):
             maps = stage(self.halve(maps) if number else maps)
@@ -134,7 +134,6 @@ def group_resnet(
     (torch.Size([1, 24]), True)
     """
     parsed = parse_point_group(group)
-    check_positive(in_channels=in_channels)
     if len(widths) != len(depths) or not widths or min(*widths, *depths) < 1:
         raise ValueError(f"widths and depths must be equally many positive numbers, got {widths} and {depths}")
     if head not in ("classes", None):

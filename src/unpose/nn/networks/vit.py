@@ -220,8 +220,6 @@ def equivariant_vit(
         raise ValueError(f"equivariant_until must be between 0 and the depth, {depth}, got {until}")
     if until == 0:
         parsed = parse_point_group("c1")
-    if n_classes < 0:
-        raise ValueError(f"n_classes must be at least 0, got {n_classes}")
     if output not in OUTPUTS:
         raise ValueError(f"output must be one of {', '.join(OUTPUTS)}, got {output!r}")
     if (output != "scalar" or dense) and until < depth:

@@ -42,7 +42,7 @@ def _multiply_rows(matrix: Tensor, rows: Tensor) -> Tensor:
     # One product of a small and a long matrix: products of 8 rows for each token take four times as long on a CPU. The
     # result keeps the rows first in memory, so that changing back needs no copy.
     first = rows.movedim(-2, 0)  # (order, ..., c)
-    return (matrix.to(rows.dtype) @ first.reshape(len(matrix), -1)).view(first.shape).movedim(0, -2)
+    return (matrix.to(rows.dtype) @ first.flatten(1)).view(first.shape).movedim(0, -2)
 
 
 def frame_gelu(features: Tensor, bias: Tensor | None, basis: Tensor, group: str) -> Tensor:

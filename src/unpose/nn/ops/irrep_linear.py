@@ -70,7 +70,7 @@ def _products(tokens: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     else:
         constant = pad(bias[None, None], (0, 0, 0, 0, 0, len(weight) - 1))  # (s, 1, out), zero but for the first
         mapped = torch.baddbmm(constant, groups, weight.mT)
-    return mapped.transpose(0, 1).reshape(*tokens.shape[:-1], -1)
+    return mapped.transpose(0, 1).reshape(*tokens.shape[:-1], len(weight) * weight.shape[1])
 
 
 @torch.library.custom_op("unpose::irrep_linear", mutates_args=())

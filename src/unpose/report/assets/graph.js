@@ -52,19 +52,6 @@ function startOf(n, images) {
   return initial;
 }
 
-// Probability of every class for each image, row by row, from the classes (n,) of some images, -1 for unknown.
-function spreadLabels(graph, classes, count) {
-  const { n } = graph, result = new Float64Array(n * count).fill(1 / count), total = new Float64Array(n);
-  const columns = Array.from({ length: count }, (_, c) =>
-    spreadScores(graph, startOf(n, [...classes.keys()].filter((i) => classes[i] === c))));
-  for (const column of columns) for (let i = 0; i < n; i++) total[i] += column[i];
-  for (let i = 0; i < n; i++) for (let c = 0; c < count; c++) {
-    if (classes[i] >= 0) result[i * count + c] = classes[i] === c ? 1 : 0;
-    else if (total[i] > 1e-300) result[i * count + c] = columns[c][i] / total[i];
-  }
-  return result;
-}
-
 // How likely two steps of a random walk from images end in their own group, into shares (n,): low on the edge of a group.
 function stayingShares(graph, group, images, shares) {
   const { start, to, weight, degree } = graph;

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from audit_networks import GroupConvolution, Lifting, PoolGroupAndPixels
 from torch import nn
 from torch.nn import functional as F
 
 from unpose.groups import parse
 from unpose.images import mirror, quarter_turn
+
+from .group_networks import GroupConvolution, Lifting, PoolGroupAndPixels
 
 
 @dataclass(frozen=True)

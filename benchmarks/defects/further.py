@@ -1,4 +1,4 @@
-"""A third set of planted defects, of other kinds than those of ``defect_networks.py`` and written after them.
+"""A third set of planted defects, of other kinds than those of ``developed.py`` and written after them.
 
 They are mistakes of windowed and recurrent networks, of spectral, polar and steerable layers, of label maps and of
 averages over views.
@@ -8,11 +8,12 @@ import math
 import os
 
 import torch
-from defect_networks import Case, Plain, RoundConv, Switched, symmetrised
 from torch import nn
 from torch.nn import functional as F
 
 from unpose.images import mirror, quarter_turn
+
+from .developed import Case, Plain, RoundConv, Switched, symmetrised
 
 
 class RelativeBias(nn.Module):

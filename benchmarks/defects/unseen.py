@@ -3,14 +3,15 @@
 import random
 
 import torch
-from audit_networks import GroupConvolution, Lifting
-from defect_networks import Case, GroupNetwork, Plain, RoundConv, Stack, Switched
-from further_defects import Gradient, TokenNetwork
 from torch import nn
 from torch.nn import functional as F
 
 from unpose.groups import parse
 from unpose.images import mirror, quarter_turn
+
+from .developed import Case, GroupNetwork, Plain, RoundConv, Stack, Switched
+from .further import Gradient, TokenNetwork
+from .group_networks import GroupConvolution, Lifting
 
 
 class VectorMix(nn.Module):

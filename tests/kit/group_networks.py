@@ -1,4 +1,4 @@
-"""Small group-convolution networks in plain torch, right or broken on purpose: what the audit is tested on."""
+"""Small group-convolution networks in plain torch, and parts that break them: what the audit is tested on."""
 
 import torch
 from torch import nn
@@ -50,20 +50,6 @@ class GroupConvolution(nn.Module):
         return torch.stack(outs, dim=2)
 
 
-class WrongRoll(GroupConvolution):
-    """A group convolution that rolls the group axis the wrong way round."""
-
-    def relative(self, h):
-        return self.group.product[h]
-
-
-class RolledAxis(nn.Module):
-    """One step along the group axis, as if every group were cyclic."""
-
-    def forward(self, x):
-        return x.roll(1, dims=2)
-
-
 class PoolPixels(nn.Module):
     """Halve the last two axes; an odd side loses its last row."""
 
@@ -81,13 +67,6 @@ class AbsolutePositions(nn.Module):
 
     def forward(self, x):
         return x + self.code
-
-
-class Transposed(nn.Module):
-    """Rows taken for columns, as a reshape with swapped sizes does."""
-
-    def forward(self, x):
-        return x.reshape(*x.shape[:-2], x.shape[-1], x.shape[-2])
 
 
 class PoolGroupAndPixels(nn.Module):
@@ -123,11 +102,3 @@ class Network(nn.Module):
 
     def forward(self, x):
         return self.head(self.pool(self.last(self.extra(self.block(self.lift(x))).tanh())))
-
-
-class PositionsInForward(Network):
-    """The network's own forward adds a position code: no module does it."""
-
-    def forward(self, x):
-        ramp = torch.arange(x.shape[-1], dtype=x.dtype) / x.shape[-1]
-        return self.head(self.pool(self.last((self.block(self.lift(x)) + ramp).tanh())))

@@ -3,12 +3,13 @@
 import math
 
 import torch
-from defect_networks import Case, Plain, RoundConv, Switched
-from further_defects import Gradient
 from torch import nn
 from torch.nn import functional as F
 
 from unpose.images import mirror, quarter_turn
+
+from .developed import Case, Plain, RoundConv, Switched
+from .further import Gradient
 
 
 class Grow(nn.Module):
