@@ -133,7 +133,7 @@ MAPS = {
 }
 
 
-class Counting(nn.Module):
+class ScalesWithCalls(nn.Module):
     """Scales with the number of calls so far."""
 
     def __init__(self):
@@ -175,8 +175,8 @@ class Spectral(nn.Module):
         return torch.fft.ifft2(self.filter(self.spectrum(x))).real
 
 
-LAYERS = {
-    "a counter of calls": between(broken=Counting, clean=nn.Identity, group="c4", size=9, verdict="stateful"),
+PARTS = {
+    "a counter of calls": between(broken=ScalesWithCalls, clean=nn.Identity, group="c4", size=9, verdict="stateful"),
     "causal mask": between(
         broken=lambda: PixelAttention(True),
         clean=lambda: PixelAttention(False),
@@ -278,7 +278,7 @@ class MergedNetwork(nn.Module):
         return self.head(self.second(maps.tanh()).amax(2).mean((-2, -1)))
 
 
-GROUPS = {
+GROUP_AXES = {
     "wrong order of the product": Mechanism(
         broken=lambda: GroupNetwork("d4", WrongOrder),
         clean=lambda: GroupNetwork("d4", GroupConvolution),
@@ -415,7 +415,7 @@ class Views(nn.Module):
         return sum(quarter_turn(self.net(quarter_turn(x, k)), -k if self.back else 0) for k in range(4))
 
 
-def classifier(group, side):
+def pooled_to(group, side):
     """A classifier of maps that are pooled to so many pixels squared and flattened."""
     head = nn.AdaptiveAvgPool2d(side), nn.Flatten(), nn.Linear(5 * side**2, 8), nn.ReLU(), nn.Linear(8, 3)
     return nn.Sequential(round_conv(group, 2, 5), nn.ReLU(), *head)
@@ -430,8 +430,8 @@ def labelled(group, shift):
 
 ANSWERS = {
     "two by two pixels flattened": Mechanism(
-        broken=lambda: classifier("d1", side=2),
-        clean=lambda: classifier("d1", side=1),
+        broken=lambda: pooled_to("d1", side=2),
+        clean=lambda: pooled_to("d1", side=1),
         module="4",
         group="d1",
         size=8,
@@ -456,7 +456,7 @@ ANSWERS = {
 }
 
 
-def edges(images, is_centred):
+def gradient_sizes(images, is_centred):
     """Gradient magnitude of arrays, by differences to both sides or to one."""
     images = np.asarray(images, dtype=np.float64)
     if is_centred:
@@ -501,8 +501,8 @@ def of_images(function, *, broken, clean, **fields):
     return Mechanism(broken=halves[0], clean=halves[1], module=None, **fields)
 
 
-FUNCTIONS = {
-    "differences to one side": of_images(edges, broken=False, clean=True, group="d4", size=8),
+OF_IMAGES = {
+    "differences to one side": of_images(gradient_sizes, broken=False, clean=True, group="d4", size=8),
     "labels by place": of_images(labels, broken=False, clean=True, group="d4", size=9),
     "box one pixel short": of_images(boxes, broken=0, clean=1, group="d4", size=11),
     "skewed centre of mass": of_images(centre, broken=1, clean=0, group="c4", size=14),
@@ -510,7 +510,7 @@ FUNCTIONS = {
     "moments about a corner": of_images(moments, broken=0, clean=0.5, group="c8", size=14),
 }
 
-MECHANISMS = {**MAPS, **LAYERS, **TOKENS, **GROUPS, **GEOMETRY, **ANSWERS, **FUNCTIONS}
+MECHANISMS = {**MAPS, **PARTS, **TOKENS, **GROUP_AXES, **GEOMETRY, **ANSWERS, **OF_IMAGES}
 
 
 def audited(mechanism, make):

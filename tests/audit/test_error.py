@@ -162,7 +162,6 @@ def test_only_interpolation_separates_a_round_blur_from_equivariance_under_any_t
     assert (broken.errors[resampled] > 2 * broken.floors[resampled]).all()
 
 
-@pytest.mark.slow
 def test_an_average_over_eight_turns_is_nearer_its_floor_than_one_over_four():
     def averaged(turns):
         poses = rotation(torch.arange(turns) * (2 * torch.pi / turns))

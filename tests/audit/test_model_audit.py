@@ -34,12 +34,12 @@ def fast(model, images=IMAGES, group="d4", **options):
     return audit_model(model, images, group, measure=False, sizes=(), **options)
 
 
-def contrast(x):
+def squares_about_the_mean(x):
     return (x - x.mean((2, 3), keepdim=True)).square()
 
 
 def centre_of_mass(x, origin=0.0):
-    w, place = contrast(x).mean(1), torch.arange(x.shape[-1], dtype=x.dtype) - (x.shape[-1] - 1) / 2
+    w, place = squares_about_the_mean(x).mean(1), torch.arange(x.shape[-1], dtype=x.dtype) - (x.shape[-1] - 1) / 2
     size = w.sum((-2, -1))
     return torch.stack([(w * place).sum((-2, -1)), (w * place[:, None]).sum((-2, -1))], -1) / size[:, None] + origin
 
@@ -51,8 +51,8 @@ def orientation(x):
 
 
 OUTPUTS = {
-    "scores": (lambda x: contrast(x).mean((2, 3)), "d4", "invariant"),
-    "labels": (lambda x: (100 * contrast(x).mean((1, 2, 3))).long(), "d4", "invariant"),
+    "scores": (lambda x: squares_about_the_mean(x).mean((2, 3)), "d4", "invariant"),
+    "labels": (lambda x: (100 * squares_about_the_mean(x).mean((1, 2, 3))).long(), "d4", "invariant"),
     "mask": (lambda x: x > 0.5, "d4", "image"),
     "map": (lambda x: x.square(), "d4", "image"),
     "map, channels last": (lambda x: x.expand(-1, 5, -1, -1).movedim(1, -1), "d4", "image, channels last"),
@@ -293,7 +293,7 @@ def test_a_tolerance_is_no_excuse_between_quarter_turns_and_one_that_is_too_smal
         with pytest.raises(AssertionError, match="elements that need interpolation"):
             assert_equivariant(cross, "c8", IMAGES, tolerance=tolerance)
     with pytest.raises(AssertionError, match=r"^not equivariant to c4: .*tolerance 1e-30"):
-        assert_equivariant(lambda x: contrast(x).mean((2, 3)), "c4", IMAGES, tolerance=1e-30)
+        assert_equivariant(lambda x: squares_about_the_mean(x).mean((2, 3)), "c4", IMAGES, tolerance=1e-30)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {"output": "good"}, {"output": "bad"}])

@@ -22,7 +22,7 @@ from unpose.points import (
 
 pytestmark = pytest.mark.equivariance
 
-LAYERS = {
+CLOUD_LAYERS = {
     "egnn": lambda: EGNNLayer(5, neighbours=4),
     "egnn, all": lambda: EGNNLayer(5),
     "attention, pairs": lambda: GAAttention(5, rank=2),
@@ -46,9 +46,9 @@ def motions(d, dtype, seed):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("d", [2, 3])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CLOUD_LAYERS)
 def test_layers_commute_with_motions_and_nothing_else(name, d, dtype):
-    layer, tolerance = contrasted(LAYERS[name]()).to(dtype), 2e-5 if dtype == torch.float32 else 1e-12
+    layer, tolerance = contrasted(CLOUD_LAYERS[name]()).to(dtype), 2e-5 if dtype == torch.float32 else 1e-12
     points, features, mask = clouds(d, dtype)
     shown = mask[..., None]
     hidden, moved = layer(features, points, mask)

@@ -88,7 +88,6 @@ def test_noise_that_exceeds_the_distance_of_neighbours_is_averaged_out(seed):
     found, least, independent = (np.linalg.norm(moved(pose, centre) - centre) for pose in poses)
     assert found < 1.2 * least
     assert independent > 1.3 * least  # the control
-    assert not register(cloud @ np.diag([-1.0, 1.0, 1.0]), target).reliable
 
 
 @pytest.mark.slow

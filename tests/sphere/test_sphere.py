@@ -25,7 +25,7 @@ def bumps(h, w, turn=None, dtype=torch.float64, channels=4):
     return torch.einsum("cn,cnhw->chw", heights, (6 * (closeness - 1)).exp())[None].to(dtype)
 
 
-def attention(dtype=torch.float64):
+def sphere_attention(dtype=torch.float64):
     torch.manual_seed(0)
     return contrasted(SphereAttention(4, heads=2, radius=0.9)).to(dtype)
 
@@ -38,7 +38,7 @@ def turn(seed):
 @given(shift=st.integers(-20, 20), h=st.integers(6, 9), extra=st.integers(0, 1), double=st.booleans())
 def test_longitude_shifts_are_exact(shift, h, extra, double):
     dtype = torch.float64 if double else torch.float32
-    layer, maps = attention(dtype), uniform(2, 4, h, 2 * (h + extra), dtype=dtype)
+    layer, maps = sphere_attention(dtype), uniform(2, 4, h, 2 * (h + extra), dtype=dtype)
     error = relative_error(layer(maps.roll(shift, -1)), layer(maps).roll(shift, -1))
     assert error < (1e-12 if double else 1e-5)
     stretched = maps.roll(1, -2)  # rows moved: not a rotation
@@ -46,7 +46,7 @@ def test_longitude_shifts_are_exact(shift, h, extra, double):
 
 
 def test_rotations_converge_with_the_resolution_also_at_the_poles():
-    layer, pose = attention(), turn(4)
+    layer, pose = sphere_attention(), turn(4)
     errors, polar = [], []
     for h in (6, 12, 18):
         with torch.no_grad():
