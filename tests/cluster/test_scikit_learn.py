@@ -3,7 +3,7 @@
 from unittest import SkipTest
 
 import pytest
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from unpose.cluster import InvariantClustering
 
@@ -42,12 +42,6 @@ def is_first(check):
 )
 def test_contract(check):
     run_check(InvariantClustering(n_clusters=3), check)
-
-
-@pytest.mark.slow  # the same checks once more
-@parametrize_with_checks([InvariantClustering()])
-def test_contract_where_the_number_of_clusters_is_found(estimator, check):
-    run_check(estimator, check)
 
 
 def test_the_suite_has_enough_checks():

@@ -38,20 +38,18 @@ def names(found):
     return [{each.keep.name, *(other.name for other in each.others)} for each in found.sets]
 
 
-def test_a_grown_folder_is_read_and_compared_only_where_it_is_new(photos, tmp_path, monkeypatch):
+def test_a_grown_folder_is_read_and_compared_only_where_it_is_new(photos, tmp_path):
+    stages = []
     search = DuplicateSearch(tmp_path / "out", jobs=1)
-    first = search.run([photos])
+    first = search.run([photos], progress=lambda stage, *_: stages.append(stage))
+    assert "comparing" in stages
     assert names(first) == [{"a.png", "turned.jpg"}, {"b.png", "copy of b.png"}]
     assert (first.photographs, first.read) == (5, 5)
     assert first.sets[0].keep.name == "a.png"  # resampling has made the copy less sharp
-    compared = []
-    monkeypatch.setattr(
-        "unpose.runs.duplicates.check", lambda entries, part, read: compared.append(part) or [], raising=True
-    )
-    again = search.run([photos])
-    assert (again.read, compared) == (0, [])
+    stages.clear()
+    again = search.run([photos], progress=lambda stage, *_: stages.append(stage))
+    assert (again.read, "comparing" in stages) == (0, False)
     assert names(again) == names(first)
-    monkeypatch.undo()
     picture(2).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(photos / "new.png")
     grown = search.run([photos])
     assert grown.read == 1
@@ -60,14 +58,12 @@ def test_a_grown_folder_is_read_and_compared_only_where_it_is_new(photos, tmp_pa
     assert {"a.png", "turned.jpg"} not in names(search.run([photos]))
 
 
-def test_an_interrupted_search_keeps_what_it_read(photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("unpose.runs.duplicates._BLOCK", 2)
-
+def test_an_interrupted_search_keeps_what_it_read(photos, tmp_path):
     def stop(stage, done, total):
         if stage == "reading" and done >= 4:
             raise KeyboardInterrupt
 
-    search = DuplicateSearch(tmp_path / "out", jobs=1)
+    search = DuplicateSearch(tmp_path / "out", jobs=1, block=2)
     with pytest.raises(KeyboardInterrupt):
         search.run([photos], progress=stop)
     (next((tmp_path / "out" / "index").glob("*.npz"))).write_bytes(b"damaged")
@@ -130,6 +126,9 @@ def test_the_command_writes_tables_and_a_page_and_moves_and_undoes(photos, tmp_p
     assert [len(each["others"]) for each in json.loads((out / "duplicates.json").read_text())] == [1, 1]
     written = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     assert "5 photographs were read in this run" in result.output
+    runner.invoke(main, ["dedupe", str(photos), "-o", str(tmp_path / "by two"), "--jobs", "2"])
+    for name in ("duplicates.csv", "duplicates.json"):  # the same for any number of jobs
+        assert (tmp_path / "by two" / name).read_bytes() == written[name]
     result = runner.invoke(main, ["dedupe", str(photos), "-o", str(out)])  # as after a kill, all is known already
     assert "0 photographs were read in this run" in result.output
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == written

@@ -4,13 +4,13 @@ import json
 import time
 from dataclasses import fields, replace
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from unpose.align import MemoryBudgetError
 from unpose.cli import main
-from unpose.cli.commands.plan import command as plan_command
 from unpose.cluster import InvariantClustering
 from unpose.data import posed, read_folder
 from unpose.data.survey import Survey, survey_images
@@ -77,7 +77,7 @@ def test_a_plan_counts_the_network_that_the_run_would_use(tmp_path):
     found = plan.calibrate(survey_images(tmp_path / "stack.npy", 60), RunSettings(clusters=2, features=slow), print)
     assert sum(seen) >= 30
     assert found.features > 0.01  # of each image, at eight rotations
-    defaults = {option.name: option.default for option in plan_command.params}
+    defaults = {option.name: option.default for option in main.get_command(click.Context(main), "plan").params}
     shared = {field.name for field in fields(RunSettings)} & defaults.keys()
     assert {name: defaults[name] for name in shared} == {name: getattr(RunSettings, name) for name in shared}
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from unpose.cluster import InvariantClustering
 from unpose.files import UnreadableError, in_bytes
-from unpose.runs.settings import RunError, RunSettings, config_text, is_users_mistake, read_config, read_settings
+from unpose.runs import RunError, RunSettings
+from unpose.runs.settings import config_text, is_users_mistake, read_config, read_settings
 
 ABOUT = {"version": "1", "input": "x", "canvas": "x"}
 

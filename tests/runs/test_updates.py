@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from kit.commands import contents, unpose
 from unpose.cli import main
 from unpose.cluster import InvariantClustering
 from unpose.data import posed, read_folder
@@ -72,14 +72,14 @@ def test_new_images_are_in_every_file(folder, original):
 def test_the_same_images_are_not_added_twice(folder, original):
     later, old = read_folder(original / "later.npy"), read_folder(original / "old.npy")
     first = update_run(read_run(folder), original / "later.npy", later)
-    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    before = contents(folder)
     again = update_run(read_run(folder), original / "later.npy", later)
     assert (again.rows, len(again.run.names)) == (first.rows, 17)
     with pytest.raises(RunError, match="was made from"):
         update_run(read_run(folder), original / "old.npy", old)
     with pytest.raises(RunError, match="as in the run"):
         update_run(read_run(folder), original / "other.npy", replace(later, images=np.zeros((2, 9, 9))))
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == contents
+    assert contents(folder) == before
 
 
 def test_no_change_of_another_process_is_lost(folder, original, tmp_path):
@@ -98,36 +98,46 @@ def test_no_change_of_another_process_is_lost(folder, original, tmp_path):
     assert len(update_run(read_run(folder), more, read_folder(more, min_images=1)).run.names) == 19
 
 
-def test_an_error_changes_nothing(folder, original, monkeypatch):
-    contents = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    monkeypatch.setattr("unpose.runs.finished.FinishedRun.write_page", lambda self: 1 / 0)
+class Unreadable:
+    """Images that can be read together, as for a fit, and not one by one, as for the page."""
+
+    def __init__(self, images):
+        self.images, self.shape, self.dtype, self.ndim = images, images.shape, images.dtype, images.ndim
+
+    def __len__(self):
+        return len(self.images)
+
+    def __array__(self, *arguments, **options):
+        return self.images
+
+    def __getitem__(self, rows):
+        if isinstance(rows, int | np.integer):
+            raise ZeroDivisionError
+        return self.images[rows]
+
+
+def test_an_error_changes_nothing(folder, original):
+    before, later = contents(folder), read_folder(original / "later.npy")
     with pytest.raises(ZeroDivisionError):
-        update_run(read_run(folder), original / "later.npy", read_folder(original / "later.npy"))
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == contents
+        update_run(read_run(folder), original / "later.npy", replace(later, images=Unreadable(later.images)))
+    assert contents(folder) == before
+    mean = folder / "means" / "cluster-000.png"  # is copied when the new page is written
+    mean.unlink()
+    mean.symlink_to(original / "run" / "means" / mean.name)
+    with pytest.raises(ValueError, match="symbolic link"):
+        update_run(read_run(folder), original / "later.npy", later)
+    assert contents(folder) == before
 
 
-def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder, monkeypatch):
-    moved, replace_file = [], os.replace
-
-    def stop_after_two(source, target, **folders):
-        if len(moved) == 4:  # the folder as a whole, the list of means, then two files
-            raise KeyboardInterrupt
-        moved.append(target)
-        replace_file(source, target, **folders)
-
-    def fill(new):
-        for name in ("config.toml", "images.json", "labels.csv", "report.html"):
-            (new / name).write_text("new" if name != "config.toml" else (folder / name).read_text())
-        (new / "means").mkdir()
-        (new / "means" / "cluster-000.png").write_bytes(b"new")
-        monkeypatch.setattr(os, "replace", stop_after_two)
-
-    with pytest.raises(KeyboardInterrupt), RunFolder(folder).replacing() as new:
-        fill(new)
-    monkeypatch.undo()
+def test_a_kill_while_files_are_moved_is_completed_by_the_next_reader(folder):
+    """As a kill leaves it: new results count, some of their files have been moved and others have not."""
+    (folder / "images.json").write_text("new")
+    (folder / ".complete" / "means").mkdir(parents=True)
+    for name in ("labels.csv", "report.html", "means/cluster-000.png"):
+        (folder / ".complete" / name).write_text("new")
     RunFolder(folder).complete_replacement()
     assert [(folder / name).read_text() for name in ("images.json", "labels.csv", "report.html")] == ["new"] * 3
-    assert [path.name for path in (folder / "means").iterdir()] == ["cluster-000.png"]
+    assert (folder / "means" / "cluster-000.png").read_text() == "new"
     assert not (folder / ".complete").exists()
 
 
@@ -237,15 +247,10 @@ def test_a_network_learns_from_added_images_of_another_shape_as_the_run_saw_them
     (tmp_path / "run").mkdir()
     model = InvariantClustering(2, features="pixels", n_jobs=1).fit(inside.images)
     write_run(tmp_path / "run", tmp_path / "old.npy", inside, model, settings, "unpose cluster").write_page()
-
-    def unpose(*arguments):
-        done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-        assert done.exit_code == 0, done.output
-
-    unpose("update", tmp_path / "run", tmp_path / "later.npy")
+    assert unpose("update", tmp_path / "run", tmp_path / "later.npy").status == 0
     names = [f"{name},kind {k % 2}" for k, name in enumerate(read_run(tmp_path / "run").names)]
     (tmp_path / "names.csv").write_text("\n".join(["path,name", *names]))
-    unpose("apply", tmp_path / "run", tmp_path / "names.csv")
-    unpose("train", tmp_path / "run", "--quick", *size, "-o", tmp_path / "network")
+    assert unpose("apply", tmp_path / "run", tmp_path / "names.csv").status == 0
+    assert unpose("train", tmp_path / "run", "--quick", *size, "-o", tmp_path / "network").status == 0
     assert json.loads((tmp_path / "network" / "result.json").read_text())["images"]["train"] >= 8
     assert load_network(tmp_path / "network" / "model.safetensors").description["image_size"] == [side, side]

@@ -43,8 +43,6 @@ __all__ = ["DuplicateSearch", "DuplicateSet", "Duplicates", "Photograph", "Relat
 _VERSION = 3
 """Of the stored files; others are computed anew."""
 _LARGEST_FILE = 2**33
-_BLOCK = 256
-"""Photographs that are read and stored at once."""
 _REMEMBERED = 20_000
 """Grey frames that are kept in memory from reading to comparing: at most 25 KB each."""
 _STORED_PROBABILITY = 0.5
@@ -130,6 +128,8 @@ class DuplicateSearch:
         Where the search keeps what it knows.
     jobs : int, optional
         Threads that read files; as many as there are processors by default.
+    block : int, default 256
+        Files that are read before what is known of them is stored.
 
     Examples
     --------
@@ -145,6 +145,7 @@ class DuplicateSearch:
 
     folder: Path
     jobs: int | None = None
+    block: int = 256
 
     def run(
         self,
@@ -238,9 +239,9 @@ class DuplicateSearch:
         """Read the files that are not known, and put all together; owners are indices of the photographs."""
         unknown = [each for each in files if each.key not in known]
         with ThreadPoolExecutor(self._workers) as pool:
-            for start in range(0, len(unknown), _BLOCK):
-                known |= self._read_block(unknown[start : start + _BLOCK], frames, pool)
-                report("reading", min(start + _BLOCK, len(unknown)), len(unknown))
+            for start in range(0, len(unknown), self.block):
+                known |= self._read_block(unknown[start : start + self.block], frames, pool)
+                report("reading", min(start + self.block, len(unknown)), len(unknown))
         result.read = len(unknown)
         photographs, parts = [], []
         for k, each in enumerate(files):
