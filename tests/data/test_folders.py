@@ -459,10 +459,21 @@ def test_real_arrays(real_data):
 
 @pytest.mark.slow
 def test_damaged_files_are_read_or_rejected(tmp_path):
-    program = Path(__file__).parents[2] / "benchmarks" / "fuzz_images.py"
-    words = [sys.executable, program, "--files", "60", "--seed", "11", "--out", tmp_path / "found.json"]
+    program = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
+    words = [
+        sys.executable,
+        program,
+        "--only",
+        "images",
+        "--cases",
+        "60",
+        "--seed",
+        "11",
+        "--out",
+        tmp_path / "found.json",
+    ]
     subprocess.run(words, check=True, capture_output=True)
-    counts = json.loads((tmp_path / "found.json").read_text())["counts"]
+    counts = json.loads((tmp_path / "found.json").read_text())["images"]
     assert sum(sum(row.values()) for row in counts.values()) == 60
     assert not any(row["lost"] or row["crashed"] for row in counts.values())
     assert sum(row["read"] for row in counts.values()) > 6

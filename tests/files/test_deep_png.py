@@ -1,16 +1,10 @@
 """16-bit colour PNG files keep every bit, whatever the filter, and damaged ones are rejected; PPM is read at 8 bits."""
 
-import struct
-import zlib
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from kit.formats import blended, chunk, deep_png, filtered, header, noise, only, png_of, rejection, unit
-from kit.peaks import needs_peaks, peaks
-from unpose.files import UnreadableError
+from kit.formats import blended, chunk, deep_png, header, noise, only, png_of, rejection, unit
 
 NO_FILTER, SUB, UP, AVERAGE, PAETH = range(5)
 GREY, GREY_ALPHA, COLOUR, COLOUR_ALPHA = 1, 2, 3, 4  # numbers of channels
@@ -98,20 +92,6 @@ def test_wrong_and_excessive_sizes_are_rejected(tmp_path, rng, size):
     (tmp_path / "a.png").write_bytes(deep_png(noise(rng, 13, 7, 3)))
     png_of(*size)(tmp_path / "a.png")
     assert rejection(tmp_path / "a.png")
-
-
-@needs_peaks
-def test_data_beyond_the_declared_pixels_are_not_decompressed(tmp_path, rng):
-    """A bomb behind an honest picture: 160 MB of zeros after the last row."""
-    packer, samples = zlib.compressobj(1), noise(rng, 13, 7, 3)
-    packed = packer.compress(filtered(samples, (NO_FILTER,)))
-    packed += b"".join(packer.compress(bytes(2**20)) for _ in range(160)) + packer.flush()
-    start = struct.pack(">IIBBBBB", 7, 13, 16, 2, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", start) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-    with suppress(UnreadableError):  # to be read or refused, either is right
-        np.testing.assert_array_equal(read(tmp_path / "a.png", data), unit(samples))
-    ((_, growth),) = peaks([], [(tmp_path / "a.png", None)])
-    assert growth < 60 * 2**20
 
 
 # PPM -----------------------------------------------------------------------------------------------------------------

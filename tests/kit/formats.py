@@ -121,7 +121,7 @@ def by_pillow(path, pixels, orientation=None, *, form, mode=None, **options):
         options |= {"save_all": True, "append_images": others}
     else:
         first = Image.fromarray(pixels)
-        first = first.convert(mode) if mode else first
+        first = first.quantize(8) if mode == "P" else first.convert(mode) if mode else first
     if orientation is not None:
         options["exif"] = exif(orientation)
     first.save(path, form, **options)
@@ -430,7 +430,7 @@ SAMPLES = [
     Sample("PNG", "colour", _pillow["PNG"], _COLOUR, turns=True),
     Sample("PNG", "grey of 16 bits", _pillow["PNG"], _DEEP[..., 0]),
     Sample("PNG", "one bit", _pillow["PNG"], _BITS),
-    Sample("PNG", "palette", partial(_pillow["PNG"], mode="P"), _PALETTE, atol=0.2),
+    Sample("PNG", "palette", partial(_pillow["PNG"], mode="P"), _PALETTE),
     Sample("PNG", "alpha", _pillow["PNG"], _ALPHA, blended, _no_loss, turns=True),
     Sample("PNG", "grey with alpha", _pillow["PNG"], _ALPHA[..., :2], blended, _no_loss),
     Sample("PNG", "colour of 16 bits", by_specification, _DEEP[..., :3], turns=True, lies=_large_png[:1]),
@@ -471,6 +471,8 @@ SAMPLES = [
     Sample("TIFF", "floats", _pillow["TIFF"], _FLOATS),
     Sample("TIFF", "signed integers", _pillow["TIFF"], _FLOATS.astype(np.int32)),
     Sample("TIFF", "pages", partial(_pillow["TIFF"], mode="frames"), _STACK, several=True, lies=(_large_pages,)),
+    Sample("TIFF", "grey with alpha of 16 bits", partial(by_tifffile, extrasamples=["unassalpha"]), _DEEP[..., :2],
+           blended, _no_loss, turns=True),
     Sample("TIFF", "alpha of 16 bits", partial(by_tifffile, extrasamples=["unassalpha"], **_rgb), _DEEP, blended,
            _no_loss, turns=True),
     *(

@@ -43,8 +43,8 @@ _MAX_CHUNKS = 1_000_000
 _MAX_NPY_HEADER = 2**16
 """Bytes in which the header of a NumPy file must end. It declares its own length, of up to 4 GiB in an archive."""
 
-_HDF5_COPIES = 4
-"""Copies of a chunk while HDF5 decompresses it: as stored, after each of its filters, and in its cache."""
+_HDF5_BYTES_OF_CHUNK = 10_000
+"""Memory in which HDF5 describes each of the chunks that are read together."""
 
 _USUAL_NAMES = ("images", "image", "x", "data", "stack", "particles", "frames")
 """Usual names of an array of images, the most likely first."""
@@ -97,6 +97,7 @@ def read_frames(array: StoredArray, wanted: set[int] | None) -> Iterator[Frame]:
         if not start <= index < stop:
             start = index - index % block_length
             stop = min(start + block_length, layout.count)
+            block = np.empty(0)  # so that two blocks are never held
             block = array.read(0, array.shape[0])[None] if layout.is_single else array.read(start, stop)
         try:
             yield index, check_frame(_frame(block[index - start], layout))
@@ -292,7 +293,12 @@ def open_hdf5(path: Path, key: str | None) -> Iterator[StoredArray]:
         stored = chunked_array(
             dataset.shape, dataset.dtype, dataset.chunks or (1,), lambda start, stop: dataset[start:stop]
         )
-        yield replace(stored, chunk_bytes=_HDF5_COPIES * stored.chunk_bytes)
+        if dataset.chunks and stored.chunk_bytes:
+            along, *across = (-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+            of_image = prod(across)
+            at_once = min(along * of_image, max(of_image, _BLOCK_BYTES // stored.chunk_bytes))
+            stored = replace(stored, chunk_bytes=stored.chunk_bytes + _HDF5_BYTES_OF_CHUNK * at_once)
+        yield stored
 
 
 # Chunks --------------------------------------------------------------------------------------------------------------
