@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import torch
 
 TRITON = tuple(map(int, version("triton").split(".")[:2])) if find_spec("triton") else (0, 0)
 needs_triton = pytest.mark.skipif(TRITON < (3, 6), reason="Triton 3.6 or later is not installed")
@@ -220,3 +221,41 @@ def compile_only():
     driver.set_active(AbsentDriver())
     JITFunction.run = run
     return names
+
+
+def results_and_gradients(function, inputs):
+    """Results of a function of tensors, then gradients of the inputs that need one, for drawn gradients of the results.
+
+    All results are in a tuple. Equal shapes give equal draws, on every device and in every precision.
+    """
+    found = function(*inputs)
+    results = found if isinstance(found, tuple) else (found,)
+    pulls = [torch.randn(each.shape, generator=torch.Generator().manual_seed(5)) for each in results]
+    leaves = [each for each in inputs if each.requires_grad]
+    slopes = torch.autograd.grad(results, leaves, [p.to(r) for p, r in zip(pulls, results, strict=True)])
+    return *(each.detach() for each in results), *slopes
+
+
+def operator_kernel(operator, inputs, cases, tolerance, *, call=None, **options):
+    """A :class:`Kernel` of an operator of the layers, compared with its plain form in float64, gradients too.
+
+    Parameters
+    ----------
+    operator : unpose.nn.ops.dispatch.Operator
+    inputs : callable
+        ``inputs(case, device)`` returns the tensors; gradients of those that need one are compared.
+    cases, tolerance, **options
+        See :class:`Kernel`.
+    call : callable, optional
+        ``call(function, case, *tensors)`` calls the operator, or its plain form; by default with the tensors alone.
+    """
+    call = call or (lambda function, _, *tensors: function(*tensors))
+
+    def run(case, device):
+        return results_and_gradients(lambda *given: call(operator.run, case, *given), inputs(case, device))
+
+    def plain(case, device):
+        exact = [each.detach().double().requires_grad_(each.requires_grad) for each in inputs(case, device)]
+        return results_and_gradients(lambda *given: call(operator.plain, case, *given), exact)
+
+    return Kernel(run, plain, cases, tolerance, **options)

@@ -1,6 +1,7 @@
 """The CUDA kernels of group attention: in Triton's interpreter and compiler, and on a GPU where there is one."""
 
 import math
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import pytest
@@ -19,66 +20,336 @@ from kit.kernels import (
     use_cuda_kernels_on_cpu,
 )
 from unpose.nn import group_attention, implementation
-from unpose.nn.functional.group_attention import joint_table, projected_attention
-from unpose.nn.ops.pointwise import pointwise
-from unpose.nn.ops.reference.attention import split_projected
+from unpose.nn.ops.dispatch import OPERATORS
 
-# batch, heads, query elements, outputs, keys, (height, width), (d, dv), window; then what is special. "heads" are those
-# of the table, "element" its channels in a second part, "pixels" those of a program; "scratch", "programs" and "block"
-# split the backward pass into several launches. The interpreter's time grows with programs, channels and entries.
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, and how kernels are to divide it.
+
+    ``channels`` are those of queries and of values, ``tables`` and ``bias_heads`` the heads of the position table and
+    of the bias, ``element`` the channels of the table in a second part. ``pixels`` are those of a program; ``scratch``,
+    ``programs`` and ``block`` split the backward pass into several launches. The interpreter's time grows with
+    programs, channels and entries.
+    """
+
+    batch: int
+    heads: int
+    queries: int
+    outputs: int
+    keys: int
+    size: tuple
+    channels: tuple
+    window: tuple
+    tables: int
+    bias_heads: int = 0
+    element: int = 0
+    dtype: str = "float32"
+    dropout: float = 0.0
+    seed: int = 0
+    pixels: int = 16
+    scratch: int = 2**25
+    programs: int = 1
+    block: int = 64
+
+    @property
+    def is_half(self):
+        return self.dtype != "float32"
+
+    @property
+    def is_packed(self):
+        """Whether two images share a number, as in half precision."""
+        return self.is_half and self.batch > 1
+
+
 SMALL = {
-    "group": dict(shape=(1, 2, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, bias_heads=2, pixels=16),
-    "lifting": dict(shape=(1, 2, 1, 3, 1, (5, 3), (2, 3), (3, 1)), heads=2, pixels=16),
-    "global, two segments in a row": dict(
-        shape=(1, 1, 2, 2, 1, (2, 5), (1, 2), (1, 9)), heads=1, bias_heads=1, pixels=32
+    "group": Case(
+        batch=1,
+        heads=2,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 5),
+        channels=(2, 1),
+        window=(1, 3),
+        tables=1,
+        bias_heads=2,
+        pixels=16,
     ),
-    "some images a launch": dict(
-        shape=(3, 1, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, pixels=16, scratch=1000, block=32
+    "lifting": Case(
+        batch=1, heads=2, queries=1, outputs=3, keys=1, size=(5, 3), channels=(2, 3), window=(3, 1), tables=2, pixels=16
     ),
-    "one segment a launch": dict(
-        shape=(2, 1, 2, 2, 2, (3, 2), (2, 1), (3, 1)), heads=1, bias_heads=1, pixels=16, scratch=1
+    "global, two segments in a row": Case(
+        batch=1,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=1,
+        size=(2, 5),
+        channels=(1, 2),
+        window=(1, 9),
+        tables=1,
+        bias_heads=1,
+        pixels=32,
     ),
-    "wide heads": dict(shape=(1, 1, 1, 2, 1, (3, 5), (17, 2), (1, 3)), heads=1, pixels=16),
-    "dropout": dict(shape=(2, 2, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, pixels=32, dropout=0.3, seed=2_000_000_011),
-    "bfloat16, dropout": dict(
-        shape=(3, 1, 2, 2, 2, (2, 3), (3, 1), (1, 3)), heads=1, pixels=16, dtype="bfloat16", dropout=0.3, seed=5
+    "some images a launch": Case(
+        batch=3,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 5),
+        channels=(2, 1),
+        window=(1, 3),
+        tables=1,
+        pixels=16,
+        scratch=1000,
+        block=32,
     ),
-    "float16, lifting, one segment a launch": dict(
-        shape=(3, 2, 1, 2, 1, (3, 2), (2, 1), (3, 1)), heads=2, bias_heads=1, pixels=16, dtype="float16", scratch=1
+    "one segment a launch": Case(
+        batch=2,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 2),
+        channels=(2, 1),
+        window=(3, 1),
+        tables=1,
+        bias_heads=1,
+        pixels=16,
+        scratch=1,
     ),
-    "table in two parts": dict(shape=(1, 2, 2, 2, 2, (3, 5), (3, 3), (1, 3)), heads=2, element=2, pixels=16),
-    "table in two parts, one segment a launch, dropout": dict(
-        shape=(2, 1, 2, 2, 2, (2, 3), (2, 2), (3, 3)), heads=1, element=1, pixels=16, scratch=1, dropout=0.3, seed=4
+    "wide heads": Case(
+        batch=1,
+        heads=1,
+        queries=1,
+        outputs=2,
+        keys=1,
+        size=(3, 5),
+        channels=(17, 2),
+        window=(1, 3),
+        tables=1,
+        pixels=16,
     ),
-    "table in two parts, bfloat16, dropout": dict(
-        shape=(3, 1, 2, 2, 2, (3, 2), (2, 2), (3, 1)), heads=1, element=1, pixels=16, dtype="bfloat16", scratch=400,
-        block=32, dropout=0.3, seed=4,
+    "dropout": Case(
+        batch=2,
+        heads=2,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 5),
+        channels=(2, 1),
+        window=(1, 3),
+        tables=1,
+        pixels=32,
+        dropout=0.3,
+        seed=2_000_000_011,
     ),
-    "tall window, table in two parts, several launches": dict(
-        shape=(1, 1, 2, 2, 2, (5, 4), (2, 2), (9, 1)), heads=1, element=1, pixels=16, scratch=1, programs=100
+    "bfloat16, dropout": Case(
+        batch=3,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(2, 3),
+        channels=(3, 1),
+        window=(1, 3),
+        tables=1,
+        pixels=16,
+        dtype="bfloat16",
+        dropout=0.3,
+        seed=5,
     ),
-    "one image in bfloat16": dict(
-        shape=(1, 1, 2, 2, 2, (3, 5), (2, 1), (1, 3)), heads=1, pixels=16, dtype="bfloat16", dropout=0.3, seed=5
+    "float16, lifting, one segment a launch": Case(
+        batch=3,
+        heads=2,
+        queries=1,
+        outputs=2,
+        keys=1,
+        size=(3, 2),
+        channels=(2, 1),
+        window=(3, 1),
+        tables=2,
+        bias_heads=1,
+        pixels=16,
+        dtype="float16",
+        scratch=1,
     ),
-}  # fmt: skip
+    "table in two parts": Case(
+        batch=1,
+        heads=2,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 5),
+        channels=(3, 3),
+        window=(1, 3),
+        tables=2,
+        element=2,
+        pixels=16,
+    ),
+    "table in two parts, one segment a launch, dropout": Case(
+        batch=2,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(2, 3),
+        channels=(2, 2),
+        window=(3, 3),
+        tables=1,
+        element=1,
+        pixels=16,
+        scratch=1,
+        dropout=0.3,
+        seed=4,
+    ),
+    "table in two parts, bfloat16, dropout": Case(
+        batch=3,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 2),
+        channels=(2, 2),
+        window=(3, 1),
+        tables=1,
+        element=1,
+        pixels=16,
+        dtype="bfloat16",
+        scratch=400,
+        block=32,
+        dropout=0.3,
+        seed=4,
+    ),
+    "tall window, table in two parts, several launches": Case(
+        batch=1,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(5, 4),
+        channels=(2, 2),
+        window=(9, 1),
+        tables=1,
+        element=1,
+        pixels=16,
+        scratch=1,
+        programs=100,
+    ),
+    "one image in bfloat16": Case(
+        batch=1,
+        heads=1,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(3, 5),
+        channels=(2, 1),
+        window=(1, 3),
+        tables=1,
+        pixels=16,
+        dtype="bfloat16",
+        dropout=0.3,
+        seed=5,
+    ),
+}
 
 FEW = ("group", "lifting", "table in two parts", "bfloat16, dropout")
 """Small cases with and without lifting, dropout, half precision and a table in two parts; the others are slow tests."""
 
 LARGE = {
-    "rotated digits": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1),
-    "dropped": dict(shape=(3, 9, 4, 4, 4, (14, 13), (10, 10), (5, 5)), heads=9, dropout=0.1, seed=11),
-    "twelve turns": dict(shape=(2, 3, 12, 12, 12, (13, 11), (10, 10), (5, 5)), heads=1, bias_heads=3),
-    "lifted": dict(shape=(7, 9, 1, 8, 1, (28, 29), (10, 10), (7, 7)), heads=9),
-    "global": dict(shape=(2, 3, 4, 4, 4, (11, 13), (6, 7), (21, 25)), heads=1),
-    "wide heads": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1),
-    "bfloat16": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, dtype="bfloat16", dropout=0.1, seed=3),
-    "wide halves": dict(shape=(2, 2, 2, 2, 2, (9, 11), (48, 33), (3, 5)), heads=1, dtype="bfloat16"),
-    "shared table": dict(shape=(5, 9, 4, 4, 4, (28, 28), (10, 10), (5, 5)), heads=1, element=4),
-    "shared halves": dict(
-        shape=(5, 9, 12, 12, 12, (28, 28), (10, 10), (5, 5)), heads=1, element=4, dtype="bfloat16", dropout=0.1, seed=3
+    "rotated digits": Case(
+        batch=5, heads=9, queries=4, outputs=4, keys=4, size=(28, 28), channels=(10, 10), window=(5, 5), tables=1
     ),
-}  # fmt: skip
+    "dropped": Case(
+        batch=3,
+        heads=9,
+        queries=4,
+        outputs=4,
+        keys=4,
+        size=(14, 13),
+        channels=(10, 10),
+        window=(5, 5),
+        tables=9,
+        dropout=0.1,
+        seed=11,
+    ),
+    "twelve turns": Case(
+        batch=2,
+        heads=3,
+        queries=12,
+        outputs=12,
+        keys=12,
+        size=(13, 11),
+        channels=(10, 10),
+        window=(5, 5),
+        tables=1,
+        bias_heads=3,
+    ),
+    "lifted": Case(
+        batch=7, heads=9, queries=1, outputs=8, keys=1, size=(28, 29), channels=(10, 10), window=(7, 7), tables=9
+    ),
+    "global": Case(
+        batch=2, heads=3, queries=4, outputs=4, keys=4, size=(11, 13), channels=(6, 7), window=(21, 25), tables=1
+    ),
+    "wide heads": Case(
+        batch=2, heads=2, queries=2, outputs=2, keys=2, size=(9, 11), channels=(48, 33), window=(3, 5), tables=1
+    ),
+    "bfloat16": Case(
+        batch=5,
+        heads=9,
+        queries=4,
+        outputs=4,
+        keys=4,
+        size=(28, 28),
+        channels=(10, 10),
+        window=(5, 5),
+        tables=1,
+        dtype="bfloat16",
+        dropout=0.1,
+        seed=3,
+    ),
+    "wide halves": Case(
+        batch=2,
+        heads=2,
+        queries=2,
+        outputs=2,
+        keys=2,
+        size=(9, 11),
+        channels=(48, 33),
+        window=(3, 5),
+        tables=1,
+        dtype="bfloat16",
+    ),
+    "shared table": Case(
+        batch=5,
+        heads=9,
+        queries=4,
+        outputs=4,
+        keys=4,
+        size=(28, 28),
+        channels=(10, 10),
+        window=(5, 5),
+        tables=1,
+        element=4,
+    ),
+    "shared halves": Case(
+        batch=5,
+        heads=9,
+        queries=12,
+        outputs=12,
+        keys=12,
+        size=(28, 28),
+        channels=(10, 10),
+        window=(5, 5),
+        tables=1,
+        element=4,
+        dtype="bfloat16",
+        dropout=0.1,
+        seed=3,
+    ),
+}
 
 DRAWN = 20
 """Cases that hypothesis draws in the slow test; one that fails is not shrunk, which would take minutes."""
@@ -97,7 +368,7 @@ def drawn_case(draw_from):
     batch, heads, outputs, keys = (*one_of((1, 1), (1, 2), (2, 1), (3, 1)), whole(1, 3), whole(1, 3))
     size, d, dv = (whole(1, 3), whole(2, 5)), whole(2, 4), whole(1, 4)
     window = one_of(*range(1, min(2 * size[0], 4), 2)), one_of(*range(3, min(2 * size[1], 8), 2))
-    case = {"heads": one_of(1, heads), "pixels": one_of(16, 32), "scratch": one_of(2**25, 1)}
+    case = {"tables": one_of(1, heads), "pixels": one_of(16, 32), "scratch": one_of(2**25, 1)}
     if one_of(False, True):
         case["dtype"] = "float16"  # the interpreter truncates bfloat16 instead of rounding; the cases above have it
     if one_of(False, True):
@@ -109,7 +380,7 @@ def drawn_case(draw_from):
         queries = one_of(1, outputs)
         if one_of(False, True):
             case["bias_heads"] = one_of(1, heads)
-    return {**case, "shape": (batch, heads, queries, outputs, keys, size, (d, dv), window)}
+    return Case(batch, heads, queries, outputs, keys, size, (d, dv), window, **case)
 
 
 # keys, outputs, type, dropout
@@ -123,17 +394,17 @@ SPLIT_NAMES = ("out", "logsumexp", "projected", "position", "element")
 
 def draw(case, device="cpu"):
     """Return query, key, value, position, bias or None, and the gradient of the result, in the type of a case."""
-    batch, heads, queries, outputs, keys, size, (d, dv), window = case["shape"]
+    d, dv = case.channels
     generator = torch.Generator().manual_seed(7)
     shapes = [
-        (batch, heads, queries, *size, d),
-        (batch, heads, keys, *size, d),
-        (batch, heads, keys, *size, dv),
-        (case["heads"], outputs, keys, *window, d),
-        (case.get("bias_heads", 0), outputs, keys, *window),
-        (batch, heads, outputs, *size, dv),
+        (case.batch, case.heads, case.queries, *case.size, d),
+        (case.batch, case.heads, case.keys, *case.size, d),
+        (case.batch, case.heads, case.keys, *case.size, dv),
+        (case.tables, case.outputs, case.keys, *case.window, d),
+        (case.bias_heads, case.outputs, case.keys, *case.window),
+        (case.batch, case.heads, case.outputs, *case.size, dv),
     ]
-    dtype = getattr(torch, case.get("dtype", "float32"))
+    dtype = getattr(torch, case.dtype)
     tensors = [torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes]
     if not len(tensors[4]):
         tensors[4] = None
@@ -190,15 +461,15 @@ def direct(query, key, value, position, bias, dropout=0.0, seed=0, is_packed=Fal
 
 def errors(kernels, case, device="cpu"):
     """Return the relative error of each result of the kernels, by name, and the results."""
-    if "element" in case:
+    if case.element:
         return split_errors(kernels, case, device)
     *tensors, gradient = draw(case, device)
-    dropping = case.get("dropout", 0.0), case.get("seed", 0)
+    dropping = case.dropout, case.seed
     given = dropping[0], torch.tensor(dropping[1], device=device)
     out, logsumexp = kernels.forward(*tensors, *given)
     found = kernels.backward(gradient, *tensors, out, logsumexp, *given)
     exact = [tensor if tensor is None else tensor.detach().double().requires_grad_() for tensor in tensors]
-    wanted, wanted_sum = direct(*exact, *dropping, is_packed="dtype" in case and case["shape"][0] > 1)
+    wanted, wanted_sum = direct(*exact, *dropping, is_packed=case.is_packed)
     given = [tensor for tensor in exact if tensor is not None]
     slopes = torch.autograd.grad(wanted, given, gradient.double())
     return compared(NAMES, (out, logsumexp, *found), (wanted, wanted_sum, *slopes), gradient)
@@ -209,16 +480,16 @@ def split_results(kernels, case, device="cpu"):
 
     Returns the tensors given, the gradient of the result, and the results: out, logsumexp and gradients.
     """
-    batch, heads, _, outputs, keys, size, (d, _), window = case["shape"]
-    generator, dtype = torch.Generator().manual_seed(9), getattr(torch, case.get("dtype", "float32"))
+    outputs, keys, size, d = case.outputs, case.keys, case.size, case.channels[0]
+    generator, dtype = torch.Generator().manual_seed(9), getattr(torch, case.dtype)
     shapes = (
-        (batch, 3, heads, d, keys, *size),
-        (case["heads"], outputs, 1, *window, d - case["element"]),
-        (case["heads"], outputs, keys, case["element"]),
-        (batch, heads, outputs, *size, d),
+        (case.batch, 3, case.heads, d, keys, *size),
+        (case.tables, outputs, 1, *case.window, d - case.element),
+        (case.tables, outputs, keys, case.element),
+        (case.batch, case.heads, outputs, *size, d),
     )
     *tensors, gradient = (torch.randn(shape, generator=generator).to(dtype).to(device) for shape in shapes)
-    dropping = case.get("dropout", 0.0), case.get("seed", 0)
+    dropping = case.dropout, case.seed
     given = *tensors, None, dropping[0], torch.tensor(dropping[1], device=device)
     out, logsumexp = kernels.forward_projected(*given)
     found = kernels.backward_projected(gradient, *given[:4], out, logsumexp, *given[4:])[:3]
@@ -228,13 +499,24 @@ def split_results(kernels, case, device="cpu"):
 def split_errors(kernels, case, device="cpu"):
     """Return :func:`errors` of :func:`split_results`."""
     tensors, gradient, found = split_results(kernels, case, device)
-    dropping, is_packed = (case.get("dropout", 0.0), case.get("seed", 0)), "dtype" in case and case["shape"][0] > 1
+    dropping = case.dropout, case.seed
     exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
     wanted, wanted_sum = direct(
-        *split_projected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=is_packed
+        *split_projected(exact[0]), joint_table(*exact[1:]), None, *dropping, is_packed=case.is_packed
     )
     slopes = torch.autograd.grad(wanted, exact, gradient.double())
     return compared(SPLIT_NAMES, found, (wanted, wanted_sum, *slopes), gradient)
+
+
+def split_projected(projected):
+    """Query, key and value (b, n, elements, h, w, d) of one tensor (b, 3, n, d, elements, h, w)."""
+    return projected.permute(1, 0, 2, 4, 5, 6, 3)
+
+
+def joint_table(position, element):
+    """Join (n, outputs, 1, *window, c) and (n, outputs, keys, e): (n, outputs, keys, *window, c + e)."""
+    vectors = element[:, :, :, None, None].expand(-1, -1, -1, *position.shape[3:5], -1)
+    return torch.cat([position.expand(-1, -1, element.shape[2], -1, -1, -1), vectors], -1)
 
 
 def compared(names, found, wanted, gradient):
@@ -254,9 +536,9 @@ def compared(names, found, wanted, gradient):
 
 
 def check(found, case):
-    tolerance = 1e-2 if "dtype" in case else 1e-5
-    names = SPLIT_NAMES if "element" in case else NAMES
-    assert set(found) == set(names) - ({"bias"} if "bias_heads" not in case else set())
+    tolerance = 1e-2 if case.is_half else 1e-5
+    names = SPLIT_NAMES if case.element else NAMES
+    assert set(found) == set(names) - (set() if case.bias_heads else {"bias"})
     assert {name: error for name, error in found.items() if not error < tolerance} == {}
 
 
@@ -284,7 +566,7 @@ def test_interpreted_kernels_agree_at_drawn_shapes():
     drawn = run_job(__file__, "interpret_drawn")
     assert len(drawn) == DRAWN
     for case, found in drawn:
-        check(found, case)
+        check(found, Case(**case))
 
 
 @needs_interpreter
@@ -349,8 +631,8 @@ def test_attention_of_a_projection_agrees_with_the_reference(keys):
     pull = torch.randn(3, heads, 4, 9, 7, d, generator=generator).cuda()
 
     def results(kind, maps, weight, offset, position, element=None):
-        projected = pointwise(maps, weight, offset).unflatten(1, (3, heads, -1))
-        out = projected_attention(projected, position, element=element)
+        projected = OPERATORS["pointwise"].run(maps, weight, offset).unflatten(1, (3, heads, -1))
+        out = OPERATORS["projected_attention"].run(projected, position, element=element)
         return out.detach().to(kind), *torch.autograd.grad(out, given, pull.to(out))
 
     with torch.autocast("cuda", torch.bfloat16):
@@ -390,9 +672,9 @@ def interpreted_errors(case):
     from unpose.nn.ops.cuda import position_tables, reduce
 
     reduce._BLOCK_ROWS, reduce._BLOCK_COLUMNS = 4, 32
-    kernels._BLOCK_PIXELS = case["pixels"]
-    kernels._SCRATCH, kernels._PROGRAMS = (case.get("scratch", 2**25), 0), case.get("programs", 1)
-    position_tables._BLOCK_PIXELS = case.get("block", 64)
+    kernels._BLOCK_PIXELS = case.pixels
+    kernels._SCRATCH, kernels._PROGRAMS = (case.scratch, 0), case.programs
+    position_tables._BLOCK_PIXELS = case.block
     position_tables._STEP_PIXELS, position_tables._BLOCK_SLOTS = 16, 16
     return errors(kernels, case)[0]
 
@@ -403,7 +685,7 @@ def interpret_drawn():
     @settings(max_examples=DRAWN, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
     @given(drawn_case())
     def add(case):
-        drawn.append((case, interpreted_errors(case)))
+        drawn.append((asdict(case), interpreted_errors(case)))
 
     drawn = []
     add()
@@ -480,17 +762,16 @@ def projection_errors():
 
     In float16: the interpreter has no matrix products in bfloat16.
     """
-    from unpose.nn.ops.attention import attend_projected
-    from unpose.nn.ops.pointwise import _pointwise
-
     use_cuda_kernels_on_cpu()
     generator, heads = torch.Generator().manual_seed(1), 1
     shapes = (3, 2, 2, 2, 3), (3 * heads * 2, 2), (3 * heads * 2,), (1, 2, 1, 3, 1, 1), (1, 2, 2, 1)
     names = ("maps", "weight", "offset", "position", "element")
     given = [torch.randn(shape, generator=generator).half().requires_grad_() for shape in shapes]
     maps, weight, offset, *tables = given
-    projected = _pointwise(maps, weight, offset, torch.float16, torch.float16).unflatten(1, (3, heads, -1))
-    out = attend_projected(projected, *tables, None, 0.0)
+    projected = torch.ops.unpose.pointwise(maps, weight, offset, torch.float16, torch.float16).unflatten(
+        1, (3, heads, -1)
+    )
+    out, _ = torch.ops.unpose.projected_attention(projected, *tables, None, None, 0.0)
     pull = torch.randn(out.shape, generator=generator).half()
     slopes = torch.autograd.grad(out, given, pull)
     exact = [tensor.detach().double().requires_grad_() for tensor in given]

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch.autograd import gradgradcheck
 
 from unpose.nn import GroupSelfAttention, LiftingSelfAttention, group_attention, implementation
-from unpose.nn.functional.group_attention import projected_attention
 from unpose.nn.ops.cpu import layout
-from unpose.nn.ops.dispatch import requested
+from unpose.nn.ops.dispatch import OPERATORS
+
+projected_attention = OPERATORS["projected_attention"].run
 
 
 def draw(shape, seed=0, dtype=torch.float32):
@@ -351,16 +352,6 @@ def test_kernels_are_used_where_they_can_run():
     with pytest.raises(KeyError), implementation("plain"):
         raise KeyError
     assert uses_kernels(query, key, value, position)
-
-
-def test_each_thread_has_its_own_implementation():
-    seen = []
-    with implementation("plain"):
-        thread = threading.Thread(target=lambda: seen.append(requested()))
-        thread.start()
-        thread.join()
-        seen.append(requested())
-    assert seen == ["auto", "plain"]
 
 
 def test_only_the_reference_has_second_derivatives():

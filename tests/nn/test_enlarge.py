@@ -9,7 +9,6 @@ import torch
 from unpose.audit import equivariance_error
 from unpose.groups import parse
 from unpose.nn import GSANetConfig, group_cnn, gsa_net, rebuild, with_larger_group
-from unpose.nn.networks.enlarge import _interpolation
 
 SMALL = GSANetConfig(8, ((8,), (8,)), window=3, heads=2)
 
@@ -43,15 +42,16 @@ def test_shared_elements_keep_their_embedding(coarse, fine):
 
 @pytest.mark.parametrize(("coarse", "fine"), [("c4", "c8"), ("c4", "c12"), ("c8", "c12"), ("c1", "c8"), ("d4", "d8")])
 def test_embeddings_are_interpolated_linearly(coarse, fine):
-    weights = _interpolation(parse(coarse), parse(fine))
-    assert torch.allclose(weights.sum(1), torch.ones(len(weights), dtype=weights.dtype))
-    assert (weights > 1e-12).sum(1).max() <= 2
+    network, name = small(coarse), "features.4.attention.2.encoding.element.weight"
     turns = parse(coarse).order // (2 if coarse.startswith("d") else 1)
     angles = [torch.atan2(group.elements[:, 1, 0], group.elements[:, 0, 0]) for group in (parse(coarse), parse(fine))]
+    with torch.no_grad():
+        network.state_dict()[name].copy_(angles[0].cos()[:, None])
+    values = with_larger_group(network, fine).state_dict()[name]
+    assert torch.equal(values, values[:, :1].expand_as(values))
     # The interpolant is linear from each element to the next.
-    values = weights @ torch.cos(angles[0])
     step = 2 * math.pi / turns
-    for angle, value in zip(angles[1].tolist(), values.tolist(), strict=True):
+    for angle, value in zip(angles[1].tolist(), values[:, 0].tolist(), strict=True):
         low = math.floor(angle / step + 1e-9)
         part = angle / step - low
         assert value == pytest.approx((1 - part) * math.cos(low * step) + part * math.cos((low + 1) * step), abs=1e-9)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from unpose.nn import GroupSelfAttention, estimate_memory, group_attention, implementation
-from unpose.nn.functional.group_attention import projected_attention
-from unpose.nn.ops.attention import _attention, _attention_backward, _projected, _projected_backward
-from unpose.nn.ops.reference.attention import split_projected
+from unpose.nn.ops.dispatch import OPERATORS
+
+projected_attention = OPERATORS["projected_attention"].run
 
 
 def layer_and_maps(generator, dropout=0.0):
@@ -32,11 +32,12 @@ def test_the_operator_passes_the_checks_of_torch(bias, generator):
 
     given = [draw(2, 3, 1, 5, 7, 4), draw(2, 3, 2, 5, 7, 4), draw(2, 3, 2, 5, 7, 6), draw(1, 3, 2, 3, 5, 4)]
     given += [draw(1, 3, 2, 3, 5) if bias else None]
-    check_operators(_attention, _attention_backward, given)
+    check_operators("group_attention", given)
 
 
-def check_operators(forward, backward, given):
+def check_operators(name, given):
     """Run torch's own checks on an operator and on its backward operator; ``given`` are tensors and Nones."""
+    forward, backward = getattr(torch.ops.unpose, name), getattr(torch.ops.unpose, f"{name}_backward")
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     seed_and_dropout = torch.tensor(11), 0.25
     torch.library.opcheck(forward, (*given, *seed_and_dropout), test_utils=checks)
@@ -49,7 +50,7 @@ def check_operators(forward, backward, given):
 def test_the_saved_logsumexp_is_a_natural_logarithm(generator):
     # Scores of zero: the logsumexp is the logarithm of the number of keys in the window.
     maps, position = torch.zeros(1, 1, 2, 5, 7, 3), torch.randn(1, 2, 2, 3, 3, 3, generator=generator)
-    _, logsumexp = _attention(maps, maps, maps, position, None, None, 0.0)
+    _, logsumexp = torch.ops.unpose.group_attention(maps, maps, maps, position, None, None, 0.0)
     inside = torch.nn.functional.conv2d(torch.ones(1, 1, 5, 7), torch.ones(1, 1, 3, 3), padding=1)
     torch.testing.assert_close(logsumexp, (2 * inside).log().expand(1, 1, 2, 5, 7))
 
@@ -59,7 +60,7 @@ def test_the_projected_operator_passes_the_checks_of_torch(bias, generator):
     projected = torch.randn(2, 3, 3, 4, 2, 5, 7, generator=generator, requires_grad=True)
     position = torch.randn(1, 2, 2, 3, 5, 4, generator=generator, requires_grad=True)
     extra = torch.randn(1, 2, 2, 3, 5, generator=generator, requires_grad=True) if bias else None
-    check_operators(_projected, _projected_backward, (projected, position, None, extra))
+    check_operators("projected_attention", (projected, position, None, extra))
 
 
 @pytest.mark.parametrize("kind", ["fused", "plain"])
@@ -77,7 +78,9 @@ def test_a_projected_tensor_gives_the_bytes_of_three_tensors(kind, keys, bias, d
 
     with implementation(kind):
         found = results(lambda: projected_attention(projected, position, bias=extra, dropout=dropout))
-        wanted = results(lambda: group_attention(*split_projected(projected), position, bias=extra, dropout=dropout))
+        wanted = results(
+            lambda: group_attention(*projected.permute(1, 0, 2, 4, 5, 6, 3), position, bias=extra, dropout=dropout)
+        )
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 

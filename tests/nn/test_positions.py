@@ -7,8 +7,14 @@ import torch
 
 from unpose.groups import parse
 from unpose.nn import GroupSelfAttention, HarmonicEncoding, LiftingSelfAttention, SeparableEncoding, group_attention
-from unpose.nn.functional.positions import dilation_bias, preserves_area, relative_elements, widest_window
+from unpose.nn.functional.positions import dilation_bias, preserves_area, widest_window
 from unpose.nn.layers.encodings import harmonic_basis
+
+
+def relative_elements(group):
+    """The index of each relative element h^-1 k, as a layer has it, and their number."""
+    relations = GroupSelfAttention(group, 1, 1, heads=1, head_channels=3, window=1).relations
+    return relations, int(relations.max()) + 1
 
 
 def encodings():

@@ -18,7 +18,6 @@ from unpose.audit import equivariance_error, smooth_noise
 from unpose.groups import fourier_basis, parse
 from unpose.images import pixel_grid, warp
 from unpose.nn import FrameMLP, IrrepLinear, IrrepNorm, LiftingPatchEmbed, count_parameters, equivariant_vit
-from unpose.nn.ops.frames import from_frames, to_frames
 from unpose.train import load_network, save_network
 
 GROUPS = ["c1", "c2", "c3", "c4", "c8", "d1", "d2", "d3", "d4", "d8"]
@@ -29,6 +28,15 @@ def small(group, side=8, *, until=None, n_classes=3, **options):
     heads = 2 * parse(group).order
     size = {"patch": 2, "depth": 2, "width": 4 * heads, "heads": heads, "equivariant_until": until}
     return contrasted(equivariant_vit(group, 2, n_classes, side, **(size | options)))
+
+
+def to_frames(features, basis):
+    """From the irrep basis, (..., order * c), to frames, (..., order, c)."""
+    return torch.einsum("rg,...rc->...gc", basis.to(features), features.unflatten(-1, (len(basis), -1)))
+
+
+def from_frames(frames, basis):
+    return torch.einsum("rg,...gc->...rc", basis.to(frames), frames).flatten(-2)
 
 
 def act(features, group, element):

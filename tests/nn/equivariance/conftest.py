@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unpose.reproduce.attention_laws import contrasted
+from kit.networks import contrasted
 
 
 @pytest.fixture

@@ -147,3 +147,33 @@ def test_finer_angles_stay_near_what_interpolation_allows(name, contrast, genera
         assert report.errors.max() < 0.1, f"{type(layer).__name__}: {report}"
         assert (report.errors <= 3 * report.floors + 1e-12).all(), f"{type(layer).__name__}: {report}"
         assert report.errors.max() < 0.3 * report.discrimination, f"{type(layer).__name__}: {report}"
+
+
+@pytest.mark.parametrize("mode", ["relative", "paper"])
+def test_attention_on_a_group_is_not_equivariant_to_a_larger_one(mode, contrast, generator):
+    # Proposition 5.2: a layer for half turns commutes with half turns and not with quarter turns.
+    layer = contrast(attention(GroupSelfAttention, "c2", mode=mode).double(), gain=4.0)
+    maps = torch.randn(2, 3, 2, 6, 6, generator=generator, dtype=torch.float64)
+    assert equivariance_error(layer, maps, "c2", "regular image", input="regular image").worst_exact < 1e-12
+    with torch.no_grad():
+        result, quarter = layer(maps), layer(maps.rot90(1, (-2, -1)))
+    for swap in ([0, 1], [1, 0]):
+        wanted = result.rot90(1, (-2, -1))[:, :, swap]
+        assert (quarter - wanted).norm() > 1e-2 * wanted.norm()
+
+
+def test_lifting_with_an_unrotated_encoding_gives_equal_maps(contrast, generator):
+    layer = contrast(attention(LiftingSelfAttention, "c4").double())
+    images = torch.randn(1, 2, 6, 5, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        assert (layer(images)[:, :, 1] - layer(images)[:, :, 0]).norm() > 1e-2 * layer(images)[:, :, 0].norm()
+        layer.inverses[:] = torch.eye(2)
+        torch.testing.assert_close(layer(images)[:, :, 1], layer(images)[:, :, 0])
+
+
+@pytest.mark.parametrize("name", ["c4", "c8", "d4"])
+def test_the_papers_sum_as_printed_is_not_equivariant(name, contrast, generator):
+    # Equation 16 as printed has the relative element h^-1 (h~^-1 k), which is not invariant.
+    layer = contrast(attention(GroupSelfAttention, name, heads=1, mode="printed"), gain=4.0)
+    maps = torch.randn(2, 3, layer.group.order, 5, 5, generator=generator)
+    assert equivariance_error(layer, maps, name, "regular image", input="regular image").worst_exact > 1e-2

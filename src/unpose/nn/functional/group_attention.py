@@ -28,7 +28,7 @@ from torch import Tensor
 
 from unpose.nn.functional.checks import check_dropout, check_window
 from unpose.nn.ops.attention import attend_fused, attend_projected
-from unpose.nn.ops.dispatch import use_kernels
+from unpose.nn.ops.dispatch import drawn, operator, use_kernels
 from unpose.nn.ops.reference.attention import attend, attend_double, split_projected
 
 
@@ -133,6 +133,7 @@ def _double_sum_in_parts(
     return torch.stack(sums, dim=2)
 
 
+@operator(example=lambda: (drawn(2, 3, 1, 4, 2, 3, 5), drawn(1, 2, 2, 1, 3, 4)))
 def projected_attention(
     projected: Tensor,
     position: Tensor,

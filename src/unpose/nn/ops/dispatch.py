@@ -8,18 +8,21 @@ To add a backend, write one file, such as ``ops/mps/norm.py``, with the same fun
 (``ops/cuda/norm.py``: ``forward`` and ``backward``), and add one line to ``KERNELS``. Nothing else changes: the
 operators fetch the module with :func:`kernels`.
 
+A second table, ``OPERATORS``, lists the functions that layers call, each with small arguments as an example. Tests go
+through it: whatever is registered with :func:`operator` is compared with its plain form.
+
 ``torch.compile`` and ``torch.export`` trace through the questions asked here, but not into the operators. The table
 therefore holds plain data, and which packages are installed is found out once, on import: a compiler cannot trace
 ``find_spec``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from threading import local
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -188,3 +191,41 @@ def first_derivatives_only(backward: Any, name: str) -> None:
         )
 
     backward.register_autograd(raise_error, setup_context=lambda ctx, inputs, output: None)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A function that runs in kernels where they can run, and in PyTorch operations elsewhere.
+
+    ``example`` returns small arguments, whose tensors are float32 and on the CPU; those that :func:`drawn` made have
+    gradients.
+    """
+
+    run: Callable[..., Any]
+    example: Callable[[], tuple[Any, ...]]
+
+    def plain(self, *arguments: Any, **options: Any) -> Any:
+        """Compute the same in PyTorch operations."""
+        with implementation("plain"):
+            return self.run(*arguments, **options)
+
+
+OPERATORS: dict[str, Operator] = {}
+"""Name of a function -> the function and an example."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def operator(example: Callable[[], tuple[Any, ...]]) -> Callable[[_Function], _Function]:
+    """List a function in ``OPERATORS``; the function stays as it is."""
+
+    def register(run: _Function) -> _Function:
+        OPERATORS[run.__name__] = Operator(run, example)
+        return run
+
+    return register
+
+
+def drawn(*shape: int) -> Tensor:
+    """Draw a tensor with gradients, for an example."""
+    return torch.randn(shape, requires_grad=True)

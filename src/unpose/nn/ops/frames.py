@@ -11,16 +11,31 @@ turns, each followed by the same turn after the mirror: the columns of the basis
 does not trace into them.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, pad
 
-from unpose.nn.ops.dispatch import first_derivatives_only, kernels, use_kernels
+from unpose.groups import FiniteGroup, fourier_basis, parse
+from unpose.nn.ops.dispatch import drawn, first_derivatives_only, kernels, operator, use_kernels
 
 KERNEL_GROUP = "d4"
 """The group for which there are kernels."""
+
+
+_PAIRED = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Frames in the order of ``rotary_frames`` and ``change_basis``: each turn is followed by the same after the mirror."""
+
+
+def _d4_basis(order: Sequence[int] = range(8)) -> Tensor:
+    return fourier_basis(cast(FiniteGroup, parse(KERNEL_GROUP)))[:, list(order)].float()
+
+
+def _example_turns() -> tuple[Tensor, Tensor]:
+    angles = torch.rand(5, 8, 1, 3)
+    return angles.cos(), angles.sin()
 
 
 def to_frames(features: Tensor, basis: Tensor) -> Tensor:
@@ -45,6 +60,7 @@ def _multiply_rows(matrix: Tensor, rows: Tensor) -> Tensor:
     return (matrix.to(rows.dtype) @ first.flatten(1)).view(first.shape).movedim(0, -2)
 
 
+@operator(example=lambda: (drawn(2, 5, 8 * 3), drawn(3), _d4_basis(), KERNEL_GROUP))
 def frame_gelu(features: Tensor, bias: Tensor | None, basis: Tensor, group: str) -> Tensor:
     """Add a bias, change to frames, apply GELU and change back: (..., order * c) -> (..., order * c).
 
@@ -76,6 +92,7 @@ def frame_gelu(features: Tensor, bias: Tensor | None, basis: Tensor, group: str)
     return from_frames(gelu(to_frames(features, basis)), basis)
 
 
+@operator(example=lambda: (drawn(2, 5, 8 * 18), drawn(18), *_example_turns(), _d4_basis(_PAIRED), KERNEL_GROUP))
 def rotary_frames(
     features: Tensor, bias: Tensor | None, cos: Tensor, sin: Tensor, basis: Tensor, group: str
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,6 +132,7 @@ def rotary_frames(
     return _rotate(query, cos, sin), _rotate(key, cos, sin), value
 
 
+@operator(example=lambda: (drawn(2, 5, 8, 3), _d4_basis(_PAIRED), KERNEL_GROUP))
 def change_basis(frames: Tensor, basis: Tensor, group: str) -> Tensor:
     """Change from frames to the irrep basis: (..., order, c) -> (..., order * c); see :func:`from_frames`."""
     if group == KERNEL_GROUP and use_kernels("frames", frames):

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from unpose.nn.ops.autocast import product_type
-from unpose.nn.ops.dispatch import first_derivatives_only, kernels, use_kernels
+from unpose.nn.ops.dispatch import drawn, first_derivatives_only, kernels, operator, use_kernels
 
 
+@operator(example=lambda: (drawn(5, 8 * 3), drawn(4, 2, 3), drawn(1, 4, 6), drawn(2), 2))
 def irrep_linear(tokens: Tensor, singles: Tensor, pairs: Tensor, bias: Tensor | None, components: int) -> Tensor:
     """Apply a block-diagonal linear map to the channels of every token: (..., order * c) -> (..., order * out).
 

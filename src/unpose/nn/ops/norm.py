@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, silu
 
 from unpose.nn.ops.autocast import product_type
-from unpose.nn.ops.dispatch import first_derivatives_only, kernels, use_kernels
+from unpose.nn.ops.dispatch import drawn, first_derivatives_only, kernels, operator, use_kernels
 
 
+@operator(example=lambda: (drawn(2, 3, 5, 7), drawn(3), drawn(3)))
 def channel_norm(maps: Tensor, weight: Tensor, bias: Tensor, *, swish: bool = False, eps: float = 1e-5) -> Tensor:
     """Normalise the channels of each position, (b, channels, ...) -> the same; ``swish`` applies SiLU to the result.
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from unpose.nn.ops.autocast import product_type
-from unpose.nn.ops.dispatch import first_derivatives_only, kernels, use_kernels
+from unpose.nn.ops.dispatch import drawn, first_derivatives_only, kernels, operator, use_kernels
 
 
+@operator(example=lambda: (drawn(2, 3, 5, 7), drawn(2, 3), drawn(2)))
 def pointwise(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Apply a linear map to the channels of every position: (b, in, ...) -> (b, out, ...), contiguous.
 
