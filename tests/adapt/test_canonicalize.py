@@ -29,7 +29,7 @@ from unpose.images import warp
 from unpose.nn import group_cnn
 
 
-def shapes(size=21):
+def glyphs(size=21):
     """An L, an arrow-like wedge and a P: three upright shapes without symmetry."""
     images = torch.zeros(3, 1, size, size)
     a, b = size // 4, size - size // 4
@@ -58,7 +58,7 @@ def seed():
 def trained(group="c4"):
     torch.manual_seed(0)
     return fit_canonicalizer(
-        None, shapes(), canonicalizer=learned(group, 1, width=3, stages=(1, 1)), steps=40, batch_size=24,
+        None, glyphs(), canonicalizer=learned(group, 1, width=3, stages=(1, 1)), steps=40, batch_size=24,
         learning_rate=2e-2,
     )  # fmt: skip
 
@@ -70,10 +70,10 @@ def scorer():
 
 FINDERS = {
     "moments": lambda: moments("so2"),
-    "search": lambda: search(shapes(), group="so2"),
-    "coordinates": lambda: coordinates("so2", shapes()),
-    "contrast": lambda: energy(lambda x: x.flatten(1), shapes(), "c4", neighbours=1),
-    "distance": lambda: energy(lambda x: x.flatten(1), shapes(), "c4", score="distance", neighbours=1),
+    "search": lambda: search(glyphs(), group="so2"),
+    "coordinates": lambda: coordinates("so2", glyphs()),
+    "contrast": lambda: energy(lambda x: x.flatten(1), glyphs(), "c4", neighbours=1),
+    "distance": lambda: energy(lambda x: x.flatten(1), glyphs(), "c4", score="distance", neighbours=1),
     "learned": trained,
 }
 
@@ -83,7 +83,7 @@ FINDERS = {
 def test_views_of_one_orbit_agree_and_canonical_images_stay(name):
     finder = FINDERS[name]()
     with torch.no_grad():
-        canonical = [warp(turned, finder(turned).element) for turned in (shapes().rot90(k, (2, 3)) for k in range(4))]
+        canonical = [warp(turned, finder(turned).element) for turned in (glyphs().rot90(k, (2, 3)) for k in range(4))]
         again = finder(canonical[0])
     size = canonical[0].flatten(1).norm(dim=1)
     for other in canonical[1:]:
@@ -94,7 +94,7 @@ def test_views_of_one_orbit_agree_and_canonical_images_stay(name):
 @pytest.mark.parametrize("name", ["search", "coordinates"])
 @pytest.mark.parametrize("angle", [0.5, -2.2])
 def test_the_angle_is_found_to_a_fraction_of_a_grid_cell(name, angle):
-    pose = FINDERS[name]()(warp(shapes(), rotation(torch.tensor(angle))))
+    pose = FINDERS[name]()(warp(glyphs(), rotation(torch.tensor(angle))))
     cell = 2 * math.pi / 72
     assert (angular_error(pose.element, -angle) < cell / 2).all()
     assert (pose.gain > 0).all()
@@ -104,15 +104,15 @@ def test_the_angle_is_found_to_a_fraction_of_a_grid_cell(name, angle):
 def test_a_rotation_shifts_polar_coordinates(generator):
     image = torch.rand(1, 2, 13, 13, generator=generator)
     assert torch.allclose(polar(image.rot90(1, (2, 3)), 12), polar(image, 12).roll(3, 2), atol=1e-5)
-    larger = warp(shapes(33), scaling(torch.tensor(1.2)) @ rotation(torch.tensor(0.7)))
-    pose = coordinates("similarity", shapes(33), radii=24)(larger)
+    larger = warp(glyphs(33), scaling(torch.tensor(1.2)) @ rotation(torch.tensor(0.7)))
+    pose = coordinates("similarity", glyphs(33), radii=24)(larger)
     scale = pose.element[:, :2, :2].det().abs().sqrt()
     assert ((scale - 1 / 1.2).abs() < 0.08).all()
     assert (angular_error(pose.element, -0.7) < 0.06).all()
 
 
 def test_a_shear_shifts_its_coordinates():
-    upright, amounts = shapes(33), torch.tensor([0.5, -0.2, 0.0])
+    upright, amounts = glyphs(33), torch.tensor([0.5, -0.2, 0.0])
     shears = torch.eye(3).repeat(3, 1, 1)
     shears[:, 0, 1] = amounts
     pose = coordinates("shear", upright)(warp(upright, shears))
@@ -130,15 +130,15 @@ def test_symmetric_things_have_no_margin():
     pose = search(bar, group="so2", n_jobs=1)(bar)
     assert pose.value > -1e-3
     assert moments("so2")(bar).margin < 1e-3  # half a turn does as well
-    assert moments("so2")(shapes()[:1]).margin > 0.1
+    assert moments("so2")(glyphs()[:1]).margin > 0.1
 
 
 @pytest.mark.laws
 def test_the_answer_to_an_upright_image_is_bit_equal_behind_the_gate(scorer):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(441, 3)).eval()
-    adapted = canonicalize(model, scorer, gate=shapes())
-    upright = shapes()
+    adapted = canonicalize(model, scorer, gate=glyphs())
+    upright = glyphs()
     answer, pose = adapted.with_pose(upright)
     assert torch.equal(pose.element, torch.eye(3).expand(3, 3, 3))
     assert torch.equal(answer, model(upright))
@@ -151,7 +151,7 @@ def test_the_answer_to_an_upright_image_is_bit_equal_behind_the_gate(scorer):
 
 
 def test_the_gate_keeps_the_share_of_upright_images_that_it_shall(scorer):
-    turned = torch.cat([shapes(), shapes().rot90(1, (2, 3))])
+    turned = torch.cat([glyphs(), glyphs().rot90(1, (2, 3))])
     threshold = gate_threshold(scorer, turned, kept=0.5)
     moved = scorer(turned).gain > threshold
     assert moved.tolist() == [False] * 3 + [True] * 3
@@ -166,13 +166,13 @@ def test_several_views_are_used_where_the_margin_is_small(scorer):
         calls.append(len(x))
         return x.flatten(1)
 
-    margins = scorer(shapes()).margin.detach()
+    margins = scorer(glyphs()).margin.detach()
     doubt = float(margins.sort().values[:2].mean())  # one image is below
-    canonicalize(model, scorer, views=3, doubt=doubt)(shapes())
+    canonicalize(model, scorer, views=3, doubt=doubt)(glyphs())
     assert calls == [3, 1, 1]
-    mean = canonicalize(model, scorer, views=2)(shapes()).softmax(1)
-    pose = scorer(shapes())
-    both = [warp(shapes(), element).flatten(1).softmax(1) for element in (pose.element, pose.alternatives[:, 0])]
+    mean = canonicalize(model, scorer, views=2)(glyphs()).softmax(1)
+    pose = scorer(glyphs())
+    both = [warp(glyphs(), element).flatten(1).softmax(1) for element in (pose.element, pose.alternatives[:, 0])]
     assert torch.allclose(mean, (both[0] + both[1]) / 2, atol=1e-6)
 
 
@@ -182,11 +182,11 @@ def test_views_that_agree_give_the_answer_of_the_model(scorer):
     def model(x):
         return 30 * x.mean((1, 2, 3))[:, None] + 5 * torch.arange(3)
 
-    expected = model(shapes())
-    for doubt in (None, float(scorer(shapes()).margin.detach().median())):
-        torch.testing.assert_close(canonicalize(model, scorer, views=2, doubt=doubt)(shapes()), expected)
+    expected = model(glyphs())
+    for doubt in (None, float(scorer(glyphs()).margin.detach().median())):
+        torch.testing.assert_close(canonicalize(model, scorer, views=2, doubt=doubt)(glyphs()), expected)
     chances = as_model(lambda x: model(x).softmax(1), gives="probabilities")
-    torch.testing.assert_close(canonicalize(chances, scorer, views=2)(shapes()), expected.softmax(1))
+    torch.testing.assert_close(canonicalize(chances, scorer, views=2)(glyphs()), expected.softmax(1))
 
 
 def test_masks_come_back_to_the_frame_of_the_input(scorer):
@@ -195,9 +195,9 @@ def test_masks_come_back_to_the_frame_of_the_input(scorer):
         return torch.where(rows > 10, x, 0 * x)
 
     adapted = canonicalize(lower_half, scorer, restores="mask")
-    turned = shapes().rot90(1, (2, 3))
-    assert torch.allclose(adapted(turned), lower_half(shapes()).rot90(1, (2, 3)), atol=1e-5)
-    assert torch.allclose(adapted(shapes()), lower_half(shapes()), atol=1e-5)
+    turned = glyphs().rot90(1, (2, 3))
+    assert torch.allclose(adapted(turned), lower_half(glyphs()).rot90(1, (2, 3)), atol=1e-5)
+    assert torch.allclose(adapted(glyphs()), lower_half(glyphs()), atol=1e-5)
 
 
 @pytest.mark.laws
@@ -252,9 +252,9 @@ def test_maps_of_another_resolution_are_restored():
 
 
 def test_iterating_composes_poses_and_resamples_the_original():
-    finder = iterate(search(shapes(), group="so2", max_angle=0.4), rounds=2)
-    moved = warp(shapes(), rotation(torch.tensor(0.7)))
-    first = search(shapes(), group="so2", max_angle=0.4)(moved)
+    finder = iterate(search(glyphs(), group="so2", max_angle=0.4), rounds=2)
+    moved = warp(glyphs(), rotation(torch.tensor(0.7)))
+    first = search(glyphs(), group="so2", max_angle=0.4)(moved)
     assert (angular_error(finder(moved).element, -0.7) < angular_error(first.element, -0.7)).all()
     assert (angular_error(finder(moved).element, -0.7) < 0.05).all()
 
@@ -262,7 +262,7 @@ def test_iterating_composes_poses_and_resamples_the_original():
 @pytest.mark.equivariance
 def test_the_posterior_of_a_scorer_turns_with_the_image():
     scorer = learned("so2+mirror", 1, directions=4, width=3, stages=(1, 1)).eval()
-    images = shapes()
+    images = glyphs()
     with torch.no_grad():
         pose, turned, mirrored = scorer(images), scorer(images.rot90(1, (2, 3))), scorer(images.flip(3))
     quarter = parse("d4").elements.float()
@@ -282,7 +282,7 @@ def test_the_posterior_of_a_scorer_turns_with_the_image():
 @pytest.mark.parametrize("group", ["c8", "so2"])
 def test_the_posterior_turns_where_half_of_the_rotations_come_from_a_second_view(group):
     scorer = learned(group, 1, width=3, stages=(1, 1), views=2).eval()
-    images = shapes()
+    images = glyphs()
     with torch.no_grad():
         pose, turned = scorer(images), scorer(images.rot90(1, (2, 3)))
         weights = scorer.posterior(images)[0]
@@ -313,7 +313,7 @@ def test_one_square_of_each_training_image_is_erased():
 
 def test_coordinates_are_not_rounded_under_autocast():
     model = symmetrize(lambda x: x.flatten(1), "c8", over="logits")
-    images, pose = shapes(), rotation(torch.tensor([0.3, 1.0, 2.0]))
+    images, pose = glyphs(), rotation(torch.tensor([0.3, 1.0, 2.0]))
     with torch.autocast("cpu", torch.bfloat16):
         found, rounded = model(images), warp(images, pose)
     assert not torch.allclose(rounded, warp(images, pose), atol=1e-2)  # what would happen
@@ -323,12 +323,12 @@ def test_coordinates_are_not_rounded_under_autocast():
 @pytest.mark.slow
 def test_a_scorer_of_rotations_learns_the_upright_pose():
     scorer = fit_canonicalizer(
-        None, shapes(), canonicalizer=learned("so2", 1, width=4, stages=(1, 1)), steps=80, batch_size=32,
+        None, glyphs(), canonicalizer=learned("so2", 1, width=4, stages=(1, 1)), steps=80, batch_size=32,
         learning_rate=2e-2,
     )  # fmt: skip
     angles = torch.tensor([0.6, -1.3, 2.5])
     with torch.no_grad():
-        pose = scorer(warp(shapes(), rotation(angles)))
+        pose = scorer(warp(glyphs(), rotation(angles)))
     assert (angular_error(pose.element, -angles) < 0.35).all()
 
 
@@ -337,7 +337,7 @@ def test_the_model_says_which_poses_matter():
     seen = []
     model = lambda x: (seen.append(len(x)), bright(x))[1]  # noqa: E731
     scorer = fit_canonicalizer(
-        model, shapes(), canonicalizer=learned("c4", 1, width=2, stages=(1,)), steps=2, batch_size=8
+        model, glyphs(), canonicalizer=learned("c4", 1, width=2, stages=(1,)), steps=2, batch_size=8
     )
     assert sum(seen) == 3 * 4 + 2 * 3  # every element once, and twice to see that answers repeat
     assert not scorer.training
@@ -346,7 +346,7 @@ def test_the_model_says_which_poses_matter():
 @pytest.mark.slow
 def test_images_of_unknown_pose_can_be_learnt_from():
     angles = torch.linspace(0, 6, 12)
-    unknown = warp(shapes()[:1].expand(12, -1, -1, -1), rotation(angles))
+    unknown = warp(glyphs()[:1].expand(12, -1, -1, -1), rotation(angles))
     scorer = fit_canonicalizer(
         None, unknown, upright=False, canonicalizer=learned("so2", 1, width=3, stages=(1, 1)), steps=90, batch_size=24,
         learning_rate=2e-2,
@@ -359,11 +359,11 @@ def test_images_of_unknown_pose_can_be_learnt_from():
 
 def test_a_regression_learns_small_shifts():
     finder = fit_canonicalizer(
-        None, shapes(), canonicalizer=regress("translation", 1, size=21, width=4), steps=60, batch_size=32
+        None, glyphs(), canonicalizer=regress("translation", 1, size=21, width=4), steps=60, batch_size=32
     )
     shift = torch.tensor([[2.0, 0.0], [0.0, -2.0], [-1.5, 1.5]])
     with torch.no_grad():
-        pose = finder(warp(shapes(), translation(shift)))
+        pose = finder(warp(glyphs(), translation(shift)))
     assert (pose.element[:, :2, 2] + shift).norm(dim=1).mean() < 1.0
 
 
@@ -374,25 +374,28 @@ def test_a_regression_learns_small_shifts():
         (lambda: canonicalize(lambda x: x, moments("so2"), views=9), "views must be from 1 to 4"),
         (lambda: canonicalize(lambda x: x, moments("so2"), doubt=1.0), "set views to 2"),
         (lambda: canonicalize(lambda x: x, moments("so2"), restores="text"), "restores must be one of"),
-        (lambda: canonicalize(lambda x: x.flatten(1).softmax(1), moments("so2"), views=2)(shapes()), "gives='prob"),
-        (lambda: canonicalize(lambda x: x.mean((1, 2, 3)), moments("so2"), views=2)(shapes()), "needs answers"),
+        (
+            lambda: canonicalize(lambda x: x.flatten(1).softmax(1), moments("so2"), views=2)(glyphs()),
+            "gives='prob",
+        ),
+        (lambda: canonicalize(lambda x: x.mean((1, 2, 3)), moments("so2"), views=2)(glyphs()), "needs answers"),
         (lambda: canonicalize(group_cnn("c4", 1, 2, 21, width=2, head=None), moments("so2"), views=2), "views=1"),
         (lambda: moments("affine"), "moments canonicalize"),
-        (lambda: coordinates("affine", shapes()), "canonical coordinates exist"),
-        (lambda: energy(lambda x: x.flatten(1), shapes(), "so2"), "finite group"),
-        (lambda: energy(lambda x: x.flatten(1), shapes(), "c4", neighbours=9), "must not exceed the 3"),
-        (lambda: energy(lambda x: x.flatten(1), shapes(), "c4", score="mean"), "'contrast' or 'distance'"),
+        (lambda: coordinates("affine", glyphs()), "canonical coordinates exist"),
+        (lambda: energy(lambda x: x.flatten(1), glyphs(), "so2"), "finite group"),
+        (lambda: energy(lambda x: x.flatten(1), glyphs(), "c4", neighbours=9), "must not exceed the 3"),
+        (lambda: energy(lambda x: x.flatten(1), glyphs(), "c4", score="mean"), "'contrast' or 'distance'"),
         (lambda: learned("affine"), "a learned scorer knows rotations"),
         (lambda: learned("dilations(2)"), "not closed"),
         (lambda: learned("d4", views=2), "cyclic group of even order"),
-        (lambda: learned("c4", 3)(shapes()), "takes images of 3 channels, got 1"),
+        (lambda: learned("c4", 3)(glyphs()), "takes images of 3 channels, got 1"),
         (lambda: regress("c4"), "continuous group of the plane without mirrors"),
         (lambda: iterate(), "at least one canonicalizer"),
-        (lambda: fit_canonicalizer(None, shapes()[:1]), "at least 2 images"),
-        (lambda: restore(shapes(), torch.eye(3)[None], "image"), "equal in number"),
-        (lambda: restore(shapes(), torch.eye(3).expand(3, 3, 3), "boxes", frame=(21, 21)), r"\(n, k, 4\)"),
+        (lambda: fit_canonicalizer(None, glyphs()[:1]), "at least 2 images"),
+        (lambda: restore(glyphs(), torch.eye(3)[None], "image"), "equal in number"),
+        (lambda: restore(glyphs(), torch.eye(3).expand(3, 3, 3), "boxes", frame=(21, 21)), r"\(n, k, 4\)"),
         (lambda: restore(torch.rand(3, 2, 2), torch.eye(3).expand(3, 3, 3), "keypoints"), "frame="),
-        (lambda: restore(shapes(), torch.eye(3).expand(3, 3, 3), "text"), "kind must be one of"),
+        (lambda: restore(glyphs(), torch.eye(3).expand(3, 3, 3), "text"), "kind must be one of"),
     ],
 )
 def test_wrong_use_is_refused(attempt, message):
@@ -403,9 +406,9 @@ def test_wrong_use_is_refused(attempt, message):
 def test_nothing_of_a_call_stays_in_a_canonicalizer(scorer):
     before = {name: value.clone() for name, value in scorer.state_dict().items()}
     fields = set(vars(scorer))
-    first = scorer(shapes())
-    scorer(shapes().rot90(1, (2, 3)))
+    first = scorer(glyphs())
+    scorer(glyphs().rot90(1, (2, 3)))
     assert set(vars(scorer)) == fields
     assert all(torch.equal(value, before[name]) for name, value in scorer.state_dict().items())
     assert isinstance(first, Pose)
-    assert torch.equal(first.element, scorer(shapes()).element)
+    assert torch.equal(first.element, scorer(glyphs()).element)

@@ -14,15 +14,15 @@ def network():
     ).eval()  # fmt: skip
 
 
-def scorer(group="c4"):
+def untrained_scorer(group="c4"):
     torch.manual_seed(1)
     return learned(group, 1, width=2, stages=(1, 1), size=12).eval()
 
 
 WRAPPED = {
     "mean over d4": lambda model: symmetrize(model, "d4"),
-    "gate": lambda model: canonicalize(model, scorer(), gate=0.3),
-    "two views": lambda model: canonicalize(model, scorer("so2"), views=2, border="reflect"),
+    "gate": lambda model: canonicalize(model, untrained_scorer(), gate=0.3),
+    "two views": lambda model: canonicalize(model, untrained_scorer("so2"), views=2, border="reflect"),
     "moments": lambda model: canonicalize(model, moments("se2")),
 }
 

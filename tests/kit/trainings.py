@@ -6,6 +6,13 @@ import torch
 
 from unpose.data import Dataset, Split
 
+SYMMETRIES = {
+    "soft": {"method": "soft", "groups": ["so2", "d1"]},
+    "constrained": {"method": "constrained", "groups": ["c4", "similarity"]},
+    "instance": {"method": "instance", "groups": ["se2"]},
+}
+"""A table ``[symmetry]`` of a recipe for each method."""
+
 
 def state_file(folder):
     """The tensors of the state of a run."""
@@ -17,6 +24,13 @@ def differing(one, other):
     assert one.keys() == other.keys()
     pairs = {name: (one[name].cpu().double(), other[name].cpu().double()) for name in one}
     return {name: float((a - b).abs().max()) for name, (a, b) in pairs.items() if not torch.equal(a, b)}
+
+
+def assert_close(one, other, **tolerances):
+    """Compare tensors by name."""
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, **tolerances, msg=lambda told, n=name: f"{n}: {told}")
 
 
 def blank(size, colours, classes):

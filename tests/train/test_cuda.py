@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kit.doubles import Killed, StopAt, without_seconds
-from kit.trainings import differing, state_file
+from kit.trainings import SYMMETRIES, differing, state_file
 from unpose.data import Split
 from unpose.nn import group_cnn
 from unpose.train import StoppedError, cost, predict_logits, train, unlabelled_recipe, unlabelled_seconds
@@ -19,13 +19,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore:.*capturable=True"),  # the optimizer expects to be captured
 ]
-NAMES = ["adamw", "adam", "sgd"]
+OPTIMIZERS = ["adamw", "adam", "sgd"]
 LAUNCHED = Limits(capture=lambda *_: None)
-METHODS = {
-    "soft": {"method": "soft", "groups": ["so2", "d1"]},
-    "constrained": {"method": "constrained", "groups": ["c4", "similarity"]},
-    "instance": {"method": "instance", "groups": ["se2"]},
-}
 
 
 # Recorded is launched ------------------------------------------------------------------------------------------------
@@ -43,14 +38,14 @@ def assert_captured_is_launched(problem, recipe, watched, folder):
 
 
 @pytest.mark.parametrize("mixed", [True, False], ids=["mixed", "float32"])
-@pytest.mark.parametrize("name", [*NAMES, "muon"])
+@pytest.mark.parametrize("name", [*OPTIMIZERS, "muon"])
 def test_captured_steps_are_the_steps(name, mixed, problem, full_recipe, watched, tmp_path):
     assert_captured_is_launched(problem, full_recipe(name, mixed_precision=mixed), watched, tmp_path)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SYMMETRIES)
 def test_captured_steps_that_learn_symmetries_are_the_steps(method, problem, full_recipe, watched, tmp_path):
-    recipe = full_recipe(symmetry=METHODS[method])
+    recipe = full_recipe(symmetry=SYMMETRIES[method])
     found = assert_captured_is_launched(problem, recipe, watched, tmp_path)
     begun = train(problem, recipe.changed(epochs=1), device="cuda").symmetry.strengths()
     assert found.symmetry.strengths() != begun  # every epoch learns more
@@ -66,7 +61,7 @@ def test_a_run_on_the_gpu_is_that_on_the_cpu_up_to_rounding(problem, small_recip
         torch.testing.assert_close(weights[name].cpu(), tensor, rtol=0.02, atol=2e-3)
 
 
-@pytest.mark.parametrize("symmetry", [{}, *METHODS.values()], ids=["none", *METHODS])
+@pytest.mark.parametrize("symmetry", [{}, *SYMMETRIES.values()], ids=["none", *SYMMETRIES])
 def test_a_duration_is_that_of_steps_on_the_gpu(symmetry, problem, full_recipe, watched):
     generators = torch.get_rng_state(), torch.cuda.get_rng_state()
     seconds = cost.measured_seconds(full_recipe(symmetry=symmetry), problem, device="cuda")
@@ -87,7 +82,7 @@ def test_a_duration_without_labels_is_that_of_steps_on_the_gpu(problem, watched)
 # Going on ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_killed_and_resumed_equals_uninterrupted(name, problem, full_recipe, tmp_path):
     limits = Limits(loss_interval=1)
     recipe = full_recipe(name, mixed_precision=True)
@@ -103,7 +98,7 @@ def test_killed_and_resumed_equals_uninterrupted(name, problem, full_recipe, tmp
 
 
 @pytest.mark.parametrize(("first", "then"), [("cpu", "cuda"), ("cuda", "cpu")], ids=["to the gpu", "to the cpu"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_goes_on_on_another_device(name, first, then, problem, full_recipe, tmp_path):
     recipe = full_recipe(name)
     with pytest.raises(StoppedError):

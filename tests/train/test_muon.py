@@ -9,11 +9,11 @@ from torch import nn
 from unpose.nn import gsa_net
 from unpose.train.muon import Muon
 
-OPTIONS = {"share": 0.25, "weight_decay": 0.0, "momentum": 0.9}
+SETTINGS = {"share": 0.25, "weight_decay": 0.0, "momentum": 0.9}
 
 
 def muon(matrices, others=(), rate=0.1, **options):
-    return Muon(matrices, others, rate, **OPTIONS | options)
+    return Muon(matrices, others, rate, **SETTINGS | options)
 
 
 def steps(*gradients):
@@ -114,7 +114,7 @@ def test_parameters_without_a_gradient_stay(generator):
 def test_what_is_a_matrix_of_a_network(generator):
     network = gsa_net("c4", 1, 10, 9, config={"lifted": 8, "stages": [[8], [12]], "window": 3, "heads": 2})
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    optimizer = Muon.of(network, 0.1, **OPTIONS)
+    optimizer = Muon.of(network, 0.1, **SETTINGS)
     matrices, others = (group["params"] for group in optimizer.param_groups)
     assert sorted(names[id(parameter)] for parameter in (*matrices, *others)) == sorted(names.values())
     alone = {}

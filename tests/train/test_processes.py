@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from kit.trainings import assert_close, state_file
 from unpose.data import load
 from unpose.train import processes, recipe_toml, train
 
@@ -75,17 +75,14 @@ def test_processes_share_the_poses_of_a_batch(poses, problem, small_recipe, watc
     assert torch.equal(torch.cat(parts, dim=1), alone)
 
 
-def assert_close(folder, expected):
-    found = load_file(folder / "state.safetensors")
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=2e-4, atol=2e-5, msg=lambda told, n=name: f"{n}: {told}")
+ROUNDING = {"rtol": 2e-4, "atol": 2e-5}
 
 
 @pytest.fixture
 def doubled(recipe, on_disk, tmp_path):
     """One process with the doubled batch."""
     train(load(on_disk), recipe.changed(batch_size=14), tmp_path / "doubled")
-    return load_file(tmp_path / "doubled" / "state.safetensors")
+    return state_file(tmp_path / "doubled")
 
 
 @pytest.mark.slow  # three more processes import torch
@@ -94,7 +91,7 @@ def test_two_processes_are_one_with_the_doubled_batch(recipe, doubled, tmp_path)
     done = torchrun("-m", "unpose", "train", "--config", "small.toml", "-o", "run", "--device", "cpu", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Test accuracy") == 1  # one of the two speaks
-    assert_close(tmp_path / "run", doubled)
+    assert_close(doubled, state_file(tmp_path / "run"), **ROUNDING)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "card.md", "config.toml", "confusion.csv", "confusion.png", "curves.png", "log.csv", "model.safetensors",
         "quick.safetensors", "result.json", "state.safetensors",
@@ -126,4 +123,4 @@ def test_a_killed_process_is_survived_by_restart_from_the_checkpoint(recipe, dou
     done = torchrun("--max-restarts", "1", "worker.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()
-    assert_close(tmp_path / "run", doubled)
+    assert_close(doubled, state_file(tmp_path / "run"), **ROUNDING)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from kit.doubles import StopAt
-from kit.trainings import differing, state_file
+from kit.trainings import SYMMETRIES, differing, state_file
 from unpose.data import Dataset, Split
 from unpose.train import (
     Bounds,
@@ -26,18 +26,12 @@ from unpose.train import (
 )
 from unpose.train.symmetry import make_symmetry
 
-METHODS = {
-    "soft": {"method": "soft", "groups": ["so2", "d1"]},
-    "constrained": {"method": "constrained", "groups": ["c4", "similarity"]},
-    "instance": {"method": "instance", "groups": ["se2"]},
-}
-
 
 @pytest.mark.parametrize(
     "method", ["instance", *(pytest.param(each, marks=pytest.mark.slow) for each in ("soft", "constrained"))]
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(method, problem, small_recipe, tmp_path):
-    recipe = small_recipe(epochs=2, average=0.9, symmetry=METHODS[method])
+    recipe = small_recipe(epochs=2, average=0.9, symmetry=SYMMETRIES[method])
     whole = train(problem, recipe, tmp_path / "whole")
     with pytest.raises(StoppedError):
         train(problem, recipe, tmp_path / "parts", progress=StopAt(7, StoppedError))
@@ -52,7 +46,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(method, problem, small_recipe
         assert notes == whole.symmetry.strengths()
 
 
-KINDS = {
+SMALL_NETWORKS = {
     "group_resnet": ("c4", {"widths": [2], "depths": [1]}),
     "equivariant_vit": ("c4", {"patch": 3, "depth": 1, "width": 16, "heads": 4}),
     "patch_net": ("c4", {"patch_size": 3, "width": 8, "hidden": 8, "heads": 2, "attention": "ordinary"}),
@@ -62,13 +56,13 @@ KINDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", SMALL_NETWORKS)
+@pytest.mark.parametrize("method", SYMMETRIES)
 def test_every_kind_of_network_learns_how_far_symmetries_hold(method, kind, problem):
     parts = [Split(part.images[:, :, 1:10], part.labels) for part in (problem.train, problem.validation, problem.test)]
     square = Dataset("marks", "made for tests", problem.classes, *parts)
-    network = dict(zip(("group", "options"), KINDS[kind], strict=True)) | {"kind": kind}
-    recipe = recipe_from({"epochs": 1, "batch_size": 16, "network": network, "symmetry": METHODS[method]})
+    network = dict(zip(("group", "options"), SMALL_NETWORKS[kind], strict=True)) | {"kind": kind}
+    recipe = recipe_from({"epochs": 1, "batch_size": 16, "network": network, "symmetry": SYMMETRIES[method]})
     strengths = train(square, recipe).symmetry.strengths()
     assert strengths != make_symmetry(recipe, square).strengths()  # something was learnt
     json.dumps(strengths, allow_nan=False)
@@ -135,7 +129,7 @@ def test_poses_bring_in_nothing_darker_than_the_border(build, generator):
         torch.testing.assert_close(given, images.repeat(len(given) // 12, 1, 1, 1))
 
 
-def arrows(count, seed, turned):
+def bars(count, seed, turned):
     """Bars to the left or right of the centre, 11 x 11: turned by quarter turns within two classes, or upright.
 
     Upright, the class is the side of the bar, so that half turns and mirrors change it. Turned, the class is whether
@@ -157,7 +151,7 @@ def arrows(count, seed, turned):
 
 
 def problem_of(turned):
-    parts = [arrows(count, seed, turned) for seed, count in enumerate((160, 40, 40))]
+    parts = [bars(count, seed, turned) for seed, count in enumerate((160, 40, 40))]
     return Dataset("arrows", "made for tests", ("one", "two"), *parts)
 
 

@@ -75,9 +75,12 @@ class Muon(Optimizer):
         super().__init__([group for group in groups if group["params"]], options)
 
     @classmethod
-    def of(cls, network: nn.Module, rate: float | Tensor, **options: float) -> "Muon":
+    def of(
+        cls, network: nn.Module, rate: float | Tensor, *, share: float, weight_decay: float, momentum: float
+    ) -> "Muon":
         """The optimizer of a network. No matrices are norms, biases, embeddings, vectors and the last linear layer."""
-        return cls(*_matrices_and_others(network), rate, **options)
+        matrices, others = _matrices_and_others(network)
+        return cls(matrices, others, rate, share=share, weight_decay=weight_decay, momentum=momentum)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
