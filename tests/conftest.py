@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(config, items):
         missing = [package for name in extras for package in EXTRAS[name] if not _is_installed(package)]
         if missing and not config.getoption("--with-extras"):
             item.add_marker(pytest.mark.skip(reason=f"{missing[0]}, of the extra {extras[0]}, is not installed"))
-        if "gpu" in item.keywords and not _has_gpu():
+        if item.get_closest_marker("gpu") and not _has_gpu():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from kit.commands import unpose, unpose_process
+from kit.networks import contrasted
 from unpose.adapt import symmetrize
 from unpose.nn import group_cnn
 from unpose.train import load_network, save_network
@@ -52,12 +53,14 @@ def test_where_no_onnx_file_can_be_written_a_recipe_builds_the_model(tmp_path, r
     monkeypatch.setitem(sys.modules, "onnx", None)  # as if it was not installed
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    save_network("net.safetensors", group_cnn("c1", 1, 3, 9, width=3, stages=(1,)))
+    network = contrasted(group_cnn("c1", 1, 3, 9, width=3, stages=(1,)))
     images = rng.random((40, 9, 9), dtype=np.float32)
     np.save("images.npy", images)
+    batch = (torch.from_numpy(images)[:, None] - 0.5) / 0.25
     with torch.no_grad():
-        mean = symmetrize(load_network("net.safetensors").eval(), "c4")
-        classes = mean((torch.from_numpy(images)[:, None] - 0.5) / 0.25).argmax(1)
+        list(network.parameters())[-1].sub_(network(batch).mean(0))  # no class is that of all images
+        classes = symmetrize(network, "c4")(batch).argmax(1)
+    save_network("net.safetensors", network)
     Path("classes.csv").write_text("".join(f"images.npy[{i}],{label}\n" for i, label in enumerate(classes.tolist())))
     done = unpose(
         "adapt", "net.safetensors", "--images", "images.npy", "--labels", "classes.csv", "--group", "c4",

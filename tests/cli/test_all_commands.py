@@ -7,12 +7,14 @@ import json
 import shutil
 from typing import NamedTuple
 
-import click
 import numpy as np
 import pytest
 
-from kit.commands import contents, refused, started, unpose
-from unpose.cli import COMMANDS, main
+from kit.commands import contents, named, refused, started, unpose
+from kit.networks import contrasted
+from unpose.cli import COMMANDS
+from unpose.nn import group_cnn
+from unpose.train import save_network
 
 
 class Call(NamedTuple):
@@ -44,24 +46,24 @@ CALLS = {
     "train": Call("train PICTURES --quick -o OUT", "results"),
     "train unlabelled": Call("train PICTURES --unlabelled --epochs 1 -o OUT", "results"),
     "evaluate": Call(
-        "evaluate mnist-c8 ARRAY --split all -o OUT.png",
+        "evaluate NET ARRAY --split all -o OUT.png",
         "file",
         "accuracy by_class data degrees mean notes upright worst",
     ),
     "predict": Call("predict RUN NEW -o OUT.csv", "file", "images not_read"),
-    "predict classes": Call("predict --model mnist-c8 NEW -o OUT.csv", "file", "images not_read notes"),
+    "predict classes": Call("predict --model NET NEW -o OUT.csv", "file", "images not_read notes"),
     "models": Call("models", "", "card classes light name network parameters path sha256 size"),
     "adapt": Call(
-        "adapt mnist-c8 --images PHOTOS --group c4 --steps 0 -o OUT",
+        "adapt NET --images PHOTOS --group c4 --steps 0 -o OUT",
         "results",
         "files group images input measured_images measures model recommended trials why worst_change_of_the_model",
     ),
     "audit": Call(
-        "audit mnist-c8 --images PHOTOS --count 2 --no-repair -o OUT",
+        "audit NET --images PHOTOS --count 2 --no-repair -o OUT",
         "results",
         f"{AUDIT_KEYS} answers answers_control classes",
     ),
-    "audit plot": Call("audit mnist-c8 --count 2 -o OUT.png", "file", AUDIT_KEYS),
+    "audit plot": Call("audit NET --count 2 -o OUT.png", "file", AUDIT_KEYS),
     "discover": Call(
         "discover STACK --try mirror --no-labels -o OUT.html",
         "file",
@@ -76,7 +78,7 @@ CALLS = {
 }
 WITHOUT_CALL = {"demo", "docs"}
 """One takes no input and has tests of its own; the other opens a browser."""
-INPUTS = ("PHOTOS", "PICTURES", "NEW", "RUN", "NAMES", "STACK", "CLOUD", "ARRAY")
+INPUTS = ("PHOTOS", "PICTURES", "NEW", "RUN", "NAMES", "STACK", "CLOUD", "ARRAY", "NET")
 READERS = {name: keys for name, call in CALLS.items() if (keys := [key for key in INPUTS if key in call.line])}
 """Command -> the inputs that it takes."""
 WRITERS = [name for name, call in CALLS.items() if call.out]
@@ -103,18 +105,20 @@ def inputs(shapes, new_shapes, tmp_path_factory):
     (place / "names.csv").write_text("path,name\nhook/000.png,a hook\n")
     np.save(place / "stack.npy", rng.random((60, 12, 12), dtype=np.float32))
     np.save(place / "cloud.npy", rng.normal(size=(60, 3)) ** 3)
-    np.savez(place / "array.npz", x=rng.random((12, 28, 28), dtype=np.float32), y=np.arange(12) % 4)
+    save_network(
+        place / "net.safetensors", contrasted(group_cnn("c4", 1, 4, 13, width=4, stages=(1, 1))), classes=list("0123")
+    )
+    np.savez(place / "array.npz", x=rng.random((12, 13, 13), dtype=np.float32), y=np.arange(12) % 4)
     return {
         "PHOTOS": new_shapes, "PICTURES": shapes, "NEW": new_shapes / "frame", "RUN": place / "run",
         "NAMES": place / "names.csv", "STACK": place / "stack.npy", "CLOUD": place / "cloud.npy",
-        "ARRAY": place / "array.npz",
+        "ARRAY": place / "array.npz", "NET": place / "net.safetensors",
     }  # fmt: skip
 
 
 @pytest.fixture
 def words(inputs, tmp_path):
     """The words of a call; the run in it is a copy, which may change, as far from its images as the run itself."""
-
     copy_of_run = inputs["RUN"].with_name(tmp_path.name)
 
     def words(name, out=tmp_path / "out", **others):
@@ -140,9 +144,7 @@ def written(name, out):
 
 def options(name):
     """The names of the options of a command."""
-    command = main.get_command(click.Context(main), name.split()[0])
-    if isinstance(command, click.Group):
-        command = command.get_command(click.Context(command), CALLS[name].line.split()[1])
+    command, _, _ = named(CALLS[name].line.split())
     return {option for parameter in command.params for option in parameter.opts}
 
 
@@ -197,11 +199,10 @@ def test_results_are_written_told_and_replaced_only_if_forced(name, words, tmp_p
     if "--force" not in options(name):
         assert again.status == done.status  # it continues its work: there is nothing left to do
         return
-    refused(again, "already", "--force") if CALLS[name].out != "run" else refused(
-        again, "holds a finished run", "--force"
-    )
+    is_run = CALLS[name].out == "run"
+    refused(again, "holds a finished run" if is_run else "already", "--force")
     assert contents(tmp_path / "deep", {"log.txt"}) == before
-    if "--resume" in options(name) and CALLS[name].out == "run":
+    if is_run:
         resumed = unpose(*call, "--resume")
         assert resumed.status == 0, resumed.output
         assert "already finished" in resumed.words
@@ -254,12 +255,12 @@ def test_two_processes_never_write_into_one_folder(name, words, tmp_path):
     (tmp_path / "out").mkdir()
     with (tmp_path / "out" / ".lock").open("a+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        for more in ([], *([[option] for option in ("--force",) if option in options(name)])):
+        for more in [], [option for option in ("--force",) if option in options(name)]:
             refused(unpose(*words(name), *more), "another unpose")
     assert contents(tmp_path / "out", {".lock"}) == {}
 
 
-@pytest.mark.parametrize("name", [name for name in WRITERS if not name.startswith(("audit", "evaluate"))])  # seconds
+@pytest.mark.parametrize("name", WRITERS)
 def test_what_cannot_be_written_is_said_in_one_sentence(name, words, tmp_path):
     (tmp_path / "file").write_text("dear")
     done = unpose(*words(name, tmp_path / "file" / "out"))

@@ -1,7 +1,5 @@
 """``unpose cluster``, ``align``, ``predict``, ``report``, ``export``, ``demo``: results and wrong calls."""
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -12,7 +10,7 @@ import pytest
 from PIL import Image
 from sklearn.metrics import adjusted_rand_score
 
-from kit.commands import unpose, unpose_process
+from kit.commands import table, unpose, unpose_process
 from unpose.cluster import InvariantClustering
 from unpose.data import posed
 
@@ -26,10 +24,6 @@ sys.modules["efficientnet_lite_pytorch"] = None  # as tests/conftest.py hides it
 from unpose.cli import main
 main()
 """
-
-
-def table(text):
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,13 @@ from unpose.train import pretrained_names
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def calls(command, path=()):
+def subcommands(command, path=()):
     """(the words of a call, the command) of every command and subcommand."""
     for name in command.list_commands(click.Context(command)):
         found = command.get_command(click.Context(command), name)
         yield (*path, name), found
         if isinstance(found, click.Group):
-            yield from calls(found, (*path, name))
+            yield from subcommands(found, (*path, name))
 
 
 def help_end(command):
@@ -39,7 +39,7 @@ def help_end(command):
 @cache  # asked in tests, not when they are collected
 def commands():
     """The words of a call -> the command, for every command and subcommand."""
-    return {"unpose": main} | {f"unpose {' '.join(words)}": command for words, command in calls(main)}
+    return {"unpose": main} | {f"unpose {' '.join(words)}": command for words, command in subcommands(main)}
 
 
 @cache

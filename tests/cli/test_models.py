@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from kit.commands import unpose
+from kit.commands import table, unpose
 from unpose.nn import group_cnn
 from unpose.train import pretrained_file, pretrained_names, save_network
 
@@ -39,8 +39,8 @@ def pens(tmp_path_factory):
     return folder
 
 
-def right(table):
-    rows = list(csv.DictReader(io.StringIO(table)))
+def right(text):
+    rows = table(text)
     assert len(rows) == 40
     return sum(row["class"] == row["name"][0] for row in rows) / 40
 
@@ -96,13 +96,15 @@ def test_images_of_the_training_set_get_no_note_about_light(cells, part):
     plain = unpose("predict", "--model", model, cells / part)
     assert plain.status == 0, plain.output
     assert "--match-light" not in plain.err
-    assert unpose("predict", "--model", model, cells / part, "--match-light").out == plain.out
+    matched = unpose("predict", "--model", model, cells / part, "--match-light")
+    assert matched.status == 0, matched.output
+    assert matched.out == plain.out
 
 
 def test_the_list_and_the_cards():
-    table = unpose("models")
-    assert table.status == 0, table.output
-    lines = table.out.splitlines()
+    listed = unpose("models")
+    assert listed.status == 0, listed.output
+    lines = listed.out.splitlines()
     assert [line.split()[0] for line in lines] == ["name", *pretrained_names()]
     told = unpose("models", "--json").json
     for line, model in zip(lines[1:], told, strict=True):

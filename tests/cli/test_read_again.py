@@ -1,7 +1,5 @@
 """The images of a run, and new ones beside them, are read again as the run read them."""
 
-import csv
-import io
 import shutil
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kit.commands import unpose
+from kit.commands import table, unpose
 from unpose.cluster import InvariantClustering
 from unpose.data import read_folder
 from unpose.runs import RunSettings, read_run, write_run
@@ -27,7 +25,7 @@ def write(path, shape, *, seed, in_colour=False, tint=0):
     Image.fromarray(image).save(path)
 
 
-def command(*words, code=0):
+def printed(*words, code=0):
     """What a command prints, or its error."""
     result = unpose(*words)
     assert result.status == code, result.output
@@ -58,7 +56,7 @@ def run(finished, tmp_path):
 
 
 def test_a_run_with_a_budget_finds_its_images_unchanged(run, tmp_path):
-    command("export", run, "--to", "npz", "-o", tmp_path / "all.npz")
+    printed("export", run, "--to", "npz", "-o", tmp_path / "all.npz")
     with np.load(tmp_path / "all.npz") as arrays:
         assert arrays["aligned"].shape == (7, 31, 17, 3)
 
@@ -69,9 +67,7 @@ def test_a_new_picture_is_the_same_in_any_company(run, tmp_path):
     for name, company in (("one", "two"), ("grey", "three")):
         shutil.copytree(tmp_path / name, tmp_path / company)
         write(tmp_path / company / "b.png", (30, 17), seed=12, in_colour=True)
-        alone, among = (
-            list(csv.DictReader(io.StringIO(command("predict", run, tmp_path / each)))) for each in (name, company)
-        )
+        alone, among = (table(printed("predict", run, tmp_path / each)) for each in (name, company))
         assert len(among) == 2
         for column in ("cluster", "confidence", "angle", "distance"):
             assert float(alone[0][column]) == pytest.approx(float(among[0][column]), rel=1e-4)
@@ -84,16 +80,16 @@ def test_images_of_the_run_are_recognised_among_new_ones(run, finished, tmp_path
     model = read_run(run).model
     (tmp_path / "other").mkdir()
     write_run(tmp_path / "other", tmp_path / "same", images, model, RunSettings(clusters=1), "unpose cluster")
-    assert "was made from" in command("update", tmp_path / "other", tmp_path / "same", code=2)
+    assert "was made from" in printed("update", tmp_path / "other", tmp_path / "same", code=2)
 
 
 def test_a_network_is_trained_on_a_run_with_pictures_of_another_shape(run, tmp_path):
     for k in range(3):
         write(tmp_path / "later" / f"{k}.png", (20, 24), seed=20 + k)
-    command("update", run, tmp_path / "later")
+    printed("update", run, tmp_path / "later")
     names = read_run(run).names
     rows = "".join(f"{name},{'left' if k % 2 else 'right'}\n" for k, name in enumerate(names))
     (tmp_path / "names.csv").write_text("path,name\n" + rows)
-    command("apply", run, tmp_path / "names.csv")
-    command("train", run, "--quick", "-o", tmp_path / "network")
+    printed("apply", run, tmp_path / "names.csv")
+    printed("train", run, "--quick", "-o", tmp_path / "network")
     assert any(Path(tmp_path / "network").iterdir())

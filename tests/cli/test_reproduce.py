@@ -36,7 +36,7 @@ def test_a_table_is_written_and_printed(tmp_path):
 
 def test_a_table_is_markdown():
     table = [{"where": "here", "error": 0.25}, {"where": "there", "error": 1e-9}]
-    assert Outcome({}, table=table).markdown() == "| where | error |\n|---|---|\n| here | 0.25 |\n| there | 1e-09 |"
+    assert Outcome({}, [], table=table).markdown() == "| where | error |\n|---|---|\n| here | 0.25 |\n| there | 1e-09 |"
 
 
 def test_an_unknown_option_from_python_is_refused():

@@ -15,7 +15,7 @@ import safetensors
 import safetensors.torch
 from PIL import Image
 
-from kit.commands import refused, started, unpose
+from kit.commands import refused, started, table, unpose
 from unpose.data import load
 from unpose.nn import group_cnn
 from unpose.train import load_network, named_recipe, read_recipe, recipe_names, save_network
@@ -85,8 +85,8 @@ def test_figures_by_class_stand_beside_two_baselines(run, photos):
     for line in ("group_cnn c4", "quick classifier", "always bar", "recall", "precision"):
         assert line in done.out
         assert line in card
-    table = list(csv.DictReader((out / "confusion.csv").read_text().splitlines()))
-    assert [[int(row["taken for bar"]), int(row["taken for square"])] for row in table] == counts.tolist()
+    matrix = table((out / "confusion.csv").read_text())
+    assert [[int(row["taken for bar"]), int(row["taken for square"])] for row in matrix] == counts.tolist()
     assert np.asarray(Image.open(out / "confusion.png")).std() > 5
 
 
@@ -102,7 +102,7 @@ def test_quick_needs_no_network_and_its_file_is_read_by_every_command(photos, tm
     assert (data["images"], data["left_out"]) == (4, 26)
     assert "left out of the test" in notes[0]
     assert upright["model.safetensors"] == result["test_accuracy"]
-    rows = list(csv.DictReader(io.StringIO(unpose("predict", "--model", model, photos).out)))
+    rows = table(unpose("predict", "--model", model, photos).out)
     assert sum(row["name"].startswith(row["class"]) for row in rows) > 20
     audited = unpose("audit", model, "--images", photos, "--count", 5, "--json").json
     assert audited["group"] == "d4"
@@ -308,14 +308,14 @@ def test_evaluate_recognizes_training_images_on_another_canvas_and_in_colour(tmp
 
 def test_predict_gives_probabilities_as_csv_and_json(run, photos, tmp_path):
     model = run[0] / "model.safetensors"
-    table = unpose("predict", "--model", model, photos)
-    assert table.status == 0, table.output
-    rows = list(csv.DictReader(io.StringIO(table.out)))
+    done = unpose("predict", "--model", model, photos)
+    assert done.status == 0, done.output
+    rows = table(done.out)
     assert list(rows[0]) == ["name", "class", "bar", "square"]
     assert len(rows) == 30
     assert all(abs(float(row["bar"]) + float(row["square"]) - 1) < 1e-4 for row in rows)
     assert all(float(row[row["class"]]) >= 0.5 for row in rows)
-    assert "not read: bar/torn.png" in table.err
+    assert "not read: bar/torn.png" in done.err
     done = unpose("predict", "--model", model, photos, "--json", "-o", tmp_path / "new" / "answers.json")
     assert done.status == 0
     answers = json.loads((tmp_path / "new" / "answers.json").read_text())

@@ -90,15 +90,6 @@ def test_an_encoder_has_no_classes_and_is_not_asked_for_one(arguments, encoder, 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow  # tests/cluster/test_learned.py clusters with an encoder
-def test_the_encoder_serves_cluster_and_audit(encoder, photos, tmp_path):
-    grouped = unpose("cluster", photos, "-o", tmp_path / "run", "-k", 2, "--features", encoder, "--device", "cpu")
-    assert grouped.status == 0, grouped.output
-    assert "compared by encoder" in grouped.output
-    audited = unpose("audit", encoder / "model.safetensors", "--images", photos, "--kind", "embedding", "--json")
-    assert audited.status in (0, 1), audited.output
-
-
 def test_one_array_of_a_file_is_enough(tmp_path):
     np.savez(tmp_path / "several.npz", first=np.zeros((9, 12, 12)), second=np.zeros((9, 12, 12)))
     result = unpose("train", f"{tmp_path / 'several.npz'}::first", "--unlabelled", "--print")
@@ -157,17 +148,6 @@ def test_too_few_images(photos, tmp_path):
     assert result.status == 2
     assert "at least 8 images" in result.output
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow  # tests/train checks the same without the command
-def test_a_collapse_is_said(photos, encoder, tmp_path):
-    recipe = tmp_path / "without.toml"
-    recipe.write_text(RECIPE.replace("steps = 3", "steps = 40\nvariance = 0.0\ncovariance = 0.0"))
-    recipe.write_text(recipe.read_text() + "[optimizer]\nlearning_rate = 0.03\n")
-    result = unpose("train", photos, "--config", recipe, "-o", tmp_path / "run")
-    assert result.status == 1
-    assert "The encoder has collapsed" in result.output
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["has_collapsed"]
 
 
 @pytest.mark.slow

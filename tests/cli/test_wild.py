@@ -1,12 +1,11 @@
 """``unpose cluster`` with features and with a few known classes."""
 
 import csv
-import io
 
 import numpy as np
 import pytest
 
-from kit.commands import unpose
+from kit.commands import table, unpose
 from unpose.data import drawings, posed
 
 
@@ -21,7 +20,7 @@ def test_known_classes_give_probabilities(shapes, tmp_path):
     done = unpose("cluster", shapes, "-o", tmp_path / "run", "--labels", known, "--features", "pixels", "--json")
     assert done.status == 0, done.output
     assert done.json["clusters"] == 3
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "run" / "labels.csv").read_text())))
+    rows = table((tmp_path / "run" / "labels.csv").read_text())
     assert len(rows) == 24
     assert all(row["probable_class"] == f"a {row['class']}" for row in rows)
     assert all(0 < float(row["probability"]) <= 1 for row in rows)
@@ -41,7 +40,7 @@ def test_a_file_of_huge_pixels_is_rejected_alone(tmp_path):
         np.save(tmp_path / "in" / "99.npy", np.float32(3e38) * images[0])
     assert labels[0] == labels[1]
     told = done.json
-    (rejected,) = csv.DictReader(io.StringIO((tmp_path / "with" / "rejected.csv").read_text()))
+    (rejected,) = table((tmp_path / "with" / "rejected.csv").read_text())
     assert (told["images"], told["rejected"]) == (12, 1)
     assert rejected["path"] == "99.npy"
     assert "e+38, and beyond 1e+15 their squares overflow" in rejected["reason"]

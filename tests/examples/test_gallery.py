@@ -21,7 +21,7 @@ RECORDED = [path for path in FILES if not path.name.startswith("plot_")]
 
 
 def named(paths):
-    return [pytest.param(path, id=f"{path.parent.name}/{path.stem}") for path in paths]
+    return [pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=pytest.mark.extra("docs")) for path in paths]
 
 
 def imported_names(tree):
@@ -92,9 +92,8 @@ def test_every_command_has_a_picture():
 @pytest.mark.parametrize("path", named(FILES))
 def test_every_example_runs(path, tmp_path):
     """In a process of its own, as a reader would run it; the figure it ends with is not empty."""
-    needed = "lightning" if path.name == "lightning_module.py" else "matplotlib"
-    if find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed")
+    if path.name == "lightning_module.py" and find_spec("lightning") is None:
+        pytest.skip("lightning, which is in no extra, is not installed")
     program = (
         "import runpy, sys\n"
         "runpy.run_path(sys.argv[1], run_name='__main__')\n"

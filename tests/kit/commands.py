@@ -1,5 +1,7 @@
 """The command as a user meets it: words in; status, output and files out."""
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -84,6 +86,11 @@ def refused(answer, *messages):
     assert sum(line.startswith("Error: ") for line in answer.err.splitlines()) == 1, answer.err
     for message in messages:
         assert message in answer.words
+
+
+def table(text):
+    """The rows of a CSV table, each as a dictionary, with or without the mark by which Excel knows UTF-8."""
+    return list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
 
 
 def contents(folder, exempt=()):

@@ -1,6 +1,5 @@
 """The page in a real browser: what people see, press and take home, and what a stranger's file names cannot do."""
 
-import csv
 import io
 import json
 import re
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kit.commands import table
 from kit.pages import HOSTILE_TEXTS
 from unpose.files import write_text
 from unpose.report import Rejected, Reproduction
@@ -29,11 +29,6 @@ def likeness(seen, expected):
     wanted = Image.fromarray((np.clip(expected, 0, 1) * 255).astype(np.uint8)).resize(seen.shape[::-1])
     inner = (slice(5, -5), slice(5, -5))
     return np.corrcoef(seen[inner].ravel(), np.asarray(wanted, dtype=float)[inner].ravel())[0, 1]
-
-
-def table(text):
-    assert text.startswith("\ufeff")
-    return list(csv.DictReader(io.StringIO(text[1:], newline="")))
 
 
 def test_cards_show_every_group_sorted_as_asked(browser, page):

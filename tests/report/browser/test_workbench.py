@@ -1,8 +1,6 @@
 """The workbench in a real browser: the numbers of Python, and work by keys, presses and files that is not lost."""
 
 import base64
-import csv
-import io
 from dataclasses import replace
 from importlib.resources import files
 
@@ -10,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from kit.commands import table
 from kit.pages import Parsed, clustered
 from unpose.cluster.graph import attention_matrix
 from unpose.cluster.labels import most_instructive, spread_labels
@@ -93,10 +92,6 @@ def page(found, tmp_path_factory):
     return write_text(
         tmp_path_factory.mktemp("bench") / "report.html", of_cluster.render(replace(found, attention=weights))
     )
-
-
-def table(text):
-    return list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
 
 
 def start(browser, page, **options):
