@@ -24,7 +24,7 @@ def scattered(sizes, apart, *, spread=1.0, dimensions=5, seed=0):
     return centres[kinds] + spread * rng.normal(size=(len(kinds), dimensions)), kinds
 
 
-def rings(count=5, each=120, seed=0):
+def circles(count=5, each=120, seed=0):
     """Points on circles that do not touch, in random order, and the circle of each."""
     rng = np.random.default_rng(seed)
     ring = rng.permutation(np.repeat(np.arange(count), each))
@@ -118,7 +118,7 @@ def test_a_graph_of_many_components_is_read_out():
 
 @pytest.mark.parametrize("n_clusters", [5, None])
 def test_clusters_of_a_contracted_graph_are_those_of_the_whole(n_clusters):
-    points, ring = rings()
+    points, ring = circles()
     limits = Limits(large_graph=200, groups=120)
     model = fit_within(limits, InvariantClustering(n_clusters), points)
     if n_clusters is not None:
