@@ -69,7 +69,7 @@ def parts(found):
 def plain_table(case, device):
     """The same from the whole table in float64: the channels of x and y are the same for all keys."""
     module = copy.deepcopy(layer(case)).to(device).double()
-    c = 2 * module.encoding.along_x[-1].out_features
+    c = module.encoding.along_x[-1].out_features + module.encoding.along_y[-1].out_features
 
     def halves(*_):
         whole = position_table(module.encoding, module.inverses, module.relations, case.window)
