@@ -508,11 +508,11 @@ def test_at_least_one_image_must_be_asked_for(tmp_path):
 
 
 def a_list(folder, images):
-    pictures(folder, images[::-1])
+    a_folder(folder, images[::-1])
     return sorted(folder.iterdir(), reverse=True)
 
 
-def pictures(folder, images):
+def a_folder(folder, images):
     for k, image in enumerate(images):
         Image.fromarray(image).save(folder / f"{k:02d}.png")
     return folder
@@ -536,7 +536,7 @@ def in_a_file(write, name, key=""):
 
 
 WAYS = {
-    "folder": pictures,
+    "folder": a_folder,
     "list": a_list,
     "star": a_star_file,
     "npy": in_a_file(by_numpy, "a.npy"),
