@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from unpose.align import align_from, photometry, refine
+from unpose.align import align_from, photometry, pyramid, refine
 from unpose.align.kernels import BACKENDS, backend_for
 from unpose.groups import parse
 from unpose.images import pixel_grid, smooth, warp
@@ -54,7 +54,7 @@ def test_moments_and_lost_energy_are_those_of_the_reference(images, mask, genera
 
 @pytest.mark.parametrize("contrast", photometry.CONTRASTS)
 @pytest.mark.parametrize("group", ["translation", "se2+mirror", "similarity", "affine", "perspective"])
-def test_refinement_is_that_of_the_reference(images, mask, generator, contrast, group, device):
+def test_refinement_is_that_of_the_reference_and_lowers_distances(images, mask, generator, contrast, group, device):
     true = random(group, 7, generator, max_angle=0.06, max_shift=1.0, max_scale=1.03)
     sides, rows, start = (images, warp(images, true), mask), torch.arange(7), torch.eye(3).repeat(7, 1, 1)
     if "mirror" in group:
@@ -63,6 +63,9 @@ def test_refinement_is_that_of_the_reference(images, mask, generator, contrast, 
     given = [each.to(device) for each in (rows, rows, start)]
     found, converged = pairs_of(device, *sides).refine(*given, parse(group), **options)
     expected, also = REFERENCE.ImagePairs(*sides).refine(rows, rows, start, parse(group), **options)
+    level = pyramid.Level(1.0, *sides)
+    near, far = (level.distances(rows, rows, poses, contrast) for poses in (found.cpu(), start))
+    assert (near < far).all()
     found = (found / found[:, 2:, 2:]).cpu()
     torch.testing.assert_close(found, expected / expected[:, 2:, 2:], rtol=1e-3, atol=2e-3)
     assert torch.equal(converged.cpu(), also)
