@@ -176,8 +176,9 @@ def test_a_constant_position_is_finite():
     constant = torch.ones(2, 3, 5, device="cuda", requires_grad=True)
     given = constant, torch.ones(3, device="cuda"), torch.zeros(3, device="cuda"), False, 1e-5, torch.float32
     normed = torch.ops.unpose.channel_norm(*given)
-    assert not normed.any()
-    assert not torch.autograd.grad(normed.sum(), constant)[0].any()
+    # The mean of ones may err in the last bit, which the inverse deviation of a constant, 316, enlarges.
+    assert normed.abs().max() < 1e-4
+    assert torch.autograd.grad(normed.sum(), constant)[0].abs().max() < 1e-2
 
 
 @pytest.mark.gpu
