@@ -413,3 +413,10 @@ def test_a_run_tells_no_place_of_its_authors_disk_and_is_found_beside_its_images
                                             tmp_path / "elsewhere" / "images"]  # fmt: skip
     assert run.about["added"][0]["input"] == str(made / "later")
     assert str(made) not in (run.path / "images.json").read_text().replace(os.path.relpath(made, run.path), "")
+
+
+def test_a_run_that_was_moved_away_from_its_images_says_so(made, tmp_path):
+    shutil.copytree(made / "run", tmp_path / "alone" / "run")
+    done = command(COMMANDS["train"], made, tmp_path / "alone" / "run", tmp_path / "out")
+    assert done.status == 2, done.output
+    assert f"not at {tmp_path / 'alone' / 'images'}; move a run and its images together" in done.words

@@ -15,9 +15,8 @@ from unpose.runs import RunError, apply_names, named_dataset, read_names, read_r
 
 @pytest.fixture
 def copy(run, tmp_path):
-    """A copy of the run that may be changed."""
-    shutil.copytree(run.path, tmp_path / "run")
-    return read_run(tmp_path / "run")
+    """A copy of the run that may be changed, as far from its images as the run."""
+    return read_run(shutil.copytree(run.path, run.path.with_name(f"copy of {tmp_path.name}")))
 
 
 def table(run, names, **columns):

@@ -165,6 +165,8 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
     from unpose.runs import joined, named_dataset, read_run
 
     run = read_run(path)
+    if lost := [each for each in (run.source, *(Path(each["input"]) for each in run.added)) if not _is_there(each)]:
+        raise click.UsageError(f"the images of the run are not at {lost[0]}; move a run and its images together")
     shape = run.canvas_shape
     if size is not None:
         shape = (round(shape[0] * size / max(shape)), round(shape[1] * size / max(shape)))
@@ -181,6 +183,13 @@ def _load_named(path: Path, size: int | None, channels: int | None, quiet: bool)
         if not is_users_mistake(error):
             raise
         raise click.UsageError(str(error)) from error
+
+
+def _is_there(source: Path) -> bool:
+    """Whether an input exists: a folder, a file, or FILE::NAME."""
+    from unpose.files.listing import split_array_name
+
+    return Path((split_array_name(source) or (source, None))[0]).exists()
 
 
 def read_run_again(run: "FinishedRun", moved: Path | None) -> "ImageSet":
