@@ -420,3 +420,11 @@ def test_a_run_that_was_moved_away_from_its_images_says_so(made, tmp_path):
     done = command(COMMANDS["train"], made, tmp_path / "alone" / "run", tmp_path / "out")
     assert done.status == 2, done.output
     assert f"not at {tmp_path / 'alone' / 'images'}; move a run and its images together" in done.words
+
+
+@pytest.mark.parametrize("name", ["n_clusters", "n_features_in", "n_fitted"])
+def test_infinite_numbers_of_a_model_are_refused(made, run, tmp_path, name):
+    about = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps(about | {name: float("inf")}))
+    done = command(COMMANDS["predict"], made, run, tmp_path)
+    assert done.status == 2, done.output

@@ -102,7 +102,7 @@ def load(kind: type, folder: str | os.PathLike[str]) -> Any:
         model = _rebuild(kind, about, safetensors.numpy.load(content))
     except FileNotFoundError as error:
         raise ValueError(f"{source} contains no saved model: {Path(error.filename).name} is missing") from error
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, safetensors.SafetensorError) as error:
         raise ValueError(f"{source} does not contain a model that unpose can read: {error}") from error
     if model.features is None and model.features_ is not None:
         model.features = _network_inside(source, model.features_)

@@ -355,7 +355,15 @@ def _read(run_folder: RunFolder) -> FinishedRun:
         raise
     except FileNotFoundError as error:
         raise RunError(f"{path} is not a run of `unpose cluster`: {Path(error.filename).name} is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, safetensors.SafetensorError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        safetensors.SafetensorError,
+    ) as error:
         raise RunError(f"{path} cannot be read as a run: {error}") from error
     return run
 
