@@ -48,7 +48,6 @@ def test_torch_compile(name, generator):
 
 
 @pytest.mark.extra("onnx")
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["mean over d4", "gate", "two views"])
 def test_a_torch_model_becomes_one_onnx_file(name, tmp_path, generator):
@@ -61,7 +60,6 @@ def test_a_torch_model_becomes_one_onnx_file(name, tmp_path, generator):
 
 
 @pytest.mark.extra("onnx")
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["mean over d4", "gate", "two views"])
 def test_an_onnx_model_is_put_between_the_parts_of_its_wrapper(name, tmp_path, generator):

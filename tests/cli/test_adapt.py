@@ -110,7 +110,6 @@ def test_wrong_calls_are_explained():
 
 
 @pytest.mark.extra("onnx")
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_digit_classifier_becomes_one_file_that_ignores_quarter_turns(tmp_path):
     from sklearn.datasets import load_digits

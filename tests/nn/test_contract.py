@@ -303,13 +303,14 @@ def test_a_network_is_compiled_to_one_graph(name):
     torch.testing.assert_close(predict(compiled, images), predict(network, images))
 
 
-@pytest.mark.slow
 @pytest.mark.extra("onnx")
 @pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
 @every_network
-def test_onnx_gives_the_same(name, tmp_path):
+def test_onnx_gives_the_same(name, tmp_path, request):
     import onnxruntime
 
+    if name in ("lie_cnn", "lie_transformer"):
+        request.applymarker(pytest.mark.xfail(strict=True, reason="the exporter of torch 2.13 knows no hypot"))
     network, images = tiny(name), images_like()
     torch.onnx.export(network, (images,), tmp_path / "network.onnx", dynamo=True, verbose=False)
     session = onnxruntime.InferenceSession(tmp_path / "network.onnx", providers=["CPUExecutionProvider"])

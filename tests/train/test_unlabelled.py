@@ -144,7 +144,6 @@ def test_an_encoder_serves_adapt(images):
     assert averaged(batch).shape == (4, 20)
 
 
-@pytest.mark.slow
 @pytest.mark.extra("onnx")
 @pytest.mark.filterwarnings("ignore")  # the exporter's own warnings
 def test_an_encoder_is_exported_to_onnx(images, tmp_path):
