@@ -39,9 +39,9 @@ LOCK = ".lock"
 _CHECKPOINTS = ".pieces"
 _MARK = f"{_CHECKPOINTS}/begun.json"
 _COMPLETE = ".complete"
-_NEW = ".new."
-"""What names of folders begin with whose content will be moved."""
 """Folder of complete new results, which only need to be moved into place."""
+_NEW = ".new."
+"""Beginning of the names of folders in which new results are written before they are complete."""
 _RESULTS = (
     "labels.csv", "rejected.csv", "added.csv", "clusters.json", "images.json", "model.json", "model.safetensors",
     "pictures.safetensors", "report.html", "config.toml", "poses.csv", "mean.png", "error.png", "aligned.npy",
